@@ -259,6 +259,9 @@ class Execution:
             job = with_workers(job, options.workers)
         if options.epochs is not None:
             job = job.replace(epochs=options.epochs, train_steps=0)
+        if job.resume:  # the option is the way to ask for it, from here on
+            job = job.replace(resume=False)
+            self.options = replace(options, resume=options.resume or True)
         job = resolve_epochs(job, roots(job, options.data_root))
         named = options.workspace or (job.cluster.workspace if job.cluster else None)
         self.name, self.steps = job.name, job.train_steps

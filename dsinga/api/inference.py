@@ -24,6 +24,7 @@ from dsinga.net import NeuralNet
 from dsinga.passes import generation, inference, translation
 from dsinga.passes.predictor import ONE_CORE
 from dsinga.passes.processor import Processor
+from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -86,10 +87,12 @@ def predict(
     left out of the net. Raises UserError for bad input. Use :func:`predict_batches` where the result does not fit into
     memory.
     """
+    is_empty = has_no_rows(data)
     batches = predict_batches(
-        job, params, layer, phase, client, data=data, data_root=data_root, resources=resources, hosts=hosts
-    )
-    return np.concatenate(list(batches))
+        job, params, layer, phase, client, data=row_of_zeros(data) if is_empty else data, data_root=data_root,
+        resources=resources, hosts=hosts,
+    )  # fmt: skip
+    return np.concatenate(list(batches))[: 0 if is_empty else None]
 
 
 @typed()

@@ -92,7 +92,13 @@ def sweep_job(job: Job, rates: list[float]) -> Job:
         updater = updater.replace(momentum_conf=None, momentum=moving.base_momentum)
     steps = len(rates)
     return job.replace(
-        train_steps=steps, disp_freq=max(1, steps // 10), updater=updater, cluster=cluster, extension=[], **never
+        train_steps=steps,
+        disp_freq=max(1, steps // 10),
+        updater=updater,
+        cluster=cluster,
+        extension=[],
+        resume=False,
+        **never,
     )
 
 

@@ -207,6 +207,13 @@ class Engine(ABC):
         """The newest snapshot from which the run could go on, where it has been made without a checkpoint."""
         return None
 
+    def rescue(self, waits: bool) -> Snapshot | None:
+        """Return what a run that has failed or was interrupted has trained, None where nothing is left of it.
+
+        Its params are those of :meth:`params`. With ``waits`` the run ends the steps that are in flight.
+        """
+        return None
+
     def reach(self) -> tuple[int, float]:
         """Return up to which step a further call of :meth:`train` would take, and how many seconds, all told."""
         return self.sent + 1, 0.0

@@ -226,6 +226,13 @@ class LocalEngine(Engine):
             return None
         return Snapshot(self.step, *self.snapshot(), self._loop.state())
 
+    def rescue(self, waits: bool) -> Snapshot:
+        """Return the params of the last step.
+
+        An interrupt that is no signal, or a second one, may have cut an update: then some have the next step already.
+        """
+        return Snapshot(self.updater.steps - self._earlier_steps, self.params(), self.last_state())
+
     def learning_rate(self, step: int) -> float:
         """Return the rate of the updater's schedule."""
         return self.updater.rate(self._earlier_steps + step)

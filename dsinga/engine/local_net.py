@@ -25,7 +25,7 @@ from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, 
 from dsinga.passes.predictor import Predictor, batch_rows, in_batches
 from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.passes.training_step import KeptGradients, TrainingStep
-from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch
+from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch, row_of_zeros
 from dsinga.training import (
     Algorithm,
     Metrics,
@@ -217,6 +217,8 @@ class LocalNet:
         if batchsize is not None:
             check_whole("batchsize", batchsize, 1)
         net, rows = self._nets.predictor(Phase.kTest, (layer,)).net, length_of(x)
+        if not rows:
+            return self.predict(params, row_of_zeros(x), layer)[:0]
 
         def compute(start: int, stop: int) -> np.ndarray:
             batch = part_of_batch(x, start, stop)

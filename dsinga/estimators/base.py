@@ -23,8 +23,9 @@ from dsinga.estimators import jobs
 from dsinga.estimators.estimator_records import EstimatorRecords
 from dsinga.estimators.records import TrainingSet, canonical, running_client
 from dsinga.estimators.saving import save
-from dsinga.estimators.training import Trained, train_net
+from dsinga.estimators.training import Trained, rescued, train_net
 from dsinga.job import Job
+from dsinga.loop.kept_run import KeptRun
 from dsinga.monitor import History
 from dsinga.net.sample_weights import takes_weights
 from dsinga.ops.types import ParamArrays
@@ -50,6 +51,7 @@ class NetEstimator(EstimatorRecords):
         weight_decay: float = 0.01,
         warm_start: bool = False,
         random_state: Any = None,
+        workers: int | None = None,
     ):
         self.net = net
         self.hidden = hidden
@@ -60,6 +62,7 @@ class NetEstimator(EstimatorRecords):
         self.weight_decay = weight_decay
         self.warm_start = warm_start
         self.random_state = random_state
+        self.workers = workers
 
     job_: Job
     params_: ParamArrays
@@ -85,7 +88,9 @@ class NetEstimator(EstimatorRecords):
 
     def _fit(self, X: Any, y: Any, *, client: Any = None, **options: Any) -> Self:
         """Train on the cluster of ``client`` if there is one, dask arrays on that of the call, others here."""
-        if not is_dask_collection(X) and client is None:
+        if self.workers is not None:
+            check_whole("workers", self.workers, 1)
+        if not is_dask_collection(X) and client is None and (self.workers or 1) == 1:
             return self._fit_on(None, False, X, y, **options)
         with running_client(client) as running, naming_unsendable({"X": X, "y": y, **options}):
             return self._fit_on(running, True, X, y, **options)
@@ -103,6 +108,7 @@ class NetEstimator(EstimatorRecords):
             if sample_weight is not None:
                 weights = _check_sample_weight(sample_weight, records.x, dtype=np.float64, ensure_non_negative=True)
                 records = records._replace(weights=weights)
+        records = self._with_class_weights(records, client, is_part=epochs is not None)
         size = self._batchsize()
         if len(records.x) <= size and not is_dask_collection(X) and self._merges_records():
             records = canonical(records)
@@ -112,14 +118,41 @@ class NetEstimator(EstimatorRecords):
         records = self._prepare(records, client)
         validation = self._open_validation(validation_data, client)
         before = Trained(self.params_, self._updater, [*self.history_]) if go_on else None
-        trained_job = self.job_ if records.weights is None else jobs.with_weights(self.job_)
-        trained = train_net(
-            trained_job, records, client, on_cluster=on_cluster, before=before, validation=validation,
-            goes_on=epochs is not None,
-        )  # fmt: skip
+        trained_job = self.job_
+        if records.weights is not None or (validation is not None and validation.weights is not None):
+            trained_job = jobs.with_weights(self.job_, only_tests=records.weights is None)
+        kept = KeptRun("the estimator")
+        try:
+            trained = train_net(
+                trained_job, records, client, on_cluster=on_cluster, before=before, validation=validation,
+                goes_on=epochs is not None, kept=kept, workers=self.workers,
+            )  # fmt: skip
+        except BaseException:  # an interrupt leaves what was trained until then
+            if kept.params is not None:
+                self._take(rescued(trained_job, kept, on_cluster=on_cluster, before=before))
+            raise
+        self._take(trained)
+        return self
+
+    def _take(self, trained: Trained) -> None:
         self.params_, self._updater, self.history_ = trained.params, trained.updater, History(trained.history)
         self._local = self._local_net()
-        return self
+
+    def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
+        """Return the records with the weights of their classes, too, where the estimator has any."""
+        return records
+
+    @property
+    def n_iter_(self) -> int:
+        """How many epochs it was trained for, all calls together, as of scikit-learn's MLPClassifier."""
+        return len(self.history_)
+
+    @property
+    def loss_curve_(self) -> list[float]:
+        """The loss of each epoch of training."""
+        if losses := [row["loss"] for row in self.history_ if "loss" in row]:
+            return losses
+        raise AttributeError(f"the net of {type(self).__name__} reports no loss; history_ has what it reports")
 
     def _merges_records(self) -> bool:
         """Whether equal records may become one with the sum of their weights."""

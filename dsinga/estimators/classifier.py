@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target, unique_labels
 from sklearn.utils.validation import column_or_1d, validate_data
 
@@ -14,7 +16,7 @@ from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.lazy import average, lazily, predicted
-from dsinga.estimators.records import compute
+from dsinga.estimators.records import TrainingSet, compute
 from dsinga.estimators.saving import loadable
 from dsinga.job import Job
 
@@ -25,6 +27,15 @@ def _codes(y: np.ndarray, classes: np.ndarray) -> np.ndarray:
     if len(unknown):
         raise ValueError(f"y has the class {unknown.tolist()[0]!r}, which is none of the classes of the first call")
     return np.searchsorted(classes, y)
+
+
+def _counts(codes: Any, classes: int) -> Any:
+    """Return how many records are of each class, lazily for a dask array."""
+    if isinstance(codes, np.ndarray):
+        return np.bincount(codes, minlength=classes)
+    import dask.array as da
+
+    return da.bincount(codes, minlength=classes)
 
 
 @loadable
@@ -44,22 +55,50 @@ class Classifier(ClassifierMixin, NetEstimator):
         warm_start: whether ``fit`` goes on from the params of the last ``fit``.
         random_state: an int for the same result each time. By default it is random for the default net, and the seed of
             ``net`` otherwise.
+        workers: the number of workers that train on a cluster, by default as many as there are. It determines the bits
+            of the params: with it they are those of a cluster of any size, also where this process trains alone.
+        class_weight: as in scikit-learn: a factor for the loss of each class, by class, 1 for the others; "balanced"
+            stands for n / (k·n_c) of a class with n_c of the n records, of k classes. ``sample_weight`` multiplies it.
 
     Attributes:
         classes_: the classes, sorted; for label matrices the numbers of the columns.
         job_: the job of the net.
         params_: the params of the net, float32 by name.
         history_: a row of metrics for each epoch, drawn by ``history_.plot()``.
+        n_iter_: the number of epochs of all calls.
+        loss_curve_: the loss of each of these epochs.
         n_features_in_: the number of features of a record.
     """
+
+    def __init__(
+        self,
+        net: Any = None,
+        *,
+        hidden: int | Sequence[int] = (64,),
+        activation: str = "relu",
+        epochs: int | None = None,
+        batchsize: int | None = None,
+        learning_rate: float = 0.01,
+        weight_decay: float = 0.01,
+        warm_start: bool = False,
+        random_state: Any = None,
+        workers: int | None = None,
+        class_weight: Mapping[Any, float] | str | None = None,
+    ):
+        super().__init__(
+            net, hidden=hidden, activation=activation, epochs=epochs, batchsize=batchsize, learning_rate=learning_rate,
+            weight_decay=weight_decay, warm_start=warm_start, random_state=random_state, workers=workers,
+        )  # fmt: skip
+        self.class_weight = class_weight
 
     def fit(
         self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, client: Any = None
     ) -> Self:
         """Train on records X (n, ...) and classes y (n,), or a matrix y (n, k) of zeros and ones.
 
-        ``validation_data`` is a pair (X, y), tested after each epoch. ``sample_weight`` (n,) weighs the loss of each
-        record. Raises ValueError for bad input.
+        ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
+        the loss of each record: the loss is Σ w·l / Σ w. Ctrl-C ends training after the round in flight, and the
+        estimator keeps what was trained. Raises ValueError for bad input.
         """
         return self._fit(
             X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, client=client
@@ -88,6 +127,24 @@ class Classifier(ClassifierMixin, NetEstimator):
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         return scores / scores.sum(axis=1, keepdims=True)
 
+    @lazily("class")
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return the logarithm of the probability of each class (n, k); of label matrices, that of each label."""
+        scores = self._outputs(X).astype(np.float64)
+        if self._multilabel:
+            return -np.logaddexp(0, -scores)
+        scores -= scores.max(axis=1, keepdims=True)
+        return scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+
+    @lazily("class")
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return the score of each class (n, k), or of each label; of two classes the second's minus the first's (n,).
+
+        The largest one is that of the predicted class; of two classes the second is predicted where it is above 0.
+        """
+        scores = self._outputs(X).astype(np.float64)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 and not self._multilabel else scores
+
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of records whose prediction is right; of collections, computed block by block."""
         if not is_dask_collection(X):
@@ -115,6 +172,28 @@ class Classifier(ClassifierMixin, NetEstimator):
         if multilabel and y.shape[1] != len(self.classes_):
             raise ValueError(f"y has {y.shape[1]} columns, but had {len(self.classes_)} in the first call")
         return x, y if multilabel else _codes(y, self.classes_)
+
+    def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
+        given = self.class_weight
+        if given is None:
+            return records
+        if not isinstance(given, Mapping) and not (isinstance(given, str) and given == "balanced"):
+            raise ValueError(f"class_weight is a factor for each class, as in {{0: 1.0}}, or 'balanced', not {given!r}")
+        if self._multilabel:
+            raise ValueError("class_weight is for one column of classes; give sample_weight for a matrix of labels")
+        if isinstance(given, Mapping):
+            factors = compute_class_weight(dict(given), classes=self.classes_, y=self.classes_)
+        elif is_part:
+            raise ValueError("class_weight='balanced' needs all records, which partial_fit does not see; give factors")
+        else:
+            counts = np.asarray(compute(_counts(records.y, len(self.classes_)), client))
+            factors = counts.sum() / (len(counts) * counts)
+        weights = (
+            np.asarray(factors, np.float64)[records.y]
+            if isinstance(records.y, np.ndarray)
+            else (records.y.map_blocks(np.asarray(factors, np.float64).__getitem__, dtype=np.float64))
+        )
+        return records._replace(weights=weights if records.weights is None else weights * records.weights)
 
     def _open_lazy_targets(self, y: Any, first: bool, classes: Any, client: Any) -> Any:
         if first:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import _check_n_features, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_is_fitted, validate_data
 
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.conversion import record_dtype
@@ -75,10 +75,17 @@ class EstimatorRecords(BaseEstimator, ABC):
     def _open_validation(self, data: Any, client: Any) -> TrainingSet | None:
         if data is None:
             return None
-        x, y = data if isinstance(data, tuple) else (data, None)
+        x, y, *weights = data if isinstance(data, tuple) else (data, None)
+        if len(weights) > 1:
+            raise ValueError(f"validation_data is (X, y) or (X, y, sample_weight), not {len(data)} things")
+        sample_weight = weights[0] if weights else None
         if is_dask_collection(x):
-            return self._prepare(self._open_lazy(x, y, None, False, None, client), client)
-        return self._prepare(TrainingSet(*self._validate(x, y, False)), client)
+            return self._prepare(self._open_lazy(x, y, sample_weight, False, None, client), client)
+        records = TrainingSet(*self._validate(x, y, False))
+        if sample_weight is not None:
+            checked = _check_sample_weight(sample_weight, records.x, dtype=np.float64, ensure_non_negative=True)
+            records = records._replace(weights=checked)
+        return self._prepare(records, client)
 
     def check_shape(self, shape: tuple[int, ...], names: Sequence[str] | None = None) -> None:
         """Raise ValueError unless records of this shape, with these names of columns, are like those of ``fit``."""

@@ -16,6 +16,7 @@ from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.activations import check_activation
+from dsinga.nn.writing.net_conf import weighted
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 from dsinga.nn.writing.writer import make_conf
 
@@ -119,6 +120,9 @@ def training_net(job: Job) -> Job:
 
     The same layers then compute predictions. Raises UserError for a job with several input layers.
     """
+    if job.resume:
+        text = "an estimator begins with its params, not with a checkpoint; leave resume out, or use warm_start=True"
+        raise job.error(text, "resume")
     layers = [_for_arrays(each) for each in filter_layers(job.neuralnet, Phase.kTrain)]
     inputs = [each.name for each in layers if layer_class(each).is_input]
     if len(inputs) != 1:
@@ -152,13 +156,17 @@ def output_name(job: Job) -> str:
     return losses(job)[-1].srclayers[0]
 
 
-def with_weights(job: Job) -> Job:
+def with_weights(job: Job, only_tests: bool = False) -> Job:
     """Return the job with an input layer "sample_weight", which all losses take as a further source.
 
-    Raises UserError for a loss that takes no weights.
+    With ``only_tests`` they do so in the phase kTest alone. Raises UserError for a loss that takes no weights.
     """
-    layers = [weighted_loss(each) if layer_class(each).is_loss else each for each in job.neuralnet.layer]
-    weights = _input(SAMPLE_WEIGHT, batchsize_of(job))
+    weights, layers = _input(SAMPLE_WEIGHT, batchsize_of(job)), job.neuralnet.layer
+    if only_tests:
+        weights = weights.replace(include=[Phase.kTest])
+        layers = [part for each in layers for part in weighted(each, [Phase.kTest])]
+    else:
+        layers = [weighted_loss(each) if layer_class(each).is_loss else each for each in layers]
     return job.replace(neuralnet=job.neuralnet.replace(layer=[weights, *layers]))
 
 

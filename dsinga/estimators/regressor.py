@@ -31,8 +31,9 @@ class Regressor(RegressorMixin, NetEstimator):
     ) -> Self:
         """Train on records X (n, ...) and targets y (n,) or (n, k).
 
-        ``validation_data`` is a pair (X, y), tested after each epoch. ``sample_weight`` (n,) weighs the loss of each
-        record. Raises ValueError for bad input.
+        ``validation_data`` is (X, y), tested after each epoch, or (X, y, sample_weight). ``sample_weight`` (n,) weighs
+        the loss of each record: the loss is Σ w·l / Σ w. Ctrl-C ends training after the round in flight, and the
+        estimator keeps what was trained. Raises ValueError for bad input.
         """
         return self._fit(
             X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, client=client

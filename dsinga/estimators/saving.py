@@ -46,6 +46,8 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
             raise UserError(f"{folder} is not empty; give another folder, or remove it")
     parameters = estimator.get_params(deep=False)
     parameters["net"] = None if estimator.net is None else "job.conf"
+    if isinstance(parameters.get("class_weight"), Mapping):  # names in JSON are texts, classes are not
+        parameters["class_weight"] = {"pairs": [*map(list, parameters["class_weight"].items())]}
     if not isinstance(estimator.random_state, (int, np.integer)):
         parameters["random_state"] = None
     described = {
@@ -105,6 +107,9 @@ def _restored(described: Any, arrays: Mapping[str, np.ndarray], job: Job) -> Any
     parameters = {name: tuple(v) if isinstance(v, list) else v for name, v in described["parameters"].items()}
     if parameters["net"] is not None:
         parameters["net"] = job
+    by_class: Any = parameters.get("class_weight")
+    if isinstance(by_class, dict):
+        parameters["class_weight"] = dict(by_class["pairs"])
     estimator = _KINDS[described["class"]](**parameters)
     state = dict(described["attributes"])
     state["history_"] = History(state["history_"])

@@ -16,6 +16,7 @@ from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.records import TrainingSet, compute
 from dsinga.job import Job, Phase
 from dsinga.loop.initial_state import RunOptions
+from dsinga.loop.kept_run import KeptRun
 from dsinga.loop.local_run import continue_locally
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
@@ -44,22 +45,27 @@ def train_net(
     before: Trained | None = None,
     validation: TrainingSet | None = None,
     goes_on: bool = False,
+    kept: KeptRun,
+    workers: int | None = None,
 ) -> Trained:
     """Train a job from what was trained ``before``, or from initial values, and return the result.
 
     On a cluster it is that of the client, or for None one that is started in this process for the run. Raises UserError
     for bad input, Diverged where a loss is not finite. ``goes_on`` says that training will go on from the result.
+    ``kept`` keeps what was trained where training is interrupted; :func:`rescued` returns it. ``workers`` is the number
+    of workers on a cluster, by default that of the job, or of the cluster.
     """
     data: dict[str, Any] = {"train": _sources(job, records)}
     job = _reported_by_epoch(job, len(records.x), tests=validation is not None)
     if validation is not None:
         if not on_cluster and is_dask_collection(validation.x):
-            validation = TrainingSet(*compute(validation[:2], None))
-        weights = None if records.weights is None else np.ones(len(validation.x))
-        data["test"] = _sources(job, validation._replace(weights=weights))
+            validation = TrainingSet(*compute(tuple(validation), None))
+        if records.weights is not None and validation.weights is None:
+            validation = validation._replace(weights=np.ones(len(validation.x)))
+        data["test"] = _sources(job, validation)
     params, history = (None, []) if before is None else (before.params, before.history)
     if on_cluster:
-        result = train(job, client, data=data, params=params, progress=False)
+        result = train(job, client, data=data, params=params, progress=False, extensions=[kept], workers=workers)
         return Trained(result.params, None, [*history, *_rows(result.history, len(history), 0)])
     updater = None if before is None else before.updater
     earlier_steps = 0 if updater is None else updater.steps
@@ -68,11 +74,23 @@ def train_net(
     job = resolve_epochs(job_with_data(job, data, Phase.kTrain, None), roots(job, None))
     monitor = RunMonitor(job.name, job.train_steps, None, False, False)
     with monitor:
-        options = RunOptions(roots=roots(job, None), params=params)
+        options = RunOptions(roots=roots(job, None), params=params, extensions=[kept])
         outcome, updater = continue_locally(
             job, monitor, options, updater=updater, shuffle=batchsize_of(job) < len(records.x)
         )
     return Trained(outcome.params, updater, [*history, *_rows(monitor.history, len(history), earlier_steps)])
+
+
+def rescued(job: Job, kept: KeptRun, *, on_cluster: bool, before: Trained | None = None) -> Trained:
+    """Return what an interrupted :func:`train_net` has trained."""
+    assert kept.params is not None
+    assert kept.net is not None
+    history = [] if before is None else before.history
+    earlier_steps = 0 if before is None or before.updater is None else before.updater.steps
+    updater = None if on_cluster else LocalUpdater(job.updater, kept.net.params)
+    if updater is not None:
+        updater.resume_learnt(kept.slots, earlier_steps + kept.step)
+    return Trained(kept.params, updater, [*history, *_rows(kept.history, len(history), earlier_steps)])
 
 
 def _sources(job: Job, records: TrainingSet) -> dict[str, Any]:

@@ -52,10 +52,11 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         weight_decay: float = 0.0,
         warm_start: bool = False,
         random_state: Any = None,
+        workers: int | None = None,
     ):
         super().__init__(
             net, hidden=hidden, activation=activation, epochs=epochs, batchsize=batchsize, learning_rate=learning_rate,
-            weight_decay=weight_decay, warm_start=warm_start, random_state=random_state,
+            weight_decay=weight_decay, warm_start=warm_start, random_state=random_state, workers=workers,
         )  # fmt: skip
         self.layer = layer
         self.method = method

@@ -37,6 +37,7 @@ class KeepBest(Extension):
         )
 
     settings: Conf
+    returns_params = True
 
     def set_up(self) -> None:
         """Run whenever the metric is better than ever before."""
@@ -105,6 +106,7 @@ class EarlyStopping(Extension):
         self._plateau = Plateau(conf.monitor, conf.patience, conf.mode.name, conf.min_delta)
         self.trigger = OnMetric(conf.monitor, self._plateau.best)
         self._keep = KeepBest(conf.monitor, conf.min_delta, conf.mode.name) if conf.restore_best_weights else None
+        self.returns_params = conf.restore_best_weights
 
     def start(self, loop: LoopView) -> None:
         """End a resumed run at once if its count of values without improvement has already reached patience."""

@@ -140,6 +140,7 @@ class Extension(ABC):
         phase: the phase of the rows that it adds to the history, None where it adds none.
         conf: the message of the job that it was made from, None for one that was made in Python.
         is_part_of_run: whether it belongs to the run itself: its errors are the run's, it has no state and no name.
+        returns_params: whether :meth:`finish` returns other params than the last ones, also where the run has failed.
     """
 
     Conf: ClassVar[type[Settings] | None] = None
@@ -149,6 +150,7 @@ class Extension(ABC):
     phase: str | None = None
     conf: ExtensionConf | None = None
     is_part_of_run: bool = False
+    returns_params: bool = False
     __signature__: ClassVar[inspect.Signature | None] = None  # what help() shows, None for that of the constructor
 
     def __init_subclass__(cls) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 _FUNCTION = "write a function of (step, metrics), which may return True to end training"
 
 CALLBACKS = {
-    "BackupAndRestore": 'give workspace= and checkpoint_freq= to fit; dsinga.train(job, resume="auto") goes on',
+    "BackupAndRestore": 'give fit workspace=, resume="auto" and checkpoint_freq=',
     "CSVLogger": 'write dsinga.extensions.CSV("metrics.csv")',
     "Callback": f"{_FUNCTION}, or a subclass of dsinga.extensions.Extension",
     "CallbackList": "give fit a list: callbacks=[...]",

@@ -114,6 +114,12 @@ class ExtensionRunner:
         for extension in self._extensions.values():
             self._call(extension, extension.finish, self._loop)
 
+    def return_params(self) -> None:
+        """Let the extensions that return other params than the last ones do so, where a run has failed."""
+        for extension in [each for each in self._extensions.values() if each.returns_params]:
+            with contextlib.suppress(Exception):  # it must not hide why the run has failed
+                extension.finish(self._loop)
+
     def close(self, error: BaseException | None) -> None:
         """Let the extensions, those that failed included, release what they hold; ``error`` is what ended the run."""
         for name, extension in (self._extensions | self._dropped).items():

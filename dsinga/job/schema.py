@@ -151,7 +151,8 @@ class Job(Message):
     not finite, where training otherwise ends with an error; ``precision`` is the precision of products;
     ``extension`` adds extensions to the training loop; ``checkpoint_keep`` is how many checkpoints are kept, the newest
     ones (0: all). ``epochs``, in place of ``train_steps``, says how many times training goes through the records;
-    metrics, validation and tests without a frequency come at the end of each epoch. ``micro_batches`` is the number of
+    metrics, validation and tests without a frequency come at the end of each epoch. ``resume`` continues from the
+    newest undamaged checkpoint in the workspace, as ``dsinga train --resume`` does. ``micro_batches`` is the number of
     equal parts in which a batch is computed, one after another, to need less memory; their gradients add up to that of
     the whole batch.
 

@@ -29,12 +29,14 @@ class Cancellation:
 
     Attributes:
         event: set if the run is to end.
-        ends_in_order: whether the training loop stops by itself and writes a checkpoint, so that waits go on.
+        ends_in_order: whether the training loop stops by itself and keeps what was trained, so that waits go on.
+        ending: how it keeps that, for the log: "with a checkpoint".
     """
 
     def __init__(self, event: threading.Event | None = None):
         self.event = event or threading.Event()
         self.ends_in_order = False
+        self.ending = "with a checkpoint"
 
     def check(self) -> None:
         """Raise Cancelled if the run is to end at once."""
@@ -49,7 +51,7 @@ class Cancellation:
 
 @contextlib.contextmanager
 def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
-    """Let SIGINT and TERMINATIONS end training with a checkpoint of the last complete round, then take effect.
+    """Let SIGINT and TERMINATIONS end training in order after the last complete round, then take effect.
 
     A signal that comes while training can end in order (``cancellation.ends_in_order``) cancels the run. When that has
     ended, the handler which the program has for the signal is called: Python's own raises KeyboardInterrupt, the
@@ -82,7 +84,8 @@ def deferred_interrupts(cancellation: Cancellation) -> Iterator[None]:
         deferred.append(number)
         cancellation.event.set()
         name = signal.Signals(number).name
-        _log.warning("%s: training ends after the rounds in flight; Ctrl-C ends it at once", name)
+        ending = cancellation.ending
+        _log.warning("%s: training ends after the rounds in flight, %s; Ctrl-C ends it at once", name, ending)
 
     if threading.current_thread() is threading.main_thread():
         numbers = {signal.SIGINT, *ending_signals()}

@@ -97,13 +97,19 @@ def check_loop_state(path: Path, state: Mapping[str, Any]) -> None:
         ) from None
 
 
-def resume_hint(workspace: Path | None, step: int) -> str:
-    """Return a text that says how to resume a run that has ended after ``step`` steps."""
+def resume_hint(workspace: Path | None, step: int, kept: str = "") -> str:
+    """Return a text that says how to resume a run that has ended after ``step`` steps.
+
+    ``kept`` is a clause that says who keeps the params of these steps, "" where nobody does.
+    """
     path = latest(workspace / "checkpoint") if workspace else None
+    if path is None and kept:
+        return f"{step} steps were done; {kept}"
     if path is None:
         some = job_field("checkpoint_freq", "100")
         return f"{step} steps were done and {NO_CHECKPOINT}; have some with {some}"
-    return f"{step} steps were done; go on from {short_path(path)} with {how_to_resume()}"
+    done = f"{step} steps were done; {kept}" if kept else f"{step} steps were done"
+    return f"{done}; go on from {short_path(path)} with {how_to_resume()}"
 
 
 def describe_last_good(workspace: Path | None) -> str:

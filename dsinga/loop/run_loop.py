@@ -14,7 +14,7 @@ from dsinga.extensions import Extension
 from dsinga.job import Phase
 from dsinga.job.signature import job_signature
 from dsinga.loop.cancellation import CANCELLED, Cancellation
-from dsinga.loop.checkpoints import Checkpoints, describe_last_good, read_rate_factors, resume_hint
+from dsinga.loop.checkpoints import Checkpoints, describe_last_good, read_rate_factors
 from dsinga.loop.initial_state import RunOptions, describe_length
 from dsinga.loop.observer import Observer
 from dsinga.loop.training_loop import TrainingLoop
@@ -90,13 +90,13 @@ def _run(
         if not isinstance(error, Cancelled) or cancellation.ends_in_order:
             _save(loop)
         kind = type(error) if isinstance(error, (Cancelled, ClusterNotReady, SchedulerLost)) else RunError
-        raise kind(f"{error}; {resume_hint(folder, loop.step)}") from error
+        raise kind(f"{error}; {loop.resume_hint()}") from error
     except BaseException as error:
         engine.close("the driver has ended the run")
         if isinstance(error, KeyboardInterrupt):
-            raise type(error)(resume_hint(folder, loop.step)) from None
+            raise type(error)(loop.resume_hint()) from None
         if isinstance(error, SystemExit):  # so Ctrl-C ends a program that has imported dask_jobqueue
-            _log.warning("the run is ended: %s", resume_hint(folder, loop.step))
+            _log.warning("the run is ended: %s", loop.resume_hint())
         raise
     engine.close()
     return params
@@ -115,7 +115,7 @@ def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: ParamArrays
     job, step = engine.job, loop.step
     is_early = loop.stopped and step < job.train_steps
     if is_early and loop.stopped == CANCELLED:
-        raise Cancelled(f"{CANCELLED}; {resume_hint(folder, step)}")
+        raise Cancelled(f"{CANCELLED}; {loop.resume_hint()}")
     remarks = []
     if begin == step >= job.train_steps:
         more = describe_length(job, 2 * job.train_steps)

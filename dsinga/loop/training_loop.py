@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dsinga.base.errors import RunError, UserError
+from dsinga.base.errors import Diverged, RunError, UserError
 from dsinga.engine.engine import Engine, Restart, Snapshot, StepReport
 from dsinga.extensions import Extension, ExtensionRunner
+from dsinga.job import Phase
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, read_rate_factors, records_state, resume_hint
+from dsinga.loop.kept_run import KeptRun
 from dsinga.loop.observer import Observer, ObserverWatcher
 from dsinga.loop.view import TrainingView
 from dsinga.monitor import Row
 from dsinga.ops.types import ParamArrays
+from dsinga.training import create_updater
+from dsinga.training.divergence import first_not_finite
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +65,8 @@ class TrainingLoop:
         self._cancellation, self._clock = cancellation, clock
         self.view = TrainingView(engine, self._show_row, workspace, started, clock)
         self._extensions = ExtensionRunner([ObserverWatcher(observer), *extensions], self.view)
-        self._in_training = False
+        self.kept = next((extension for extension in extensions if isinstance(extension, KeptRun)), None)
+        self._in_training, self._begin = False, 0
         self._unseen: collections.deque[StepReport] = collections.deque()  # of the last round that was read
         self._pause_seconds = self._checkpoint_seconds = 0.0  # of the longest pause, and of the last checkpoint
         self._newest: Snapshot | None = None  # when training failed
@@ -84,16 +90,18 @@ class TrainingLoop:
         """
         failure: BaseException | None = None
         try:
-            return self._run_to_end(begin, state)
+            self._run_to_end(begin, state)
+            return self._end_params()
         except BaseException as error:
             failure = error
+            self._rescue(error)
             raise
         finally:
             self._extensions.close(failure)
             del failure  # its traceback refers to this frame
 
-    def _run_to_end(self, begin: int, state: Mapping[str, Any]) -> ParamArrays:
-        self.view.step = begin
+    def _run_to_end(self, begin: int, state: Mapping[str, Any]) -> None:
+        self.view.step = self._begin = begin
         self.view.rate_factors = read_rate_factors(state)
         self.view.metrics = {**state.get("metrics", {})}
         try:
@@ -108,16 +116,49 @@ class TrainingLoop:
             if isinstance(error, RunError) and self._checkpoints is not None:
                 self._newest = self._engine.newest  # the extensions, whose state it has, are closed next
             raise
-        return self.view.returned_params or self._params()
 
-    def _params(self) -> ParamArrays:
-        self.view.paused = True
-        return self.view.last_params()
+    def _keep(self, kept: KeptRun, end: Snapshot) -> None:
+        view = self.view
+        kept.keep(end, self._engine.nets[Phase.kTrain], view.returned_params, view.remarks[-1:])
+
+    def _rescue(self, error: BaseException) -> None:
+        """Keep what was trained, if the caller keeps it, where the run has failed or was interrupted."""
+        kept, end = self.kept, None
+        if kept is None or kept.params is not None or isinstance(error, Diverged):
+            return
+        waits = isinstance(error, KeyboardInterrupt) and not self._cancellation.event.is_set()
+        for waits_now in (True, False) if waits else (False,):  # a further interrupt ends the wait
+            with contextlib.suppress(Exception, KeyboardInterrupt):  # it must not hide why the run has ended
+                end = self._engine.rescue(waits_now)
+                break
+        if end is not None and end.step > self._begin and not first_not_finite(end.params):
+            self._extensions.return_params()
+            self._keep(kept, end)
+
+    def resume_hint(self) -> str:
+        """Return a text that says how to go on with a run that has ended."""
+        kept = self.kept
+        if kept is None or not kept.hint:
+            return resume_hint(self._workspace, self.step)
+        return resume_hint(self._workspace, kept.step, kept.hint)
+
+    def _end_params(self) -> ParamArrays:
+        """Return the params that the run ends with, and keep them with the updater's state, if the caller does."""
+        view, kept = self.view, self.kept
+        view.paused = True
+        has_state = kept is not None and create_updater(self._job.updater).has_state
+        state = view.last_state() if has_state else {}
+        params = view.returned_params or view.last_params()
+        if kept is not None:
+            self._keep(kept, Snapshot(view.step, params, state))
+        return params
 
     def _train(self) -> None:
         """Train to the last step, unless training is stopped before; pause on the way."""
         self._in_training = True
-        self._cancellation.ends_in_order = self._workspace is not None  # where a checkpoint can be written
+        self._cancellation.ends_in_order = self._workspace is not None or self.kept is not None
+        if self.kept is not None and self._workspace is None:
+            self._cancellation.ending = self.kept.sentence
         last = self._job.train_steps
         self._engine.start(self.view.step, self)
         while self.view.step < last and not self.view.stopped:
@@ -241,7 +282,8 @@ class TrainingLoop:
             self._save_what_is_done()
         except Exception as second:
             error.add_note(f"no checkpoint could be written: {second!r}")
-        where = f"{where}; {resume_hint(self._workspace, self.view.step)}"
+        self._rescue(error)
+        where = f"{where}; {self.resume_hint()}"
         if isinstance(error, UserError):
             raise UserError(f"{error} ({where})") from error
         error.add_note(where)

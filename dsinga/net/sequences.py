@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from dsinga.job import LayerConf, NetConf, UnrollConnType
@@ -80,14 +81,17 @@ def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) 
             "leave per_step out",
             "per_step",
         )
+    # A weight for each row, a further source of losses, is that of all its steps.
+    steps, own = shapes[0][1], cls.source_count
+    repeated = [own is not None and k >= own and math.prod(shape[1:]) == 1 != steps for k, shape in enumerate(shapes)]
     for k, (name, shape) in enumerate(zip(layer.srclayers, shapes, strict=True)):
-        if k != cls.labels.source and shape[1:2] != shapes[0][1:2]:
+        if k != cls.labels.source and not repeated[k] and shape[1:2] != shapes[0][1:2]:
             raise layer.error(
                 f"layer {layer.name!r}: per_step needs {shapes[0][1]} steps (batch, steps, ...) from every source, but "
                 f"{name!r} gives {as_text(shape)}",
                 "srclayers",
             )
     try:
-        return TimeDistributed(cls, layer, shapes, shapes[0][1], [False] * len(shapes))
+        return TimeDistributed(cls, layer, shapes, shapes[0][1], repeated)
     except MustUnroll as error:
         raise layer.error(f"{error}: it cannot be computed per_step", "per_step") from None

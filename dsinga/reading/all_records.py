@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dsinga.base.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.layers import Rows
 from dsinga.net import NeuralNet, cut_evenly
@@ -36,15 +35,12 @@ def readers_of_all_records(reader: BatchReader) -> list[BatchReader]:
 
     The batches of the first reader are one row larger than those of the second, as ``numpy.array_split`` cuts. No
     batch has more rows than those of ``reader``, so that the net needs no more memory, except where one worker of the
-    group would be left without rows. Raises UserError if there are fewer records than workers.
+    group would be left without rows. Where there are fewer records than workers, one batch has each of them equally
+    often, which leaves means as they are.
     """
     records, workers = len(reader), min(len(reader.parts), reader.batchsize)  # fewer rows where points are cut
     if records < workers:
-        store = next(iter(reader.stores.values()))
-        raise UserError(
-            f"{store.location} has {records} records, which cannot be divided among the {workers} workers of a group; "
-            f"use at most {records} workers, or more records"
-        )
+        return [_resized(reader, records * -(-workers // records), 0)]
     batches = -(-records // reader.batchsize)
     if records // batches < workers:
         batches = records // max(workers, reader.batchsize) or 1
@@ -57,7 +53,7 @@ def count_batches(readers: Sequence[BatchReader]) -> list[int]:
     """Return how many batches each of the readers of :func:`readers_of_all_records` reads."""
     starts = [*(reader.sampler.skip for reader in readers), len(readers[0])]
     return [
-        (stop - start) // reader.batchsize for reader, start, stop in zip(readers, starts, starts[1:], strict=False)
+        -(-(stop - start) // reader.batchsize) for reader, start, stop in zip(readers, starts, starts[1:], strict=False)
     ]
 
 

@@ -241,6 +241,27 @@ def part_of_batch(batch: Batch, start: int, stop: int) -> Batch:
     return batch[start:stop]
 
 
+def has_no_rows(data: Any) -> bool:
+    """Whether data are arrays, in a pair or by the names of layers, of which none has rows; lengths may be unknown."""
+    if isinstance(data, (dict, tuple)):  # an xarray Dataset is a Mapping, too
+        parts = [part for part in (data.values() if isinstance(data, dict) else data) if part is not None]
+        return bool(parts) and all(map(has_no_rows, parts))
+    shape = getattr(data, "shape", ())
+    return isinstance(shape, tuple) and bool(shape) and shape[0] == 0
+
+
+def row_of_zeros(data: Any) -> Any:
+    """Return a row of zeros in place of data without rows, for which a net shows the shape of what it computes."""
+    if isinstance(data, Mapping):
+        return {name: row_of_zeros(part) for name, part in data.items()}
+    if isinstance(data, tuple):
+        return tuple(map(row_of_zeros, data))
+    if data is None:
+        return None
+    array = data if hasattr(data, "shape") else np.asarray(data)
+    return np.zeros((1, *array.shape[1:]), getattr(array, "dtype", np.float32))  # a data frame has a dtype by column
+
+
 def length_of(batch: Batch) -> int:
     """Return the number of rows of a batch."""
     return len(next(iter(batch.values())) if isinstance(batch, Mapping) else batch)

@@ -219,6 +219,11 @@ class Updater(Configured, ABC):
         return {slot: np.zeros(size, np.float32) for slot in self.slots}
 
     @property
+    def has_state(self) -> bool:
+        """Whether the update of any param depends on arrays that are kept between updates."""
+        return any(updater.state_slots for updater in (self, *(variant for _, variant in self.variants)))
+
+    @property
     def state_slots(self) -> tuple[str, ...]:
         """The names of all state arrays: ``slots``, and the average of the param where the job asks for it."""
         return (*self.slots, EMA_SLOT) if self.conf.ema_conf else self.slots

@@ -61,9 +61,11 @@ def test_batches_of_the_same_size_are_cut_as_the_job_says():
     assert [part.stop - part.start for part in smaller.parts] == [37, 22, 16]
 
 
-def test_fewer_records_than_workers_are_refused():
-    with pytest.raises(UserError, match="test.zarr has 2 records, which cannot be divided among the 3 workers"):
-        readers_of_all_records(reader(2, [1, 1, 1]))
+def test_fewer_records_than_workers_are_read_equally_often():
+    (each,) = readers_of_all_records(reader(2, [1, 1, 1]))
+    assert each.sampler.rows(0).tolist() == [0, 1, 0, 1]
+    assert count_batches([each]) == [1]
+    assert len(each.parts) == 3
 
 
 @pytest.mark.parametrize(("epochs", "groups", "steps"), [(1, 1, 10), (3, 1, 30), (1, 3, 4), (2, 3, 7)])

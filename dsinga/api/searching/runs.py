@@ -177,6 +177,7 @@ class SearchRuns:
         folder = self._folder(number)
         if folder is None and job.cluster is not None:
             job = job.replace(cluster=job.cluster.replace(workspace=None))
+        job = job.replace(resume=False)  # a setting has a folder of its own, which ``resume`` of the search is for
         options = replace(
             self._plan.options,
             # Alone, a job that does not say how many workers it has would take them all.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from dsinga.cluster.inference.inference import forward_on_cluster
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.group_rounds import ROUNDS, ROUNDS_AHEAD, Grain
 from dsinga.cluster.run.recovery import RecoverableRun
+from dsinga.cluster.run.snapshots import LOST
 from dsinga.cluster.run.worker_groups import WorkerGroups
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.job import Phase
@@ -177,6 +179,19 @@ class ClusterEngine(Engine):
     def newest(self) -> Snapshot:
         """The newest snapshot of the run that is complete."""
         return self._run.snapshots.newest
+
+    def rescue(self, waits: bool) -> Snapshot | None:
+        """Return the params of the servers if the run stands, or can end its rounds; else the newest snapshot."""
+        groups, end = self._groups, self._run.snapshots.newest
+        if groups is not None and (waits or groups.first.read_to == groups.first.sent):
+            with contextlib.suppress(*LOST):
+                while groups.first.read_to < groups.first.sent:
+                    groups.read()
+                step = groups.first.sent
+                end = Snapshot(step, *self._run.cluster_run.snapshot(step))
+        if end.step <= self._begin or end.state is None:
+            return None
+        return Snapshot(end.step, averaged(end.params, end.state) if self._averages else end.params, end.state)
 
     def reach(self) -> tuple[int, float]:
         """Return where the rounds in flight and one more would end, and their seconds."""

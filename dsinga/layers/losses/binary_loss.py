@@ -40,6 +40,7 @@ class SigmoidCrossEntropyLoss(PairLoss):
 
     settings: Any
     metric_names = ("loss", "accuracy")
+    weighs_steps = True
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, target = (to_matrix(source, ctx.ops) for source in sources[:2])
@@ -47,6 +48,10 @@ class SigmoidCrossEntropyLoss(PairLoss):
         right = (x > 0) == (target > 0.5)
         if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is None:
             loss, accuracy = losses.sum(dtype=np.float64) * self.settings.scale, (right.sum(), math.prod(x.shape))
+        elif weights.ndim == 2:
+            loss = weighted_rows(losses, weights).sum(dtype=np.float64) * self.settings.scale
+            hits = weighted_rows(right.astype(losses.dtype), weights).sum(dtype=np.float64)
+            accuracy = hits, weights.sum(dtype=np.float64) * (x.shape[1] // weights.shape[1])
         else:
             loss = weighted_sum(losses.sum(axis=1, dtype=np.float64), weights, self.settings.scale)
             accuracy = weighted_sum(right.sum(axis=1), weights), weights.sum(dtype=np.float64) * x.shape[1]
@@ -63,8 +68,9 @@ class SigmoidCrossEntropyLoss(PairLoss):
                 dx = weighted_rows(slopes(x, target, output.feature, ctx.ops) * factor, weights)
                 grads[index] = from_matrix(dx, sources[index], ctx.ops)
         if any(needs[WEIGHTS:]):
-            losses = self._losses(x, target, ctx.ops).sum(axis=1, dtype=np.float64)
-            grads[WEIGHTS] = gradient_of_weights(losses, factor, sources[WEIGHTS])
+            losses = self._losses(x, target, ctx.ops)
+            parts = losses if weights is None else losses.reshape(*weights.shape, -1)
+            grads[WEIGHTS] = gradient_of_weights(parts.sum(axis=-1, dtype=np.float64), factor, sources[WEIGHTS])
         return grads, ()
 
     def _checked(self, losses: Array, target: Array, sources: Arrays, ctx: Context) -> Array:

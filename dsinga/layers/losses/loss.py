@@ -5,7 +5,8 @@ the sums and counts of all workers add up to that mean.
 
 Sample weights are an optional last source of a loss, with a number that multiplies the loss of each row. With weights w
 the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i and B the rows of the global batch, whatever the weights add up
-to. A metric that counts right predictions is their weighted share, Σ wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
+to; with a weight for each step or point of a row, wᵢ·lᵢ is Σ wᵢⱼ·lᵢⱼ. A metric that counts right predictions is their
+weighted share, Σ wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
 
 Targets may be fields with masked points and weights of points (:mod:`dsinga.layers.losses.field_targets`).
 """
@@ -42,27 +43,36 @@ from dsinga.ops import Ops
 WEIGHTS = 2  # the position of the source with weights
 
 
-def check_weights(layer: Layer, position: int) -> None:
-    """Raise UserError unless the source at ``position``, if there is one, has one number a row: (B,) or (B, 1)."""
+def check_weights(layer: Layer, position: int, points: Shape = ()) -> None:
+    """Raise UserError unless the source at ``position``, if there is one, has one number a row: (B,) or (B, 1).
+
+    With the shape of a row's ``points`` it may have one for each of these instead.
+    """
     if len(layer.source_shapes) <= position:
         return
     rows, shape = layer.source_shapes[0][0], layer.source_shapes[position]
+    if points and shape in ((rows, *points), (rows, 1, *points)):
+        return
     if shape[0] != rows or math.prod(shape) != rows:
         raise layer.fail(
             f"takes one weight for each of {rows} rows from {layer.source_name(position)}, which gives "
-            f"{as_text(shape)}; give it records that are one number",
+            f"{as_text(shape)}; give it records that are one number"
+            + (f", or {as_text(points)} for a weight for each point" if points else ""),
             field="srclayers",
         )
 
 
 def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
-    """Return the weights (B,) as a float array of the backend, None for a loss without weights."""
+    """Return the weights as a float array of the backend, None for a loss without weights.
+
+    They are (B,), or (B, n) where there is one for each of n points of a row.
+    """
     if len(sources) <= position:
         return None
     weights = sources[position]
     if weights.dtype.kind != "f":  # integers, as codes, stay in host memory
         weights = ops.asarray(np.asarray(weights, np.float32))
-    return weights.reshape(len(weights))
+    return weights.reshape(len(weights) if weights.size == len(weights) else (len(weights), -1))
 
 
 def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
@@ -71,8 +81,16 @@ def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
 
 
 def weighted_rows(matrix: Array, weights: Array | None) -> Array:
-    """Return a matrix (B, n) with each row times its weight; the matrix itself without weights."""
-    return matrix if weights is None else matrix * weights[:, None].astype(matrix.dtype, copy=False)
+    """Return a matrix (B, n) with each row times its weight; the matrix itself without weights.
+
+    With weights (B, T) of steps each of T equal parts of a row is multiplied by its own.
+    """
+    if weights is None:
+        return matrix
+    weights = weights[..., None].astype(matrix.dtype, copy=False)
+    if weights.ndim == 2:
+        return matrix * weights
+    return (matrix.reshape(*weights.shape[:2], -1) * weights).reshape(matrix.shape)
 
 
 def gradient_of_weights(rows: Array, factor: float, like: Array) -> Array:
@@ -90,8 +108,12 @@ def hits_by_row(scores: Array, labels: Array, topk: int, ops: Ops) -> Array:
 
 
 class PairLoss(Layer):
-    """Base of losses that compare two sources whose rows have equal lengths; the feature is (B, n)."""
+    """Base of losses that compare two sources whose rows have equal lengths; the feature is (B, n).
 
+    A subclass that ``weighs_steps`` takes, for sequences (B, T, ...), also weights (B, T).
+    """
+
+    weighs_steps: ClassVar[bool] = False
     source_count = 2
     optional_sources = 1
     cut = Cut(gathered_because="reports the loss of whole rows")
@@ -101,8 +123,8 @@ class PairLoss(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.check_sizes()
-        check_weights(self, WEIGHTS)
         first = self.source_shapes[0]
+        check_weights(self, WEIGHTS, first[1:2] if self.weighs_steps and len(first) == 3 else ())
         self.shape = (first[0], math.prod(first[1:]))
 
     def check_sizes(self) -> None:
@@ -129,6 +151,7 @@ class DifferenceLoss(PairLoss):
     steepness: ClassVar[int] = 1
     """The derivative of the loss, as a multiple of ``_slopes``."""
     targets: FieldTargets | None = None
+    weighs_steps = True
 
     @property
     def field_shape(self) -> Shape:
@@ -163,6 +186,9 @@ class DifferenceLoss(PairLoss):
             loss = self._sum(difference, ctx) * self.settings.scale
         elif weights is None:
             loss = self._losses(difference, ctx, points).sum() * self.settings.scale
+        elif weights.ndim == 2:
+            losses = weighted_rows(self._elements(difference, ctx), weights)
+            loss = losses.sum(dtype=np.float64) * self.settings.scale
         else:
             loss = weighted_sum(self._losses(difference, ctx, points), weights, self.settings.scale)
         if not ctx.training and isinstance(loss, float) and not math.isfinite(loss):
@@ -183,7 +209,10 @@ class DifferenceLoss(PairLoss):
             grads = self._gradients_of_fields(self.targets, sources, output.feature, weights, needs, ctx)
         for need in needs[WEIGHTS:]:
             points = None if self.targets is None else self.targets.weights(sources[1], ctx.ops)
-            losses = self._losses(output.feature, ctx, points) if need else None
+            if need and weights is not None and weights.ndim == 2:
+                losses = self._elements(output.feature, ctx).reshape(*weights.shape, -1).sum(axis=2, dtype=np.float64)
+            else:
+                losses = self._losses(output.feature, ctx, points) if need else None
             grads.append(gradient_of_weights(losses, factor, sources[WEIGHTS]) if need else None)
         return grads, ()
 

@@ -51,7 +51,7 @@ class PointClasses(Layer):
         self.count = max(2, self.channels)
         self.points = math.prod(self.space)
         if self.optional_sources:
-            check_weights(self, WEIGHTS)
+            check_weights(self, WEIGHTS, self.whole_space)
         if len(self.source_shapes[1]) > 1:  # (B,) may stand for labels that are not known before the first batch
             self._check(self.source_shapes[1])
 
@@ -122,13 +122,21 @@ class PointClasses(Layer):
         )
 
     def placed(self, labels: PointLabels, sources: Sequence[Any], ctx: Context) -> tuple[Array, Array | None]:
-        """Return the classes and the weights of points as arrays of the backend, times the weights of rows."""
-        ops, rows = ctx.ops, weights_of(sources, WEIGHTS, ctx.ops)
+        """Return the classes and the weights of points as arrays of the backend, times those of the third source."""
+        ops, given = ctx.ops, weights_of(sources, WEIGHTS, ctx.ops)
         weights = None if labels.weights is None else ops.asarray(labels.weights)
-        if rows is not None:
-            of_points = ops.xp.broadcast_to(rows[:, None], labels.classes.shape)
+        if given is not None:
+            by_point = given[:, None] if given.ndim == 1 else self._of_points(given)
+            of_points = ops.xp.broadcast_to(by_point, labels.classes.shape)
             weights = of_points if weights is None else weights * of_points
         return ops.asarray(labels.classes), weights
+
+    def _of_points(self, weights: Array) -> Array:
+        """Return weights (B, points) of the whole field as (B, P) of the points that this part compares."""
+        if self.region is None:
+            return weights
+        taken = self.region.take(weights.reshape(len(weights), 1, *self.whole_space))
+        return taken.reshape(len(weights), self.points)
 
     def by_class(self, x: Array) -> Array:
         """Return (B, K, *space) as (B, K, points): a view of an array that is dense in memory."""

@@ -24,8 +24,8 @@ class FieldSoftmaxLoss(PointClasses):
     The first source gives scores (B, K, *space), K of them for each point, the second labels (B, *space) or
     (B, 1, *space) in [0, K). Points whose label is -1 or NaN are left out, and the sum is divided by B all the same:
     with scale 1/points it is the mean over all points. With ``weighted`` the last channel of the labels is w, else w is
-    1. A third source may give a weight for each row. Metrics: "loss", and "accuracy", the weighted share of points
-    whose label is the most probable class.
+    1. A third source may give a weight for each row, or for each point. Metrics: "loss", and "accuracy", the weighted
+    share of points whose label is the most probable class.
     """
 
     class Conf(Settings):
@@ -61,7 +61,9 @@ class FieldSoftmaxLoss(PointClasses):
             losses = -xp.log(xp.maximum(of_labels, FLT_MIN))
             if labels.weights is not None:
                 losses = losses * ctx.ops.asarray(labels.weights)
-            grads[WEIGHTS] = gradient_of_weights(losses.sum(axis=1, dtype=np.float64), factor, sources[WEIGHTS])
+            by_row = sources[WEIGHTS].size == len(losses)
+            losses = losses.sum(axis=1, dtype=np.float64) if by_row else losses
+            grads[WEIGHTS] = gradient_of_weights(losses, factor, sources[WEIGHTS])
         return grads, ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from dsinga.job import load as load_job
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
-from dsinga.nn.model.model_params import TrainingState
+from dsinga.nn.model.names_file import read_names
 from dsinga.nn.model.records import PhaseRecords
+from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
-from dsinga.nn.names_file import read_names
+from dsinga.nn.model.training_state import TrainingState
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.writing.net_conf import weighted
@@ -108,8 +110,8 @@ class JobModel(Trainable):
                 changes |= {} if batch_size is None else {"batchsize": batch_size}
                 layer = layer.replace(store_conf=store.replace(**changes)) if changes else layer
             layers.append(layer)
-        if SAMPLE_WEIGHT in trained and SAMPLE_WEIGHT not in names:
-            layers = with_sample_weights(layers)
+        if SAMPLE_WEIGHT not in names and (weighted := weighted_phases(phases)):
+            layers = with_sample_weights(layers, weighted)
         return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
 
     def is_of_windows(self) -> bool:
@@ -149,15 +151,17 @@ def reports_on_labels(layer: LayerConf) -> bool:
     return cls.is_output and cls.labels.source is not None
 
 
-def with_sample_weights(layers: list[LayerConf]) -> list[LayerConf]:
-    """Return the layers with an input of weights of rows, which losses take in training.
+def with_sample_weights(layers: list[LayerConf], phases: Sequence[Phase]) -> list[LayerConf]:
+    """Return the layers with an input of weights of records, which losses take in some phases.
 
     Raises UserError for a loss that takes no weights.
     """
-    first = next(layer for layer in layers if layer_class(layer).is_input and layer.in_phase(Phase.kTrain))
-    store = {} if first.store_conf is None else {"batchsize": first.store_conf.batchsize}
-    weights = make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf=store, include=["kTrain"])
-    return [weights, *(part for layer in layers for part in weighted(layer))]
+    weights = []
+    for phase in phases:
+        first = next(layer for layer in layers if layer_class(layer).is_input and layer.in_phase(phase))
+        store = {} if first.store_conf is None else {"batchsize": first.store_conf.batchsize}
+        weights.append(make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf=store, include=[phase.name]))
+    return [*weights, *(part for layer in layers for part in weighted(layer, phases))]
 
 
 @checked

@@ -10,11 +10,12 @@ import numpy as np
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
-from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, UpdaterConf
+from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
-from dsinga.nn.model.model_params import TrainingState
 from dsinga.nn.model.records import PhaseRecords, labels_for_loss
+from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
+from dsinga.nn.model.training_state import TrainingState
 from dsinga.nn.words.inputs import INPUT, Input
 from dsinga.nn.words.keras_arguments import OWN_STEP, STEP_METHODS, checked, checked_class
 from dsinga.nn.words.losses import is_loss, loss_kind
@@ -184,15 +185,19 @@ class Model(Trainable):
             return [labels_for_loss(loss, labels) for loss, labels in zip(losses, y, strict=False)] + y[len(losses) :]
         return labels_for_loss(losses[0], y) if losses else y
 
+    def loss_of_labels(self) -> Any:
+        """Return the loss that ``compile`` was given for the first output, None where it was given none."""
+        return next(iter(self.objective.losses), None)
+
     def require_loss(self) -> None:
         """Raise UserError for a model without a loss or a restricted Boltzmann machine."""
         kinds = {symbol.builder.kind for symbol in ancestors([*self._inputs(), *self._outputs()])}
         if not self.objective.losses and not (kinds & {"RBM", "RBMVis"} or any(map(is_loss, kinds))):
             raise UserError('the model has no loss; call compile first, as in model.compile("sgd", "mse")')
 
-    def _write(self, train: PhaseRecords) -> Any:
+    def _write(self, train: PhaseRecords, weighted: Sequence[Phase] = ()) -> Any:
         shapes = self.record_shapes | train.shapes
-        written = write_net(self._inputs(), self._outputs(), self.objective, shapes, train.label_shapes)
+        written = write_net(self._inputs(), self._outputs(), self.objective, shapes, train.label_shapes, weighted)
         self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}
         return written
 
@@ -207,7 +212,7 @@ class Model(Trainable):
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
         """Return the job without its data; see :meth:`job`."""
         train = phases.get("train", PhaseRecords())
-        written = self._write(train)
+        written = self._write(train, weighted_phases(phases))
         check_metric_names(self.metrics, {conf.type_name.removeprefix("k") for conf in written.layers})
         layers: list[LayerConf] = []
         for name, conf in written.inputs.items():

@@ -7,7 +7,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -18,56 +17,27 @@ from dsinga.base.arguments import fail_for_name
 from dsinga.base.durable_files import explained_writing, replace_file
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
-from dsinga.checkpoint.tensors import read_safetensors
 from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.layers.interface.layer import as_text
 from dsinga.net import NeuralNet
 from dsinga.net.describe import describe
-from dsinga.nn.model.records import JobArguments, Pair, PhaseRecords, describe_arrays, naming_shapes, shapes_of
-from dsinga.nn.names_file import write_names
+from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.nn.model.names_file import write_names
+from dsinga.nn.model.records import (
+    JobArguments,
+    Pair,
+    PhaseRecords,
+    describe_arrays,
+    naming_shapes,
+    open_inputs,
+    shapes_of,
+)
+from dsinga.nn.model.sample_weights import add_weights
+from dsinga.nn.model.training_state import FitBegins, TrainingState
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.training import check_params, check_start
-
-
-@dataclass
-class TrainingState:
-    """What the optimizer has learnt so far, with which the next ``fit`` goes on.
-
-    Attributes:
-        steps: how many steps it has done.
-        slots: its arrays by param and slot, such as the momentum.
-    """
-
-    steps: int = 0
-    slots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
-
-    def write(self, path: Path) -> None:
-        """Write the state to a safetensors file, or remove the file where there is no state; raise RunError or OSError.
-
-        Its arrays are called "param/slot"; "steps" is the number of steps.
-        """
-        if not self.steps:
-            path.unlink(missing_ok=True)
-            return
-        arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
-        export_safetensors(Checkpoint(self.steps, {"steps": np.array([self.steps]), **arrays}, {}, {}), path)
-
-    @classmethod
-    def read(cls, path: Path) -> TrainingState:
-        """Return the state that :meth:`write` wrote, a new one without a file; raise UserError for a damaged file."""
-        if not path.is_file():
-            return cls()
-        arrays = read_safetensors(path)
-        steps = arrays.pop("steps", np.zeros(0, np.int64))
-        if steps.shape != (1,) or steps.dtype.kind != "i" or steps[0] < 1:
-            raise UserError(f"{path} has no number of steps; remove it to begin the optimizer anew")
-        slots: dict[str, dict[str, np.ndarray]] = {}
-        for name, array in arrays.items():
-            param, _, slot = name.rpartition("/")
-            slots.setdefault(param, {})[slot] = array
-        return cls(int(steps[0]), slots)
 
 
 class ModelParams(ABC):
@@ -89,6 +59,7 @@ class ModelParams(ABC):
         self._complete = False  # whether the net has no other params
         self._fits = 0
         self._training_state = TrainingState()
+        self._begins = FitBegins()
         self._arguments: JobArguments | None = None  # of the last fit
         self._loaded_names: Mapping[str, RecordNames] = {}
 
@@ -118,18 +89,24 @@ class ModelParams(ABC):
         return self._loaded_names if trained is None else trained.names
 
     def _local(
-        self, pairs: Mapping[str, Pair], labelled: bool
+        self, pairs: Mapping[str, Pair], labelled: bool, weights: Any = None
     ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
         """Return the net of numpy arrays in this process, the records, and the labels.
 
-        ``labelled`` says that the net has losses with labels even where there are none here.
+        ``labelled`` says that the net has losses with labels even where there are none here; ``weights`` are those of
+        records in a test.
         """
         described = describe_arrays(pairs)
         if labelled:
             described.assume_labels()
         records = {name: x for name, (x, _) in pairs.items()}
         labels = {name: y for name, (_, y) in pairs.items() if y is not None}
-        job = self.make_job({"train": described}, None, {})
+        phases = {"train": described}
+        if weights is not None:
+            opened = open_inputs(pairs)
+            records[SAMPLE_WEIGHT] = add_weights(opened, weights)
+            described.shapes[SAMPLE_WEIGHT], phases["test"] = opened.shapes[SAMPLE_WEIGHT], described
+        job = self.make_job(phases, None, {})
         examples = self.label_examples()
         missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
         net = LocalNet(job, {**records, **missing}, examples | labels if labelled else None)
@@ -163,19 +140,21 @@ class ModelParams(ABC):
     def params(self) -> dict[str, np.ndarray]:
         """The params by name, float32: those of the last ``fit``, or initial values where the shapes are known.
 
-        They can be set: to arrays by name, or to the path of a checkpoint. The next ``fit`` starts from them, and from
-        initial values for params that are not among them.
+        They can be set: to arrays by name, to those of a :class:`dsinga.Result`, such as that of
+        ``dsinga.train(model.job(x, y, epochs=3))``, or to the path of a checkpoint. The next ``fit`` starts from them,
+        and from initial values for params that are not among them.
         """
         if self._params is None:
             self._params, self._complete = self._shaped().initial_params(), True
         return self._params
 
     @params.setter
-    def params(self, params: Mapping[str, np.ndarray] | str | os.PathLike[str]) -> None:
+    def params(self, params: Mapping[str, np.ndarray] | api.Result | str | os.PathLike[str]) -> None:
+        params = params.params if isinstance(params, api.Result) else params
         arrays = read_params(params) if isinstance(params, (str, os.PathLike)) else params
         if not isinstance(arrays, Mapping):
             raise UserError(
-                f"model.params takes arrays by name, or the path of a checkpoint, not {type(params).__name__}"
+                f"model.params takes arrays by name, a result, or the path of a checkpoint, not {type(params).__name__}"
             )
         self._params = {name: _float32(name, array) for name, array in arrays.items()}
         self._training_state = TrainingState()

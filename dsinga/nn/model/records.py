@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import check_range, shown, values_by_name
+from dsinga.base.arguments import values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
-from dsinga.data import FieldWindows, RecordNames, open_labels, open_like, open_records
+from dsinga.data import FieldWindows, RecordNames, open_labels, open_like
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.stores.store_format import SMALL_BYTES
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
@@ -153,56 +153,6 @@ def least_batch(size: int | None, records: PhaseRecords, default: int | None) ->
     return size if size is None else min([size, *map(len, records.sources.values())])
 
 
-def add_weights(records: PhaseRecords, weights: Any) -> None:
-    """Add the weights of rows (n,) as the records of the input layer "sample_weight"."""
-    array = as_weights(weights)
-    records.sources[SAMPLE_WEIGHT] = open_records(array[:, None])
-    records.shapes[SAMPLE_WEIGHT] = (1,)
-
-
-def as_weights(sample_weight: Any) -> np.ndarray:
-    """Return the weights of rows as (n,) float32. Raises UserError for other shapes, and for NaN, infinity and < 0."""
-    try:
-        array = np.asarray(sample_weight, np.float32)
-    except (TypeError, ValueError):
-        array = None
-    if array is None or array.ndim != 1:
-        given = f"the shape {array.shape}" if array is not None else shown(sample_weight)
-        raise UserError(f"sample_weight has a number for each record, (n,), not {given}")
-    if wrong := np.flatnonzero(~(np.isfinite(array) & (array >= 0))).tolist():
-        raise UserError(
-            f"sample_weight of record {wrong[0]} is {array[wrong[0]]:g}; give a number of at least 0, and 0 to leave a "
-            "record out"
-        )
-    return array
-
-
-def weights_of_classes(class_weight: Any, labels: Any, sample_weight: Any = None) -> np.ndarray:
-    """Return the weights of rows (n,) float32: those of their classes, times ``sample_weight``.
-
-    ``class_weight`` has a factor for some classes, by label; it is 1 for the others. Raises UserError for factors that
-    are no numbers of at least 0, and for labels that are no classes (n,) in memory.
-    """
-    if not isinstance(class_weight, Mapping):
-        raise UserError(f"class_weight has a factor for each class, as in {{0: 1.0, 1: 5.0}}, not {class_weight!r}")
-    if isinstance(labels, (list, tuple)) or (hasattr(labels, "__array__") and not is_dask_collection(labels)):
-        labels = np.asarray(labels)  # a list or a data frame's column
-    if not (isinstance(labels, np.ndarray) and labels.ndim == 1 and labels.dtype.kind in "biu"):
-        raise UserError("class_weight needs y, an array with the class of each record; else give sample_weight")
-    weights = np.ones(len(labels), np.float32)
-    for label, factor in class_weight.items():
-        check_range(f"class_weight[{label!r}]", factor, 0)
-        weights[labels == label] = factor
-    if missing := sorted(set(class_weight) - set(np.unique(labels).tolist())):
-        raise UserError(f"class_weight has a factor for {missing[0]!r}, which is the class of no record")
-    if sample_weight is None:
-        return weights
-    given = as_weights(sample_weight)
-    if len(given) != len(weights):
-        raise UserError(f"sample_weight has {len(given)} numbers for {len(weights)} records; give one for each")
-    return weights * given
-
-
 def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:
     """Return the records of each input layer with their labels, None for records without, or with labels of their own.
 
@@ -218,7 +168,8 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
     """
     if isinstance(x, tuple) and y is None and len(inputs) == 1:
         if len(x) != 2:
-            raise UserError(f"data are a pair (x, y), not {len(x)} things")
+            weights = "; give sample_weight= for the weights of records" if len(x) == 3 else ""
+            raise UserError(f"data are a pair (x, y), not {len(x)} things{weights}")
         x, y = x
     if x is None and y is not None:
         raise UserError("labels y are given without records; give x, too")
@@ -323,9 +274,11 @@ def in_order(given: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
     return dict(zip(names, given, strict=True))
 
 
-def split_pair(data: Any) -> tuple[Any, Any]:
-    """Return (x, y) of data that are a pair, else (data, None)."""
-    return (data[0], data[1]) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None)
+def split_data(data: Any) -> tuple[Any, Any, Any]:
+    """Return (x, y, weights) of data: a pair (x, y), three things with the weights of records, or records alone."""
+    if isinstance(data, tuple) and len(data) == 3:
+        return data
+    return (data[0], data[1], None) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None, None)
 
 
 def has_data(data: Any) -> bool:

@@ -7,23 +7,20 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-import numpy as np
-
 import dsinga.api as api
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
-from dsinga.extensions import AtEnd, Extension
 from dsinga.job import Job
 from dsinga.job.message import field_types
+from dsinga.loop.kept_run import KeptRun
 from dsinga.monitor import History
-from dsinga.nn.job_fields import FitFields, JobFields
-from dsinga.nn.model.model_params import ModelParams, TrainingState
+from dsinga.nn.model.job_fields import FitFields, JobFields
+from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.model.records import (
     JobArguments,
     Pair,
     PhaseRecords,
-    add_weights,
     are_numpy,
     describe_arrays,
     has_data,
@@ -33,35 +30,16 @@ from dsinga.nn.model.records import (
     pair_up,
     read_label_paths,
     shapes_of,
-    split_pair,
-    weights_of_classes,
+    split_data,
 )  # fmt: skip
+from dsinga.nn.model.sample_weights import add_weights, weights_of_classes
+from dsinga.nn.model.training_state import FitBegin, TrainingState
+from dsinga.nn.model.validation_split import split_off
 from dsinga.nn.words.keras_arguments import check_names, checked
-from dsinga.reading.bind_records import bind_records
-from dsinga.training import create_updater
+from dsinga.reading.bind_records import bind_records, has_no_rows, row_of_zeros
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
-
-
-class KeptState(Extension):
-    """Keeps the updater's state at the end of training.
-
-    Attributes:
-        slots: arrays by param and slot; none after a run that an error has ended.
-    """
-
-    is_part_of_run = True
-
-    def __init__(self) -> None:
-        self.trigger = AtEnd()
-        self.slots: Mapping[str, Mapping[str, np.ndarray]] = {}
-
-    def run(self, loop: Any) -> None:
-        """Keep the state, which the whole view of a run gives."""
-        updater = create_updater(loop.job.updater)
-        if any(each.state_slots for each in (updater, *dict(updater.variants).values())):
-            self.slots = loop.last_state()
 
 
 class Trainable(ModelParams):
@@ -90,8 +68,8 @@ class Trainable(ModelParams):
             x: records: a path, which is then in the job, or what :func:`dsinga.data.open_records` takes; for several
                 inputs a list, or a dict by name. Without records the shape of ``nn.Input`` is needed.
             y: labels, where ``x`` has none.
-            sample_weight: a factor for the loss of each record in training, (n,).
-            validation_data: (x, y), or records with labels, to validate with after each epoch.
+            sample_weight: a factor for the loss of each record in training, (n,), as for :meth:`fit`.
+            validation_data: (x, y), (x, y, sample_weight), or records with labels, to validate with after each epoch.
             test_data: likewise for tests.
             batch_size: rows of a batch, by default 32, and at most the number of records.
             epochs: how many times all records are read.
@@ -124,12 +102,14 @@ class Trainable(ModelParams):
         phases: dict[str, PhaseRecords] = {}
         for phase, source in data.items():
             if has_data(source):
+                x, y, weights = split_data(source)
                 names = self.record_names() or (phases["train"].names if "train" in phases else {})
-                phases[phase] = open_inputs(self._pairs(*split_pair(source)), names)
-        if sample_weight is not None:
-            if "train" not in phases:
-                raise UserError("sample_weight needs x, the records that it weighs")
-            add_weights(phases["train"], sample_weight)
+                phases[phase] = open_inputs(self._pairs(x, y), names)
+                weights = sample_weight if phase == "train" else weights
+                if weights is not None:
+                    add_weights(phases[phase], weights)
+        if sample_weight is not None and "train" not in phases:
+            raise UserError("sample_weight needs x, the records that it weighs")
         if "train" in phases:
             batch_size = least_batch(batch_size, phases["train"], self.default_batch_size())
         return JobArguments(phases, batch_size, {**fields, **self._schedule(phases, epochs, train_steps, fields)})
@@ -171,6 +151,10 @@ class Trainable(ModelParams):
         """Return labels in the form that the losses take."""
         return y
 
+    def loss_of_labels(self) -> Any:
+        """Return the loss that ``compile`` was given for the first output, None where it was given none."""
+        return None
+
     @checked
     def fit(
         self,
@@ -181,13 +165,15 @@ class Trainable(ModelParams):
         batch_size: int | None = None,
         train_steps: int | None = None,
         sample_weight: Any = None,
-        class_weight: Mapping[int, float] | None = None,
+        class_weight: Mapping[int, float] | str | None = None,
         validation_data: Any = None,
+        validation_split: float = 0.0,
         callbacks: Any = (),
         client: Client | None = None,
         workers: int | None = None,
         seed: int | None = None,
         workspace: str | os.PathLike[str] | None = None,
+        resume: bool | str | os.PathLike[str] = False,
         progress: bool = True,
         **fields: Unpack[FitFields],
     ) -> History:
@@ -196,21 +182,30 @@ class Trainable(ModelParams):
         A second call goes on: from the params, the optimizer's state and its step, on which schedules depend.
         ``compile`` and setting the params begin the optimizer anew.
 
+        Ctrl-C, or the stop button of a notebook, ends training after the round in flight. The model then has the params
+        of that round, or the best ones where a callback keeps these, and KeyboardInterrupt is raised.
+
         Args:
             x: records, and labels where they have them; see :meth:`job`.
             y: labels.
-            sample_weight: a factor for the loss of each record, (n,).
-            class_weight: a factor for the loss of each class, by label, 1 for the others; the loss is the sum of the
-                weighted ones over the number of records, as in Keras. ``sample_weight`` multiplies it.
+            sample_weight: a factor w for the loss l of each record, (n,), or of each step or point that has a label of
+                its own, (n, ...): the loss is Σ w·l over the number of records, as in Keras, whatever the weights add
+                up to. Shares of right predictions are Σ w·right / Σ w.
+            class_weight: a factor for the loss of each class, by label, 1 for the others; ``sample_weight`` multiplies
+                it. "balanced" stands for n / (k·n_c), where n_c of n labels are of the class, and k classes occur.
             epochs: how many times all records are read, by default once. Training shuffles the records.
             batch_size: rows of a batch, by default 32, and at most the number of records.
             train_steps: the number of batches, in place of ``epochs``.
-            validation_data: (x, y), with which the model is validated after each epoch.
+            validation_data: (x, y), with which the model is validated after each epoch, or (x, y, sample_weight).
+            validation_split: the share of the records that validates in its place, the last ones of arrays, before
+                training shuffles them.
             callbacks: objects of ``dsinga.extensions``, and functions of (step, metrics); a list, or a single one.
             client: a Dask client; by default as for :func:`dsinga.train`.
             workers: the number of workers of each worker group.
             seed: determines all random numbers; by default 0, and another number for each further call.
             workspace: folder for metrics and checkpoints.
+            resume: as for :func:`dsinga.train`: continue from the newest checkpoint in the workspace, or from that at a
+                path; "auto" continues if there is one and begins else.
             progress: whether to show progress.
             fields: further fields of the job.
 
@@ -223,30 +218,49 @@ class Trainable(ModelParams):
         check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_types(Job)], fields)
         if epochs is None and train_steps is None:
             epochs = self.default_epochs()
+        if validation_split:
+            if validation_data is not None:
+                raise UserError("give validation_split or validation_data, not both")
+            (x, y, sample_weight), validation_data = split_off((x, y, sample_weight), validation_split)
         pairs, held_out = (
-            self._pairs(*split_pair(data)) if has_data(data) else {} for data in ((x, y), validation_data)
+            self._pairs(*split_data(data)[:2]) if has_data(data) else {} for data in ((x, y), validation_data)
         )
         trained = {name: shape[1:] for name, shape in shapes_of(pairs).items()}
         if class_weight is not None:
             if len(self.label_inputs()) > 1:
                 raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
             labels = next(iter(pairs.values()), (None, None))[1]
-            sample_weight = weights_of_classes(class_weight, labels, sample_weight)
+            sample_weight = weights_of_classes(class_weight, labels, self.loss_of_labels(), sample_weight)
         with self._explained(pairs), naming_shapes(shapes_of(held_out), trained):
+            begin = FitBegin(self._fits, self._training_state.steps)
+            begin = self._begins.resumed(workspace, resume, begin)
             arguments = self._job_arguments(
                 {"train": (x, y), "val": validation_data}, sample_weight, batch_size, epochs, train_steps,
-                {**fields, "seed": self._fits if seed is None else seed},
+                {**fields, "seed": begin.seed if seed is None else seed},
             )  # fmt: skip
-            job, earlier, kept = self._bound_job(arguments), self._training_state, KeptState()
-            self.result = api.train(
-                job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + earlier.steps)),
-                cluster, workers=workers, workspace=workspace, progress=progress,
-                extensions=[*listed(callbacks), kept], params=self._params, updater_state=earlier.slots,
-            )  # fmt: skip
+            job, kept = self._bound_job(arguments), KeptRun("the model")
+            job = job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
+            try:
+                result = api.train(
+                    job, cluster, workers=workers, workspace=workspace, resume=resume, progress=progress,
+                    extensions=[*listed(callbacks), kept], params=self._params,
+                    updater_state=self._training_state.slots,
+                )  # fmt: skip
+            finally:  # an interrupt leaves what was trained until then
+                if kept.params is not None:
+                    self._take(kept, job, arguments, begin, workspace)
+        self.result = result
+        return result.history
+
+    def _take(self, kept: KeptRun, job: Job, arguments: JobArguments, begin: FitBegin, workspace: Any) -> None:
+        """Go on from what a fit has trained, however it has ended."""
+        assert kept.params is not None
+        assert kept.net is not None
         self._arguments = arguments.described()
-        self._training_state = TrainingState(earlier.steps + self.result.step, kept.slots)
-        self._params, self._complete, self._fits = self.result.params, True, self._fits + 1
-        return self.result.history
+        self._training_state = TrainingState(begin.steps + kept.step, kept.slots)
+        self._params, self._complete, self._fits = kept.params, True, begin.seed + 1
+        self._begins.note(workspace, begin)
+        self.result = api.Result(job, kept.params, kept.history, kept.net, kept.step, workspace)
 
     def require_loss(self) -> None:
         """Raise UserError for a model that ``compile`` has given no loss."""
@@ -261,20 +275,32 @@ class Trainable(ModelParams):
 
     @checked
     def evaluate(
-        self, x: Any = None, y: Any = None, *, batch_size: int | None = None, client: Client | None = None
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        batch_size: int | None = None,
+        client: Client | None = None,
     ) -> dict[str, float]:
         """Return the mean loss and metrics over all records.
 
-        numpy arrays are computed in this process unless a client is given. Raises UserError for bad input.
+        With ``sample_weight`` the loss and the shares of right predictions are those of :meth:`fit`; other metrics
+        count each record once. numpy arrays are computed in this process unless a client is given. Raises UserError for
+        bad input.
         """
         check_whole_numbers(batch_size=batch_size)
         pairs = self._pairs(x, y)
         if client is None and are_numpy(pairs):
             with self._explained(pairs):
-                net, records, labels = self._local(pairs, any(y is not None for _, y in pairs.values()))
+                labelled = any(y is not None for _, y in pairs.values())
+                net, records, labels = self._local(pairs, labelled, sample_weight)
                 return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
         cluster: Any = api.find_cluster(client, waits=True)
-        job, data = self._test_job(open_inputs(pairs, self.record_names()), batch_size)
+        opened = open_inputs(pairs, self.record_names())
+        if sample_weight is not None:
+            add_weights(opened, sample_weight)
+        job, data = self._test_job(opened, batch_size)
         return api.evaluate(job, self._require_params(), client=cluster, data=data)
 
     def _test_job(self, records: PhaseRecords, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
@@ -327,7 +353,9 @@ class Trainable(ModelParams):
         check_whole_numbers(batch_size=batch_size)
         names = [layers] if isinstance(layers, str) else list(layers)
         pairs = pair_up(x, None, self.input_names(), self.label_inputs())
-        if client is None and are_numpy(pairs):
+        if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # also dask arrays
+            pairs = {name: (row_of_zeros(records)[:0], None) for name, (records, _) in pairs.items()}
+        if are_numpy(pairs) and (client is None or is_empty):
             with self._explained(pairs):
                 net, records, _ = self._local(pairs, labelled=True)
                 features = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]

@@ -19,6 +19,7 @@ from dsinga.job.message import field_types
 from dsinga.layers.dense.given_statistics import statistics_lists
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named
 from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses
+from dsinga.nn.words.keras_defaults import without_defaults
 from dsinga.nn.words.layer_adapters import image
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import Symbol, layer
@@ -48,6 +49,7 @@ def Input(
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0.
     """
+    store = without_defaults("Input", inspect.signature(Input), store)
     check_names("Input", ["shape", "name", "type", "data_format", *field_types(StoreConf)], store)
     if data_format not in ("channels_first", "channels_last"):
         raise UserError(f'Input: data_format is "channels_first" or "channels_last", not {data_format!r}')

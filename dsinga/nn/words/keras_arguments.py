@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from dsinga.base import arguments
@@ -13,6 +13,7 @@ from dsinga.base.errors import UserError
 from dsinga.job.checks import iterate_messages
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import Message
+from dsinga.nn.words.keras_defaults import without_defaults
 
 _NONE = "there is none"
 _LEAVE_OUT = "leave it out"
@@ -88,18 +89,16 @@ ARGUMENTS = {
     "compile.metrics": "the layers of the job report metrics",
     "load_model.compile": "it is trained as before; compile(optimizer) gives it another one",
     "weighted_metrics": "give fit sample_weight=, which weighs the loss",
-    "verbose": "use progress=False to show nothing",
+    "verbose": "it is 0 to show nothing, or 1",
     "shuffle": "training always shuffles the records",
     "class_weight": "only fit has it; give sample_weight=weights[y]",
     "initial_epoch": "a further fit goes on, with the params and the optimizer's state",
-    "validation_split": "give validation_data=(x, y)",
     "validation_steps": "use validate_steps",
     "validation_freq": "use validate_freq, a number of steps",
     "validation_batch_size": "it is batch_size",
     "steps_per_epoch": "an epoch reads all records once; use train_steps",
     "steps": "give as many records as are to be computed",
     "return_dict": "evaluate always returns a dict",
-    "evaluate.sample_weight": "compute the weighted mean from predict",
     "callbacks": "only fit has callbacks",
 }
 
@@ -160,13 +159,23 @@ LAYER_ATTRIBUTES = {
     "adapt": "give mean= and variance=, as in nn.Normalization(x.mean(), x.var())",
 }
 
-bind = functools.partial(arguments.bind, instead=ARGUMENTS)
 check_names = functools.partial(arguments.check_names, instead=ARGUMENTS)
 
 
+def bind(function: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments by name, as :func:`dsinga.base.arguments.bind`, without Keras's that change nothing."""
+    return arguments.bind(function, signature, args, without_defaults(function, signature, kwargs), ARGUMENTS)
+
+
 def checked(function: F) -> F:
-    """Return the function with arguments that are checked by name."""
-    return arguments.checked(function, instead=ARGUMENTS)
+    """Return the function with arguments that are checked by name, without Keras's that change nothing."""
+    call, signature = arguments.checked(function, instead=ARGUMENTS), inspect.signature(function)
+
+    @functools.wraps(function)
+    def call_with(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **without_defaults(function.__name__, signature, kwargs))
+
+    return call_with  # type: ignore[return-value]
 
 
 def checked_class(cls: type[T]) -> type[T]:

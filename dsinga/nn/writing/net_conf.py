@@ -67,6 +67,7 @@ def write_net(
     objective: Objective,
     shapes: Mapping[str, tuple[int, ...]],
     label_shapes: Mapping[str, tuple[int, ...] | None],
+    weighted_phases: Sequence[Phase] = (),
 ) -> WrittenNet:
     """Return the layers of a model.
 
@@ -77,6 +78,7 @@ def write_net(
         shapes: the shape of the records of each input, where it is known.
         label_shapes: the shape of a row's label of each input, None for an input without labels; an input that is not
             there has labels.
+        weighted_phases: the phases whose records have weights.
 
     Raises:
         UserError: shapes do not fit, naming the layer, or losses and outputs do not.
@@ -112,9 +114,10 @@ def write_net(
         check_one_label(output, builder, label_shapes.get(source.layer))
         written = net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
         write_metrics(net, metrics[number], output, written.layer, source)
-    if SAMPLE_WEIGHT in shapes:
-        net.layers = [part for conf in net.layers for part in weighted(conf)]
-        net.inputs[SAMPLE_WEIGHT] = make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf={}, include=["kTrain"])
+    if weighted_phases:
+        net.layers = [part for conf in net.layers for part in weighted(conf, weighted_phases)]
+        phases = [phase.name for phase in weighted_phases]
+        net.inputs[SAMPLE_WEIGHT] = make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf={}, include=phases)
     layers = [feature(symbol).layer for symbol in outputs]
     return WrittenNet(net.layers, net.inputs, layers, list(examples), examples, net.penalties)
 
@@ -144,14 +147,15 @@ def layer_names(symbols: Sequence[Symbol]) -> dict[int, str]:
     return names
 
 
-def weighted(conf: LayerConf) -> list[LayerConf]:
-    """Return a loss as two layers, in training with weights of rows, and any other layer as it is."""
-    if not layer_class(conf).is_loss or not conf.in_phase(Phase.kTrain):
+def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
+    """Return a loss as two layers, in some phases with weights of records, and any other layer as it is."""
+    in_phases = [phase for phase in phases if conf.in_phase(phase)]
+    if not layer_class(conf).is_loss or not in_phases:
         return [conf]
-    others = [phase for phase in conf.include if phase is not Phase.kTrain]
-    rest = conf.replace(include=others) if conf.include else conf.replace(exclude=[*conf.exclude, Phase.kTrain])
+    others = [phase for phase in conf.include if phase not in phases]
+    rest = conf.replace(include=others) if conf.include else conf.replace(exclude=[*conf.exclude, *phases])
     return [
-        weighted_loss(conf).replace(include=[Phase.kTrain], exclude=[]),
+        weighted_loss(conf).replace(include=in_phases, exclude=[]),
         *([] if conf.include and not others else [rest]),
     ]
 

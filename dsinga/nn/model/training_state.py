@@ -1,0 +1,85 @@
+"""What a model keeps between two fits: the optimizer's state, and what its fits have begun with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.checkpoint import Checkpoint, export_safetensors
+from dsinga.checkpoint.tensors import read_safetensors
+from dsinga.data.filesystem import is_url
+
+
+@dataclass
+class TrainingState:
+    """What the optimizer has learnt so far, with which the next ``fit`` goes on.
+
+    Attributes:
+        steps: how many steps it has done.
+        slots: its arrays by param and slot, such as the momentum.
+    """
+
+    steps: int = 0
+    slots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Write the state to a safetensors file, or remove the file where there is no state; raise RunError or OSError.
+
+        Its arrays are called "param/slot"; "steps" is the number of steps.
+        """
+        if not self.steps:
+            path.unlink(missing_ok=True)
+            return
+        arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
+        export_safetensors(Checkpoint(self.steps, {"steps": np.array([self.steps]), **arrays}, {}, {}), path)
+
+    @classmethod
+    def read(cls, path: Path) -> TrainingState:
+        """Return the state that :meth:`write` wrote, a new one without a file; raise UserError for a damaged file."""
+        if not path.is_file():
+            return cls()
+        arrays = read_safetensors(path)
+        steps = arrays.pop("steps", np.zeros(0, np.int64))
+        if steps.shape != (1,) or steps.dtype.kind != "i" or steps[0] < 1:
+            raise UserError(f"{path} has no number of steps; remove it to begin the optimizer anew")
+        slots: dict[str, dict[str, np.ndarray]] = {}
+        for name, array in arrays.items():
+            param, _, slot = name.rpartition("/")
+            slots.setdefault(param, {})[slot] = array
+        return cls(int(steps[0]), slots)
+
+
+class FitBegin(NamedTuple):
+    """What a fit begins with: the seed that it has by default, and the steps that the optimizer has done."""
+
+    seed: int = 0
+    steps: int = 0
+
+
+class FitBegins:
+    """What the fits of a model have begun with, by their workspaces: a fit that resumes one of them begins so, too."""
+
+    def __init__(self) -> None:
+        self._begins: dict[str, FitBegin] = {}
+
+    def note(self, workspace: Any, begin: FitBegin) -> None:
+        """Remember what the fit in a workspace has begun with."""
+        if workspace is not None:
+            self._begins[_place(workspace)] = begin
+
+    def resumed(self, workspace: Any, resume: Any, begin: FitBegin) -> FitBegin:
+        """Return what a fit begins with: ``begin``, unless it resumes a fit of this model."""
+        if isinstance(resume, (str, os.PathLike)) and resume != "auto":
+            workspace = Path(resume).expanduser().absolute().parent.parent
+        return begin if workspace is None or not resume else self._begins.get(_place(workspace), begin)
+
+
+def _place(workspace: str | os.PathLike[str]) -> str:
+    text = os.fspath(workspace)
+    return text if is_url(text) else str(Path(text).absolute())
