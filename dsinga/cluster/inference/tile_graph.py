@@ -12,6 +12,8 @@ import numpy as np
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 
+from dsinga.data.missing_values import plain_array
+
 Points = Sequence[np.ndarray]  # of an array that a box has: increasing points along each of its axes
 
 
@@ -53,7 +55,7 @@ class _BoxPlan:
         box = np.empty(self.shape, self.dtype)
         for piece in self.pieces:
             chunk = piece.chunk(values) if isinstance(piece.chunk, GraphNode) else values[piece.chunk]
-            box[piece.target] = np.asarray(chunk)[piece.source]
+            box[piece.target] = plain_array(chunk, "x")[piece.source]
         return box
 
 

@@ -17,6 +17,7 @@ from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.readers import is_date
 from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
+from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.xarray_objects import missing_name
 from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause
@@ -31,9 +32,9 @@ def open_dataset(source: Any) -> tuple[Any, str | None]:
     Of a path nothing but coordinates is read. Raises UserError where there is none.
     """
     if is_a(source, "xarray", "Dataset"):
-        return source, None
+        return with_nan(source, "x"), None
     if is_data_array(source):
-        return source.to_dataset(name=str(source.name or "x")), None
+        return with_nan(source.to_dataset(name=str(source.name or "x")), "x"), None
     if not isinstance(source, (str, os.PathLike)):
         remedy = "name its dimensions: xarray.DataArray(array, dims=('time', 'lat', 'lon'))"
         if isinstance(source, (list, tuple)):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.data.conversion import as_records, record_dtype
+from dsinga.data.missing_values import plain_array
 from dsinga.data.sources.dask_graph import DaskRegions, cluster_futures
 from dsinga.errors import UserError
 from dsinga.redaction import redacted_cause
@@ -69,7 +70,7 @@ class VariableReader:
                 f"variable {self.name!r} cannot be read at {places} ({type(error).__name__}: {error}); see whether "
                 "every process can reach the data"
             ) from redacted_cause(error)
-        return as_float32(np.asarray(numbers), self.name)
+        return as_float32(plain_array(numbers, self.name), self.name)
 
     def _selected(self, region: Region) -> np.ndarray:
         part = self._variable[region]

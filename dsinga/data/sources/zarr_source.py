@@ -8,6 +8,7 @@ from typing import Any
 import zarr
 
 from dsinga.data.filesystem import absolute, exists, import_command, join, zarr_store
+from dsinga.data.missing_values import missing_values
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.zarr_column import ZarrColumn
 from dsinga.data.sources.zarr_names import arrays_of, find_arrays
@@ -117,29 +118,21 @@ def _is_record_store(group: zarr.Group) -> bool:
 
 
 def _check_encoding(array: zarr.Array, location: str) -> None:
-    """Raise UserError where attributes say that numbers are packed, or which integer stands for a missing value.
-
-    xarray writes such attributes by the CF conventions, and applies them when it reads; zarr does not.
-    """
+    """Raise UserError where attributes say that numbers are packed, or which integer stands for a missing value."""
     try:
         _check_attributes(array)
     except TypeError as error:
         raise UserError(
             f"{location}: {array.path or 'the array'!r} cannot be opened ({error}); write it again"
         ) from None
-    attributes = dict(array.attrs)
-    packed = [name for name, plain in (("scale_factor", 1), ("add_offset", 0)) if attributes.get(name, plain) != plain]
-    if array.dtype.kind in "iu":
-        packed += [name for name in ("_FillValue", "missing_value") if attributes.get(name) is not None]
-        if "_ARRAY_DIMENSIONS" in attributes and array.metadata.zarr_format == 2 and array.fill_value not in (None, 0):
-            packed.append("_FillValue")  # where xarray puts it in format 2
-    if packed:
+    try:
+        missing_values(array)
+    except UserError as error:
         name = array.path or os.path.basename(location)
         raise UserError(
-            f"{location}: {name!r} has the attribute {packed[0]}, so that its {array.dtype} numbers "
-            f"do not stand for themselves; open it with xarray and give that: "
-            f"xarray.open_zarr({location!r}), or name another array"
-        )
+            f"{location}: {name!r} has {error}; open it with xarray and give that: xarray.open_zarr({location!r}), or "
+            "name another array"
+        ) from None
 
 
 def _check_attributes(node: zarr.Array | zarr.Group) -> None:
