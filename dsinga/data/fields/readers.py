@@ -14,6 +14,7 @@ from dsinga.data.sources.dask_graph import DaskRegions, cluster_futures
 from dsinga.errors import UserError
 from dsinga.redaction import redacted_cause
 from dsinga.registry import listed, nearest
+from dsinga.rounding import warn_of_rounding
 
 Region = tuple[slice, ...]
 _CALL = re.compile(r"(sin|cos)\((.+)\)")
@@ -140,6 +141,7 @@ def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:
             return as_records(numbers)
         except UserError as error:
             raise UserError(f"variable {name!r}: {error}") from None
+    warn_of_rounding(numbers, ("variable", name), lambda place: f"variable {name!r}")
     return numbers.astype(np.float32)
 
 

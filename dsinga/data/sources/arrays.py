@@ -172,6 +172,7 @@ def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarra
     """Return a view of rows that cast safely to the dtype of their column, else a copy in that dtype."""
     if rows.dtype.kind in "bui" and np.can_cast(rows.dtype, column.dtype):
         return rows[:]  # a view, since the cache makes it read-only
+    column.warn_of_rounding(rows)
     try:
         return (as_labels if labels else as_records)(rows)[:]
     except UserError as error:

@@ -99,6 +99,7 @@ class ZarrColumn(Column):
                 "array again, or see whether its chunks can be reached"
             ) from redacted_cause(error, self.location)
         self.missing_chunks.check(rows, (start, *(first for first, _ in self.ranges or ())))
+        self.warn_of_rounding(rows)
         try:
             return (as_labels if self.is_label else as_records)(as_nan(rows, self.missing_values))
         except UserError as error:
