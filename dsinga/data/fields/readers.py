@@ -46,7 +46,7 @@ class VariableReader:
         self.shape = tuple(variable.shape)
         self.is_lazy = variable.chunks is not None  # computed by Dask
         self.from_files = not self.is_lazy and not getattr(variable, "_in_memory", True)
-        self.name, self._variable = name, _reading_files(variable) if self.from_files else variable
+        self.name, self._variable = name, variable
         try:
             record_dtype(variable.dtype)
         except UserError as error:
@@ -63,13 +63,15 @@ class VariableReader:
         """Return the numbers of a region as float32; a view where they are in memory as float32."""
         try:
             numbers = self._kept.read(region) if self._kept else self._selected(region)
-        except Exception as error:  # of files, codecs and the user's functions: any class
+        except UserError:  # which names the chunk
+            raise
+        except Exception as error:  # of codecs and the user's functions: any class
             places = ", ".join(
                 f"{dim} {part.start} to {part.stop}" for dim, part in zip(self.dims, region, strict=True)
             )
             raise UserError(
                 f"variable {self.name!r} cannot be read at {places} ({type(error).__name__}: {error}); see whether "
-                "every process can reach the data"
+                f"ds[{self.name!r}].compute() can"
             ) from redacted_cause(error)
         return as_float32(plain_array(numbers, self.name), self.name)
 
@@ -126,12 +128,6 @@ class CoordinateReader(VariableReader):
         if self._function:
             numbers = np.sin(numbers) if self._function == "sin" else np.cos(numbers)
         return as_float32(numbers, self.name)
-
-
-def _reading_files(variable: Any) -> Any:
-    from dsinga.data.fields.chunk_variable import reading_files  # imports xarray, which whoever has a variable has
-
-    return reading_files(variable)
 
 
 def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:

@@ -18,6 +18,7 @@ from dsinga.data.fields.layout import ChannelGroup
 from dsinga.data.fields.moments import moments_over
 from dsinga.data.sources.xarray_objects import missing_name
 from dsinga.errors import UserError
+from dsinga.redaction import redacted_cause
 
 MOMENTS = ("count", "mean", "std", "min", "max")
 
@@ -156,10 +157,22 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, cl
     for name, array in opened.data_vars.items():
         over = [name for name in array.dims if name in dims]
         with contextlib.nullcontext() if client is None else client.as_current():
-            moments = _moments_of(array if client is None else _chunked(array), over)
+            moments = _read_moments(array if client is None else _chunked(array), str(name), over)
         for moment, values in zip(MOMENTS, moments, strict=True):
             results[moment][str(name)] = values
     return FieldStatistics(**{moment: type(opened)(values) for moment, values in results.items()})
+
+
+def _read_moments(array: Any, name: str, over: Sequence[Any]) -> list[Any]:
+    try:
+        return _moments_of(array, over)
+    except UserError:  # which names the chunk
+        raise
+    except Exception as error:  # of files, codecs and the user's functions: any class
+        fault = f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"variable {name!r} cannot be read ({fault}); see whether ds[{name!r}].compute() can"
+        ) from redacted_cause(error)
 
 
 def _chunked(array: Any) -> Any:
