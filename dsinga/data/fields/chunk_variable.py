@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import numpy as np
 from xarray.backends import BackendArray
 from xarray.core.indexing import BasicIndexer
 
+from dsinga.data.file_version import FileVersion
 from dsinga.data.reading_store import check_lengths
 from dsinga.data.sources.zarr_chunks import ChunkFiles, has_plain_chunks
-from dsinga.data.sources.zarr_faults import chunk_fault
+from dsinga.data.sources.zarr_faults import chunk_fault, version_of
 from dsinga.errors import UserError
 from dsinga.redaction import redacted_cause
 
@@ -22,12 +24,12 @@ def reading_files(dataset: Any) -> Any:
     What xarray does after it has read (packed numbers, masks, selections) stays, and so do numbers that come from
     elsewhere: memory, or Dask.
     """
-    dataset = dataset.copy(deep=False)
+    dataset, source = dataset.copy(deep=False), dataset.encoding.get("source")
     for name, variable in dataset.variables.items():
         if name in dataset.indexes or variable.chunks is not None or getattr(variable, "_in_memory", True):
             continue
         try:
-            data = _with_files(variable._data, str(name))
+            data = _with_files(variable._data, str(name), source)
         except (AttributeError, TypeError):  # of another version of xarray, which has its arrays elsewhere
             data = None
         if data is not None:
@@ -35,13 +37,20 @@ def reading_files(dataset: Any) -> Any:
     return dataset
 
 
-def _with_files(data: Any, name: str) -> Any:
-    """Return a copy of xarray's nested lazy arrays around another one of a file; None where there is none."""
+def _with_files(data: Any, name: str, source: Any) -> Any:
+    """Return a copy of xarray's nested lazy arrays around another one of a file; None where there is none.
+
+    ``source`` is the path from which xarray has opened the Dataset, None where it is not known.
+    """
+    if isinstance(data, _FileArray):
+        return None
+    if type(data).__name__ == "ZarrArrayWrapper":
+        return _ZarrArray(data, name, version_of(data.get_array()))
     if isinstance(data, BackendArray):
-        is_zarr = type(data).__name__ == "ZarrArrayWrapper"
-        return None if isinstance(data, _FileArray) else _ZarrArray(data, name) if is_zarr else _FileArray(data, name)
+        is_file = isinstance(source, str) and os.path.isfile(source)
+        return _FileArray(data, name, FileVersion(source) if is_file else None)
     inner = getattr(data, "array", None)
-    inner = None if inner is None or isinstance(inner, np.ndarray) else _with_files(inner, name)
+    inner = None if inner is None or isinstance(inner, np.ndarray) else _with_files(inner, name, source)
     if inner is None:
         return None
     data = copy.copy(data)
@@ -55,18 +64,22 @@ class _FileArray(BackendArray):
     Args:
         wrapper: the array as xarray has it.
         name: the name of the variable.
+        version: that of its file when it was opened, None where it is not known.
     """
 
-    def __init__(self, wrapper: Any, name: str):
-        self._wrapper, self._name = wrapper, name
+    def __init__(self, wrapper: Any, name: str, version: FileVersion | None):
+        self._wrapper, self._name, self._version = wrapper, name, version
         self.shape, self.dtype = wrapper.shape, wrapper.dtype
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._wrapper, self._name)
+        return type(self), (self._wrapper, self._name, self._version)
 
     def __getitem__(self, key: Any) -> Any:
         try:
-            return self._read(key)
+            numbers = self._read(key)
+            if self._version is not None:
+                self._version.check()
+            return numbers
         except UserError as error:
             raise UserError(f"variable {self._name!r}: {error}") from error.__cause__
         except Exception as error:  # of files and codecs: any class
@@ -82,8 +95,8 @@ class _FileArray(BackendArray):
 class _ZarrArray(_FileArray):
     """An array of zarr, whose errors name the chunk, too; :class:`ChunkFiles` reads regions where it can."""
 
-    def __init__(self, wrapper: Any, name: str):
-        super().__init__(wrapper, name)
+    def __init__(self, wrapper: Any, name: str, version: FileVersion | None):
+        super().__init__(wrapper, name, version)
         self._array = wrapper.get_array()
         check_lengths(self._array)
         self._files = ChunkFiles(self._array) if has_plain_chunks(self._array) else None

@@ -6,8 +6,10 @@ import os
 import warnings
 from typing import Any
 
+import zarr
+
 from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
-from dsinga.data.sources.zarr_faults import check_members
+from dsinga.data.sources.zarr_faults import check_members, check_metadata
 from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause
 from dsinga.regular_files import open_regular
@@ -29,10 +31,14 @@ def open_path(path: str) -> Any:
         if is_zarr:
             with warnings.catch_warnings():  # of a store without consolidated metadata, which is as good
                 warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated metadata")
-                return xarray.open_zarr(zarr_store(path, read_only=True), chunks=None)
+                opened = xarray.open_zarr(zarr_store(path, read_only=True), chunks=None)
+            _check_group(path)
+            return opened
         if not is_url(path):
             _check_file(path)
         return xarray.open_dataset(path)
+    except UserError:
+        raise
     except Exception as error:  # of any engine: any class
         fault = f"{type(error).__name__}: {error}"
         if is_zarr:
@@ -41,6 +47,17 @@ def open_path(path: str) -> Any:
         raise UserError(f"{path} cannot be opened as a Dataset ({redact(fault, path)}){remedy}") from redacted_cause(
             error, path
         )
+
+
+def _check_group(path: str) -> None:
+    """Raise UserError where the consolidated metadata of a zarr group contradict the arrays."""
+    store = zarr_store(path, read_only=True)
+    group = zarr.open_group(store=store, mode="r")
+    own = zarr.open_group(store=store, mode="r", use_consolidated=False)
+    if is_url(path):  # each array would be a request
+        return
+    for name, array in group.arrays():
+        check_metadata(array, own[name] if group.metadata.consolidated_metadata else array)  # type: ignore[arg-type]
 
 
 def _check_file(path: str) -> None:

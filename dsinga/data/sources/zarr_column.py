@@ -21,6 +21,7 @@ from dsinga.data.filesystem import exists, is_file, join
 from dsinga.data.missing_values import as_nan, missing_values
 from dsinga.data.reading_store import check_lengths
 from dsinga.data.sources.chunk_parts import axis_parts
+from dsinga.data.sources.zarr_faults import version_of
 from dsinga.data.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows, chunk_rows
 from dsinga.errors import UserError
 from dsinga.redaction import redact, redacted_cause
@@ -75,6 +76,7 @@ class ZarrColumn(Column):
         self.missing_values = missing_values(array)
         self.missing_chunks = MissingChunks(array, location, is_label)
         check_lengths(array)
+        self._version = version_of(array)
         self._all_rows = _AllRows.shared(self.key) if is_decoded_at_once else None
         self.reads_regions = self._all_rows is None
 
@@ -98,6 +100,8 @@ class ZarrColumn(Column):
                 f"{self.location}: rows {start} to {stop - 1} of {self.name!r} cannot be read ({fault}); write the "
                 "array again, or see whether its chunks can be reached"
             ) from redacted_cause(error, self.location)
+        if self._version is not None:
+            self._version.check()
         self.missing_chunks.check(rows, (start, *(first for first, _ in self.ranges or ())))
         self.warn_of_rounding(rows)
         try:

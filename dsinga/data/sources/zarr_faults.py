@@ -10,6 +10,7 @@ from typing import Any
 import zarr
 from zarr.storage import LocalStore
 
+from dsinga.data.file_version import FileVersion
 from dsinga.data.filesystem import is_url, join, zarr_store
 from dsinga.data.reading_store import ReadingStore
 from dsinga.data.sources.chunk_parts import axis_parts
@@ -32,6 +33,37 @@ def local_folder(array: zarr.Array) -> str | None:
     location = location_of(array)
     is_local = type(array.store) is LocalStore or (isinstance(array.store, ReadingStore) and not is_url(location))
     return location if is_local else None
+
+
+def version_of(array: zarr.Array) -> FileVersion | None:
+    """Return the version of the metadata of a local array, None of one at a URL."""
+    folder = local_folder(array)
+    if folder is None:
+        return None
+    name = ".zarray" if array.metadata.zarr_format == 2 else "zarr.json"
+    return FileVersion(os.path.join(folder, array.path, name))
+
+
+def check_metadata(array: zarr.Array, own: zarr.Array) -> None:
+    """Raise UserError where consolidated metadata contradict those of the array, or these its chunks."""
+    for what in ("shape", "dtype", "chunks"):
+        here, there = getattr(array, what), getattr(own, what)
+        if here != there:
+            raise UserError(
+                f"{location_of(array)}: {array.path!r} has the {what} {here} by the consolidated metadata, but {there} "
+                f"by its own; consolidate them again: zarr.consolidate_metadata(path)"
+            )
+    folder = local_folder(array)
+    chunks = array.shards or array.chunks
+    for axis in range(array.ndim) if folder is not None else ():
+        index = [0] * array.ndim
+        index[axis] = -(-array.shape[axis] // max(chunks[axis], 1))
+        key = join(array.path, array.metadata.encode_chunk_key(tuple(index)))
+        if os.path.lexists(join(str(folder), key)):
+            raise UserError(
+                f"{folder}: there is a chunk {key} after the last of {array.path!r}, whose shape is {array.shape} by "
+                "its metadata; write the array again, or put back its metadata"
+            )
 
 
 def chunk_fault(array: zarr.Array, region: Sequence[slice], error: Exception) -> UserError:

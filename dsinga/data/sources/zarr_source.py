@@ -31,6 +31,7 @@ class ZarrSource(RecordSource):
         data: path of the array of records in the group; None guesses, see :func:`.zarr_names.find_arrays`.
         label: path of the array of labels; None guesses, "" means no labels.
         key: identifies the contents in the cache; None makes a new one, since the same path may get other contents.
+        length: the number of records that another process has found; None where none has opened it before.
 
     Raises:
         UserError: there is no zarr at ``location``, the arrays are not found, or they cannot be records and labels.
@@ -42,6 +43,7 @@ class ZarrSource(RecordSource):
         data: str | None = None,
         label: str | None = None,
         key: str | None = None,
+        length: int | None = None,
     ):
         location = absolute(location)
         node = open_zarr(location)
@@ -57,11 +59,16 @@ class ZarrSource(RecordSource):
         data_column = ZarrColumn(records, location, is_label=False, key=key)
         label_column = None if labels is None else ZarrColumn(labels, location, is_label=True, key=data_column.token)
         super().__init__(location, data_column, label_column)
+        if length is not None and len(self) != length:
+            raise UserError(
+                f"{location} has {len(self)} records, but had {length} when it was opened: it was written again, or "
+                "appended to; open it again when it is complete"
+            )
         self.data_array, self.label_array = records, labels
         self.kind = f"zarr {records.metadata.zarr_format} {'group' if isinstance(node, zarr.Group) else 'array'}"
         is_group = isinstance(node, zarr.Group)
         names = [data_column.name, label_column.name if label_column else ""] if is_group else [None, None]
-        self._arguments = (location, *names, data_column.token)
+        self._arguments = (location, *names, data_column.token, len(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._arguments, self._pickled_changes()
