@@ -15,7 +15,7 @@ from typing import Any, overload
 
 from dsinga.api.result import Result
 from dsinga.api.search_space import Setting
-from dsinga.durable_files import replace_file
+from dsinga.durable_files import explained_writing, replace_file
 from dsinga.errors import UserError
 from dsinga.monitor import History, Line, Panel, Row, draw_panels, read_metrics
 from dsinga.redaction import redact
@@ -225,8 +225,9 @@ def write_table(workspace: Path, result: SearchResult) -> None:
     writer = csv.DictWriter(text, result.columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(map(_redacted, result))
-    workspace.mkdir(parents=True, exist_ok=True)
-    replace_file(workspace / TABLE, text.getvalue())
+    with explained_writing(workspace):
+        workspace.mkdir(parents=True, exist_ok=True)
+        replace_file(workspace / TABLE, text.getvalue())
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

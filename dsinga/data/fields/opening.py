@@ -33,6 +33,7 @@ def open_path(path: str) -> Any:
                 warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated metadata")
                 opened = xarray.open_zarr(zarr_store(path, read_only=True), chunks=None)
             _check_group(path)
+            opened.encoding["source"] = path  # as xarray says of files
             return opened
         if not is_url(path):
             _check_file(path)
