@@ -16,7 +16,7 @@ from dsinga.errors import UserError
 SOURCE = "source"  # of the encoding of a Dataset: the path that it is read from
 
 
-class LazyDataset(xarray.Dataset):
+class LazyDataset(xarray.Dataset):  # type: ignore[no-untyped-call]
     """A Dataset that is computed from another one in a file, which it must not replace before.
 
     xarray deletes what is at the destination, and computes after that. What is made from this Dataset by xarray's
@@ -25,7 +25,7 @@ class LazyDataset(xarray.Dataset):
 
     __slots__ = ()
 
-    def compute(self, **kwargs: Any) -> xarray.Dataset:
+    def compute(self, **kwargs: Any) -> xarray.Dataset:  # type: ignore[override]
         """Return a plain Dataset in memory, which may be written anywhere."""
         computed = super().compute(**kwargs)
         return xarray.Dataset(computed.data_vars, computed.coords, computed.attrs)

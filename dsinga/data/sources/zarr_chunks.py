@@ -130,7 +130,7 @@ def _read_file(path: str, most_bytes: int) -> np.ndarray:
     """Return the bytes of a file (n,), uint8, in memory of the pool. Raises OSError as :func:`open_regular` does."""
     with open_regular(path, most_bytes, buffering=0) as file:
         data = buffers.empty((os.fstat(file.fileno()).st_size,), dtype=np.uint8)
-        count = file.readinto(memoryview(data))
+        count = cast(Any, file).readinto(memoryview(data))
     if count != len(data):
         raise OSError(f"{path} has changed while it was read")
     return data
