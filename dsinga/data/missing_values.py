@@ -41,7 +41,8 @@ def with_nan(value: Any, name: str) -> Any:
         return _decoded(value)
     if is_a(value, "dask.array", "Array"):
         return _decoded_dask(value, name)
-    if np.ma.isMaskedArray(value) and np.ma.is_masked(value):
+    parts = value if isinstance(value, list) else [value]
+    if any(np.ma.isMaskedArray(part) and np.ma.is_masked(part) for part in parts):
         raise UserError(f"{name!r} has masked numbers; fill them: {name}.filled(0)")
     if not hasattr(value, "attrs") or not isinstance(getattr(value, "dtype", None), np.dtype):
         return value

@@ -81,6 +81,7 @@ SOURCES: dict[str, Source] = {
     "masks in chunks": lambda folder, array: da.from_array(array, chunks=(5, -1)).map_blocks(
         np.ma.masked_equal, -9999, dtype=array.dtype, meta=np.empty((0, 0), array.dtype)
     ),
+    "list of masks": lambda folder, array: list(np.ma.masked_equal(array, -9999)),
     "mask of numpy": lambda folder, array: np.ma.masked_equal(array, -9999),
     "xarray in files": lambda folder, array: undecoded(folder, array, chunks=None),
     "xarray of dask": lambda folder, array: undecoded(folder, array, chunks={}),
@@ -149,7 +150,7 @@ def test_missing_values_are_nan_in_every_source(tmp_path: Path, name: str) -> No
     for x, y in pairs(tmp_path, name):
         with pytest.raises(UserError, match=REFUSED):
             open_records((x, y)).read(range(15))
-        if name != "mask of numpy":
+        if name not in ("mask of numpy", "list of masks"):
             data, labels = open_records((x, y)).allowing_nonfinite().read(range(15))
             assert np.isnan(data).sum() + np.isnan(labels).sum() == 1 + (name == "zarr 3 of xarray")
 
