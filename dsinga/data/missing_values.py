@@ -35,7 +35,8 @@ def with_nan(value: Any, name: str) -> Any:
     numpy arrays. Numbers in files of xarray, or of Dask, are decoded when they are read.
 
     Raises:
-        UserError: a mask hides numbers of a numpy array; numbers are packed, or are integers that cannot be NaN.
+        UserError: a mask hides numbers of a numpy array; numbers are packed, or are integers that cannot be NaN; of a
+            Dataset :func:`check_decoded` says so, for the variables that are used.
     """
     if is_a(value, "xarray", "Dataset") or is_data_array(value):
         return _decoded(value)
@@ -48,6 +49,11 @@ def with_nan(value: Any, name: str) -> Any:
         return value
     values = _named(missing_values, value, name)
     return as_nan(np.asarray(value), values) if values else value
+
+
+def check_decoded(variable: Any, name: str) -> None:
+    """Raise UserError where the numbers of an xarray variable are packed, or integers some of which mean "missing"."""
+    _named(missing_values, variable, name)
 
 
 def _named(function: Any, value: Any, name: Any) -> Any:
@@ -181,9 +187,10 @@ def _decoded(dataset: Any) -> Any:
         return dataset if variable is dataset.variable else type(dataset)(variable, dataset.coords, name=dataset.name)
     changed = {}
     for name, variable in dataset.variables.items():
-        decoded = _decoded_variable(variable, name, dataset.indexes)
-        if decoded is not variable:
-            changed[name] = decoded
+        with contextlib.suppress(UserError):  # of a variable that may not be used: see check_decoded
+            decoded = _decoded_variable(variable, name, dataset.indexes)
+            if decoded is not variable:
+                changed[name] = decoded
     return dataset.assign(changed) if changed else dataset
 
 

@@ -229,3 +229,16 @@ def test_damaged_attributes_are_refused(tmp_path: Path) -> None:
 def test_stores_are_not_written_from_masked_arrays(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="'data' has masked numbers"):
         write_store(tmp_path / "s.zarr", [(np.ma.masked_equal(with_hole(X), -9999), None)])
+
+
+def test_packed_variables_of_a_dataset_matter_where_they_are_used() -> None:
+    numbers = np.zeros((4, 2), np.int16)
+    dataset = xr.Dataset({"t": (("n", "f"), X[:4, :2]), "packed": (("n", "f"), numbers, {"_FillValue": -1})})
+    dsinga.windows(dataset, inputs="t", input_dims={"n": 1}).read(range(4))
+    for act in (
+        lambda: dsinga.windows(dataset, inputs=["t", "packed"], input_dims={"n": 1}),
+        lambda: field_statistics(dataset),
+        lambda: open_records(dataset, data="packed"),
+    ):
+        with pytest.raises(UserError, match="'packed' has the attribute _FillValue, so that its int16 numbers"):
+            act()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.data.conversion import as_records, record_dtype
-from dsinga.data.missing_values import plain_array
+from dsinga.data.missing_values import check_decoded, plain_array
 from dsinga.data.sources.dask_graph import DaskRegions, cluster_futures
 from dsinga.errors import UserError
 from dsinga.redaction import redacted_cause
@@ -47,6 +47,7 @@ class VariableReader:
         self.is_lazy = variable.chunks is not None  # computed by Dask
         self.from_files = not self.is_lazy and not getattr(variable, "_in_memory", True)
         self.name, self._variable = name, variable
+        check_decoded(variable, name)
         try:
             record_dtype(variable.dtype)
         except UserError as error:

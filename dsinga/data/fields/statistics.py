@@ -16,6 +16,7 @@ from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.data.fields.layout import ChannelGroup
 from dsinga.data.fields.moments import moments_over
+from dsinga.data.missing_values import check_decoded
 from dsinga.data.sources.xarray_objects import missing_name
 from dsinga.errors import UserError
 from dsinga.redaction import redacted_cause
@@ -153,6 +154,7 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, cl
     for name, array in opened.data_vars.items():
         if array.dtype.kind not in "fiub":
             raise UserError(f"the variable {name!r} is of {array.dtype}, not of numbers; leave it out")
+        check_decoded(array, str(name))
     results: dict[str, dict[str, Any]] = {moment: {} for moment in MOMENTS}
     for name, array in opened.data_vars.items():
         over = [name for name in array.dims if name in dims]
