@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,7 @@ def test_integers_and_packed_numbers_are_refused(tmp_path: Path, kind: str, attr
 
 
 def test_what_computes_with_missing_values_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
     array = SOURCES["dask of zarr"](tmp_path, with_hole(X))
     assert np.isfinite(open_records(da.where(array == -9999, 0, array)).read(range(20))[0]).all()
     assert "computes with numbers of which -9999 means missing, by its attributes" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,7 @@ WAYS = {
 def test_data_that_change_while_they_are_read_are_noticed(
     tmp_path: Path, way: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
     kind, face = WAYS[way]
     options: dict[str, Any] = {} if kind == "netCDF" else {"zarr_format": int(kind[-1]), "consolidated": False}
     path = tmp_path / ("d.nc" if kind == "netCDF" else "d.zarr")

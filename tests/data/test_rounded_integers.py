@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,7 @@ SOURCES: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_column_of_seconds_is_told_once(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
     make, expected = SOURCES[kind]
     source = open_records(make(tmp_path))
     for _ in range(2):
@@ -62,6 +64,7 @@ def test_a_column_of_seconds_is_told_once(tmp_path: Path, kind: str, caplog: pyt
 
 
 def test_targets_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
     model = nn.Sequential([nn.Dense(1)])
     model.compile(optimizer=nn.SGD(0.0), loss="mse")
     model.fit(np.zeros((100, 2), np.float32), EPOCH[:, None], epochs=2, batch_size=50, progress=False)
@@ -69,6 +72,7 @@ def test_targets_are_told(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_exact_integers_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
     for numbers in (
         np.array([EXACT, -EXACT]),
         np.array([EXACT * 8]),
