@@ -14,6 +14,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.interface.region import Region
+from dsinga.rounding import warn_of_rounding
 
 
 @register("layer", kLabel=191)
@@ -47,6 +48,7 @@ class Label(Layer):
                 f"{(len(labels), *shape)}; set new_labels in the layer that makes these labels"
             )
         feature = labels if self.region is None else self.region.take(labels)
+        warn_of_rounding(feature, ("labels", self.conf.name), lambda place: f"{self.source_name(0)}, as targets,")
         return Output(ctx.ops.asarray(feature.astype(np.float32)), labels=labels)
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
