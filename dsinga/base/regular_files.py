@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 # The most bytes of a file with metadata, such as a zarr.json or a setting.json, and of one with a table or an image.
 METADATA_BYTES = 256 << 20
@@ -19,14 +19,14 @@ _KINDS = {
 }
 
 
-def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None, buffering: int = -1) -> BinaryIO:
     """Open the regular file ``path`` to read bytes. It never waits for a pipe.
 
     Raises OSError, whose ``strerror`` says why, where there is no such file, where a folder, a pipe, a device or a
-    socket is in its place, or where it has more than ``most_bytes``.
+    socket is in its place, or where it has more than ``most_bytes``. ``buffering`` is that of :func:`open`.
     """
     _check(path, os.stat(path), most_bytes)  # before it is opened, which may have an effect on a device
-    file = cast(BinaryIO, open(path, "rb", opener=_open_without_waiting))
+    file = open(path, "rb", buffering, opener=_open_without_waiting)
     try:
         _check(path, os.fstat(file.fileno()), most_bytes)  # another one may have taken its name meanwhile
     except OSError:

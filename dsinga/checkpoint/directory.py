@@ -141,8 +141,14 @@ def _complete(root: Path) -> dict[int, Path]:
 
 
 def _step_folders(root: Path) -> list[tuple[int, Path]]:
-    """Return the paths under ``root`` that are named as checkpoints, with the steps of their names."""
-    paths = [(STEP.fullmatch(path.name), path) for path in root.glob("step*")]
+    """Return the paths under ``root`` that are named as checkpoints, with the steps of their names.
+
+    Raises UserError where the folder cannot be read.
+    """
+    try:
+        paths = [(STEP.fullmatch(path.name), path) for path in root.glob("step*")]
+    except OSError as error:  # such as a name that is too long
+        raise UserError(f"the folder {root} cannot be read: {error.strerror or error}; name another one") from None
     return [(int(match[1]), path) for match, path in paths if match]
 
 
@@ -153,7 +159,7 @@ def _replaced(path: Path) -> Path:
 
 def is_checkpoint(path: Path) -> bool:
     """Return whether ``path`` is the directory of a checkpoint, perhaps a damaged one."""
-    return path.is_dir() and (STEP.fullmatch(path.name) is not None or (path / METADATA).is_file())
+    return os.path.isdir(path) and (STEP.fullmatch(path.name) is not None or (path / METADATA).is_file())
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:

@@ -114,6 +114,10 @@ def verify(store: str, data: str | None, label: str | None) -> None:
         click.echo(redact(f"{store}: {counts} are intact"))
     else:
         click.echo(redact(f"{store}: {counts} can be read; it has no checksums, so changed bytes may go unnoticed"))
+    if verified.missing_chunks:
+        click.echo(f"{verified.missing_chunks} chunks are not stored: their numbers are the fill value")
+    if verified.nonfinite:
+        click.echo(f"{verified.nonfinite} numbers are missing (NaN) or infinite: training refuses them")
 
 
 def _text(name: str, value: Any) -> str:

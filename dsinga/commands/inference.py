@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -62,8 +63,16 @@ def _check_apart(out: str, job: Job, data_root: str | None) -> None:
             read = resolve(conf.path, api.roots(job, data_root))
         except UserError:  # the store does not exist, so it is not out
             continue
-        if read == absolute(out):
+        if _is_within(absolute(out), read):
             raise UserError(f"the job reads {out} in layer {layer.name!r}; write the feature to another store")
+
+
+def _is_within(out: str, read: str) -> bool:
+    """Return whether ``out`` is the store ``read``, or a folder around it, by whatever links."""
+    if "://" in out or "://" in read:
+        return out == read
+    out, read = os.path.realpath(out), os.path.realpath(read)
+    return out == read or read.startswith(os.path.join(out, ""))
 
 
 @click.command()

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from dsinga.base.rounding import warn_of_rounding
 from dsinga.data.conversion import place_of
 from dsinga.data.sendable import why_unsendable
 
@@ -42,6 +43,8 @@ class Column(ABC):
     reads_regions: bool = False
     # Whether blocks are views of an array in memory, with any strides.
     in_memory: ClassVar[bool] = False
+    # The numbers that mean "missing" in the array as stored, in place of which rows have NaN.
+    missing_values: tuple[float, ...] = ()
     # The points of each row that are read; None for all.
     ranges: PointRanges | None = None
 
@@ -90,6 +93,15 @@ class Column(ABC):
         if self.ranges is not None:
             index = [start + place for (start, _), place in zip(self.ranges, index, strict=True)]
         return place_of(tuple(index))
+
+    def warn_of_rounding(self, rows: np.ndarray) -> None:
+        """Log once that integers of rows, as they are stored, are rounded where they become float32."""
+        if self.dtype.kind == "f":
+            warn_of_rounding(rows, self.key, self._named)
+
+    def _named(self, index: tuple[int, ...]) -> str:
+        place = self.place(index[1:])
+        return f"{self.name!r}, {place}," if place else f"{self.name!r}"
 
     @property
     def row_bytes(self) -> int:

@@ -146,11 +146,17 @@ class Verified(NamedTuple):
 
     Chunks that lie side by side count once. ``has_checksums`` is False where
     changed bytes that can be decoded go unnoticed.
+
+    Attributes:
+        nonfinite: the numbers that are NaN or infinite, those that mean "missing" among them: training refuses these.
+        missing_chunks: the chunks that are not stored, so that their numbers are the fill value.
     """
 
     records: int
     chunks: int
     has_checksums: bool
+    nonfinite: int = 0
+    missing_chunks: int = 0
 
 
 def verify_store(
@@ -176,22 +182,27 @@ def verify_store(
         UserError: the store cannot be opened, or parts of it are damaged: the message lists up to 20 of them.
     """
     source = open_zarr_records(store, data, label).allowing_nonfinite()
-    total, done, chunks = len(source) * len(source.columns), 0, 0
+    total, done, chunks, nonfinite, missing = len(source) * len(source.columns), 0, 0, 0, 0
     faults: list[str] = []
     for column in source.columns:
         step, read = _reader(column)
         for start in range(0, column.length, step):
             stop = min(start + step, column.length)
-            faults += _faults(read, start, stop)
+            try:
+                rows = read(start, stop)
+                nonfinite += rows.size - int(np.isfinite(rows).sum()) if rows.dtype.kind == "f" else 0
+            except UserError as error:
+                faults.append(str(error))
             done, chunks = done + stop - start, chunks + 1
             if progress is not None:
                 progress(done, total)
+        missing += column.missing_chunks.count if isinstance(column, ZarrColumn) else 0
     if faults:
         listed = "".join(f"\n  {_short(fault, source.location)}" for fault in faults[:MOST_FAULTS])
         more = f"\n  and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
         remedy = f"import it again with {option('overwrite')}, or put back a copy of these chunks"
         raise UserError(f"{source.location}: {len(faults)} of {chunks} chunks are damaged; {remedy}:{listed}{more}")
-    return Verified(len(source), chunks, isinstance(source, RecordStore) and source.has_checksums)
+    return Verified(len(source), chunks, isinstance(source, RecordStore) and source.has_checksums, nonfinite, missing)
 
 
 def _reader(column: Column) -> tuple[int, Callable[[int, int], Any]]:
@@ -199,15 +210,6 @@ def _reader(column: Column) -> tuple[int, Callable[[int, int], Any]]:
     if isinstance(column, ZarrColumn):
         return (column.array.shards or column.array.chunks)[0], column.read_rows
     return column.chunk if isinstance(column, StoreColumn) else column.block, column.load
-
-
-def _faults(read: Callable[[int, int], Any], start: int, stop: int) -> list[str]:
-    """Return the message about the rows ``start`` to ``stop`` of a column, if they cannot be read."""
-    try:
-        read(start, stop)
-    except UserError as error:
-        return [str(error)]
-    return []
 
 
 def _short(fault: str, location: str) -> str:

@@ -14,6 +14,7 @@ from dsinga.base.redaction import redact
 from dsinga.data.chunk_cache import LIMIT_BYTES, MIXED_BLOCKS, ChunkCache
 from dsinga.data.column import Column, PointRanges
 from dsinga.data.conversion import find_nonfinite, label_dtype, nonfinite_error
+from dsinga.data.missing_values import words
 from dsinga.data.stores.store_format import LABEL_ROWS
 
 _cache = ChunkCache()
@@ -267,8 +268,9 @@ class RecordSource:
         """
         bad = find_nonfinite(rows, allows_nan=self._may_be_masked(column))
         if bad is not None:
+            value = f"{bad.value} ({words(values)})" if (values := column.missing_values) else bad.value
             place = column.place(bad.position)
-            raise nonfinite_error(f"{self.location}: {column.name!r}", bad.value, start + bad.row, place)
+            raise nonfinite_error(f"{self.location}: {column.name!r}", value, start + bad.row, place)
 
 
 def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:

@@ -12,6 +12,7 @@ from dsinga.data.filesystem import absolute, exists, join
 from dsinga.data.stores.record_store import RecordStore
 
 SUFFIX = ".json"
+MOST_CODES = 1 << 24  # the largest id of a token: each id up to it has a place in memory
 
 
 class Tokenizer:
@@ -46,12 +47,24 @@ class Tokenizer:
         codes = self._library.get_vocab(with_added_tokens=True)
         if not codes:
             raise UserError(f"{location} has no tokens; train the tokenizer before")
+        largest = max(codes.values())
+        if largest > MOST_CODES:
+            raise UserError(
+                f"{location} has the id {largest:,}, and ids are at most {MOST_CODES:,}; number the tokens from 0"
+            )
+        self._location = location
         tokens = {code: token for token, code in codes.items()}
         self.symbols = tuple(tokens.get(code, "") for code in range(max(tokens) + 1))
 
     def encode(self, text: str) -> list[int]:
         """Return the codes of a text: the ids of ``tokenizers.Tokenizer.encode(text, add_special_tokens=False)``."""
-        return self._library.encode(text, add_special_tokens=False).ids
+        try:
+            return self._library.encode(text, add_special_tokens=False).ids
+        except Exception as error:  # the library has no class of its own
+            raise UserError(
+                f"{self._location} cannot encode the text ({error}); train the tokenizer again, or add this token to "
+                "its vocabulary"
+            ) from None
 
     def decode(self, codes: Iterable[int]) -> str:
         """Return the text of codes, without special tokens."""

@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
@@ -157,6 +158,7 @@ class Classifier(ClassifierMixin, NetEstimator):
             return float(compute(average(right, sample_weight), None))
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
+        X, y = with_nan(X, "X"), with_nan(y, "y")
         x, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True, allow_nd=self.net is not None)
         check_classification_targets(y)
         kind = type_of_target(y)

@@ -12,6 +12,7 @@ from sklearn.utils.validation import _check_n_features, _check_sample_weight, ch
 
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.conversion import record_dtype
+from dsinga.data.missing_values import with_nan
 from dsinga.estimators.lazy import open_collection
 from dsinga.estimators.records import Scaling, TrainingSet, compute, find_scaling, mean_one
 
@@ -41,7 +42,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         """Return validated targets as the labels of the net."""
 
     def _validate_records(self, X: Any, first: bool) -> np.ndarray:
-        x = validate_data(self, X, reset=first, dtype="numeric", allow_nd=self.net is not None)
+        x = validate_data(self, with_nan(X, "X"), reset=first, dtype="numeric", allow_nd=self.net is not None)
         if first:
             self._record_shape = x.shape[1:]
         return x

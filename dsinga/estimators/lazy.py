@@ -12,7 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api import current_client
 from dsinga.data.array_kinds import is_dask_collection, is_data_array
+from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
+from dsinga.data.sources.arrays import as_numpy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,7 +41,7 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
     """
     import dask.array as da
 
-    names = None
+    data, names = with_nan(data, "X"), None
     wrap: Callable[[Any, str], Any] = _identity
     if hasattr(data, "to_dask_array"):
         names = [str(name) for name in data.columns] if hasattr(data, "columns") else None
@@ -49,7 +51,7 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
     elif is_data_array(data):
         array, wrap = da.asarray(data.data), _XarrayWrap(data)
     else:
-        array = data if isinstance(data, da.Array) else da.asarray(np.asarray(data))
+        array = data if isinstance(data, da.Array) else da.asarray(as_numpy(data, "X"))
     if array.ndim == 0:
         raise ValueError("expected an array of records (n, ...), got a single number")
     if lengths and np.isnan(array.shape[0]):
@@ -100,7 +102,7 @@ def lazily(name: str) -> Callable[[F], F]:
                 with naming_unsendable({"X": X}):
                     x = collection.array.compute()
                 return method(self.for_blocks(), x)
-            result = method(self, np.asarray(X) if is_data_array(X) else X)
+            result = method(self, as_numpy(with_nan(X, "X"), "X") if is_data_array(X) else X)
             return result if self.is_eager else as_result(X, result, name)
 
         return cast(F, apply)

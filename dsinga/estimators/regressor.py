@@ -9,6 +9,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
 from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
@@ -52,6 +53,7 @@ class Regressor(RegressorMixin, NetEstimator):
         return outputs.reshape(len(outputs), *self._target_shape)
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
+        X, y = with_nan(X, "X"), with_nan(y, "y")
         x, y = validate_data(
             self, X, y, reset=first, dtype="numeric", multi_output=True, y_numeric=True, allow_nd=self.net is not None
         )

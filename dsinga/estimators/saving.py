@@ -97,7 +97,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     try:
         described = json.loads(read_regular_text(folder / "estimator.json"))
         return _restored(described, arrays, job)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {str(error)[:100]}"
         raise UserError(f"{folder} is a damaged estimator ({reason}); save it again, or fit it anew") from error
 

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
+from dsinga.data.missing_values import with_nan
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.lazy import lazily
@@ -81,6 +82,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         if self.net is None or y is None:
             return self._validate_records(X, first), None
+        X, y = with_nan(X, "X"), with_nan(y, "y")
         x, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True, y_numeric=True, allow_nd=True)
         if first:
             self._record_shape = x.shape[1:]

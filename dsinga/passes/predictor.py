@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.data.conversion import as_records
+from dsinga.data.missing_values import plain_array
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.layer import Output
@@ -114,7 +115,7 @@ class Predictor:
         (name,) = self.net.inputs
 
         def compute(start: int, stop: int) -> np.ndarray:
-            batch = Records(as_records(np.asarray(records[start:stop])), None)
+            batch = Records(as_records(plain_array(records[start:stop], "x")), None)
             return self.forward({name: batch}, len(batch.data), (layer,))[0][layer].data
 
         return in_batches(compute, len(records), batch_rows(self.net))

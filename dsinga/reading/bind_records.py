@@ -21,6 +21,7 @@ from dsinga.data.conversion import (
     place_of,
     record_dtype,
 )
+from dsinga.data.sources.arrays import as_numpy
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf
 from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Records
@@ -219,7 +220,7 @@ def _check_finite(what: str, array: np.ndarray, name: str, first: int) -> None:
 
 def _converted(x: Any, y: Any) -> Records:
     """Return records and labels in the dtypes that those of all sources have."""
-    return Records(as_records(np.asarray(x)), None if y is None else as_labels(np.asarray(y)))
+    return Records(as_records(as_numpy(x, "x")), None if y is None else as_labels(as_numpy(y, "y")))
 
 
 def by_layer(batch: Batch, layers: Sequence[str], what: str) -> Mapping[str, Any]:

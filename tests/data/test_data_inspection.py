@@ -116,10 +116,10 @@ def store(tmp_path: Path) -> Path:
 
 def test_an_intact_store(store: Path) -> None:
     progress: list[tuple[int, int]] = []
-    assert verify_store(store, progress=lambda *done: progress.append(done)) == (100, 5, True)
+    assert verify_store(store, progress=lambda *done: progress.append(done))[:3] == (100, 5, True)
     assert progress == [(32, 200), (64, 200), (96, 200), (100, 200), (200, 200)]
     remove_checksums(store)
-    assert verify_store(store) == (100, 5, False)
+    assert verify_store(store)[:3] == (100, 5, False)
 
 
 def test_all_damaged_chunks_are_listed(store: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_long_list_is_cut(tmp_path: Path) -> None:
         verify_store(tmp_path / "x.zarr")
     group = zarr.open_group(tmp_path / "own", mode="w")
     array: Any = group.create_array("x", data=np.ones((30, 1 << 18), np.float32), chunks=(1, 1 << 18))
-    assert verify_store(tmp_path / "own") == (30, 30, False)
+    assert verify_store(tmp_path / "own")[:3] == (30, 30, False)
     for number in range(30):
         (tmp_path / f"own/x/c/{number}/0").write_bytes(b"nonsense")
     with pytest.raises(UserError, match=r"(?s)30 of 30 chunks are damaged.*rows 0 to 0 of 'x' .*and 10 more"):

@@ -37,7 +37,7 @@ def run_case(run: Callable[..., int], seed: int, number: int, original: Path, wo
 def main() -> int:
     """Run the cases that the arguments ask for; return 1 if dsinga has failed one."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("kind", choices=("jobs", "stores", "checkpoints", "imports"))
+    parser.add_argument("kind", choices=("jobs", "stores", "checkpoints", "imports", "fields"))
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, metavar="NUMBER", help="run this case only and print its output")

@@ -21,7 +21,7 @@ def run(*arguments: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("kind", ["jobs", "stores", "checkpoints", "imports"])
+@pytest.mark.parametrize("kind", ["jobs", "stores", "checkpoints", "imports", "fields"])
 def test_damaged_inputs_give_the_right_bits_or_one_message(kind: str) -> None:
     assert "40 cases in" in run("tests.faults", kind, "--count", "40", "--seed", "7")
 

@@ -15,7 +15,7 @@ from typing import Any, overload
 
 from dsinga.api.result import Result
 from dsinga.api.searching.space import Setting
-from dsinga.base.durable_files import replace_file
+from dsinga.base.durable_files import explained_writing, replace_file
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest
@@ -225,8 +225,9 @@ def write_table(workspace: Path, result: SearchResult) -> None:
     writer = csv.DictWriter(text, result.columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(map(_redacted, result))
-    workspace.mkdir(parents=True, exist_ok=True)
-    replace_file(workspace / TABLE, text.getvalue())
+    with explained_writing(workspace):
+        workspace.mkdir(parents=True, exist_ok=True)
+        replace_file(workspace / TABLE, text.getvalue())
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
+from dsinga.data.missing_values import plain_array, with_nan
 from dsinga.job import Job, Phase
 from dsinga.ops.types import ParamArrays
 from dsinga.passes.inference import open_phase
@@ -29,6 +30,7 @@ def predict_lazily(
     """
     if not isinstance(x, da.Array):
         raise UserError(f"predict_lazily takes a dask array, not a {type(x).__name__}; use predict")
+    x = with_nan(x, "x")
     net, _ = open_phase(job, params, phase, roots, layer)
     if layer not in (known := [node.layer.name for node in net.nodes]):
         raise UserError(f"the {phase.name} net has no layer {layer!r}{nearest(layer, known)}")
@@ -63,9 +65,7 @@ def map_chunks(x: Any, shared: Any, sample: np.ndarray, method: str, **arguments
     )
 
 
-def _compute_chunk(
-    block: np.ndarray, shared: Any, method: str, arguments: dict[str, Any], empty: np.ndarray
-) -> np.ndarray:
+def _compute_chunk(block: Any, shared: Any, method: str, arguments: dict[str, Any], empty: np.ndarray) -> np.ndarray:
     """Task: the result of one chunk of records; ``empty`` is that of a chunk without any."""
-    result: np.ndarray = getattr(shared, method)(block, **arguments) if len(block) else empty
+    result: np.ndarray = getattr(shared, method)(plain_array(block, "x"), **arguments) if len(block) else empty
     return result

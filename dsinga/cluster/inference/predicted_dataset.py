@@ -17,16 +17,13 @@ from dsinga.data.fields.trained_layout import backwards
 
 def predicted_dataset(windows: PredictionWindows, prediction: da.Array) -> Any:
     """Return the Dataset of ``prediction`` (windows of each dimension of samples ..., C', points of space ...)."""
-    import xarray
-
     variables = {
         target.name: (target.dims, arranged(windows, target, prediction), attributes(windows, target))
         for target in windows.targets
     }
     dims = dict.fromkeys(dim for target in windows.targets for dim in target.dims)
     points = {dim: target_points(windows, windows.axis(dim)) for dim in dims}
-    dataset = xarray.Dataset(variables, predicted_coordinates(windows, points), windows.dataset.attrs)
-    return backwards(dataset, windows.flipped)
+    return _lazy(windows, variables, predicted_coordinates(windows, points))
 
 
 def dataset_of_leads(windows: PredictionWindows, predictions: Sequence[da.Array]) -> Any:
@@ -35,8 +32,6 @@ def dataset_of_leads(windows: PredictionWindows, predictions: Sequence[da.Array]
     Targets have the dimension "lead" after that of time, along which windows lie at the last point of their inputs.
     "valid_time" is the time of each prediction.
     """
-    import xarray
-
     axis = lead_axis(windows)
     count, steps = len(axis.starts), axis.size
     variables = {}
@@ -52,7 +47,16 @@ def dataset_of_leads(windows: PredictionWindows, predictions: Sequence[da.Array]
     coordinates = predicted_coordinates(windows, points)
     ahead = (np.arange(1, len(predictions) + 1)[:, None] * axis.lead + np.arange(1 - steps, 1)).reshape(-1)
     coordinates |= lead_coordinates(windows, axis, points[axis.name], ahead)
-    return backwards(xarray.Dataset(variables, coordinates, windows.dataset.attrs), windows.flipped)
+    return _lazy(windows, variables, coordinates)
+
+
+def _lazy(windows: PredictionWindows, variables: Mapping[str, Any], coordinates: Mapping[str, Any]) -> Any:
+    from dsinga.cluster.inference.lazy_dataset import SOURCE, LazyDataset
+
+    dataset = backwards(LazyDataset(variables, coordinates, windows.dataset.attrs), windows.flipped)
+    if (source := windows.dataset.encoding.get(SOURCE)) is not None:
+        dataset.encoding[SOURCE] = source
+    return dataset
 
 
 def lead_coordinates(windows: PredictionWindows, axis: Axis, points: np.ndarray, ahead: np.ndarray) -> dict[str, Any]:

@@ -12,6 +12,10 @@ import numpy as np
 from dask._task_spec import Alias, DataNode, Dict, GraphNode, Task, TaskRef
 from dask.highlevelgraph import HighLevelGraph
 
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redacted_cause
+from dsinga.data.missing_values import plain_array
+
 Points = Sequence[np.ndarray]  # of an array that a box has: increasing points along each of its axes
 
 
@@ -53,7 +57,7 @@ class _BoxPlan:
         box = np.empty(self.shape, self.dtype)
         for piece in self.pieces:
             chunk = piece.chunk(values) if isinstance(piece.chunk, GraphNode) else values[piece.chunk]
-            box[piece.target] = np.asarray(chunk)[piece.source]
+            box[piece.target] = plain_array(chunk, "x")[piece.source]
         return box
 
 
@@ -106,7 +110,20 @@ def _compute_block(
     arguments: tuple[Any, ...],
 ) -> np.ndarray:
     """Task: one block of the result."""
-    return function(shared, {key: box.fill(values) for key, box in boxes.items()}, *arguments)
+    return function(shared, {key: _filled(key, box, values) for key, box in boxes.items()}, *arguments)
+
+
+def _filled(name: str, box: _BoxPlan, values: Mapping[Any, Any]) -> np.ndarray:
+    """Return a box of the variable ``name``, whose chunks may be read here. Raises UserError where one cannot be."""
+    try:
+        return box.fill(values)
+    except UserError:  # which names the chunk
+        raise
+    except Exception as error:  # of files, codecs and the user's functions: any class
+        fault = f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"variable {name!r} cannot be read ({fault}); see whether ds[{name!r}].compute() can"
+        ) from redacted_cause(error)
 
 
 class _Source:

@@ -6,23 +6,29 @@ xarray is imported only to open a path: whoever has a Dataset has imported it.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.base.redaction import redact, redacted_cause
+from dsinga.base.redaction import redact
 from dsinga.base.registry import listed, nearest
 from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.definition import WindowDefinition
+from dsinga.data.fields.opening import OPEN_SEVERAL, open_path
 from dsinga.data.fields.readers import is_date
-from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
+from dsinga.data.filesystem import is_url
+from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.xarray_objects import missing_name
 
-OPEN_SEVERAL = "open several files as one Dataset: xarray.open_mfdataset(paths)"
+
+def reading_files(dataset: Any) -> Any:
+    """Return a Dataset whose variables in files are read as :mod:`.chunk_variable` says, which imports xarray."""
+    from dsinga.data.fields import chunk_variable
+
+    return chunk_variable.reading_files(dataset)
 
 
 def open_dataset(source: Any) -> tuple[Any, str | None]:
@@ -31,9 +37,9 @@ def open_dataset(source: Any) -> tuple[Any, str | None]:
     Of a path nothing but coordinates is read. Raises UserError where there is none.
     """
     if is_a(source, "xarray", "Dataset"):
-        return source, None
+        return reading_files(with_nan(source, "x")), None
     if is_data_array(source):
-        return source.to_dataset(name=str(source.name or "x")), None
+        return reading_files(with_nan(source.to_dataset(name=str(source.name or "x")), "x")), None
     if not isinstance(source, (str, os.PathLike)):
         remedy = "name its dimensions: xarray.DataArray(array, dims=('time', 'lat', 'lon'))"
         if isinstance(source, (list, tuple)):
@@ -44,30 +50,15 @@ def open_dataset(source: Any) -> tuple[Any, str | None]:
             f"windows are cut out of an xarray Dataset or DataArray, or the path of one, not a {type(source).__name__}"
             f"; {remedy}"
         )
-    try:
-        import xarray
-    except ImportError:
-        raise UserError("windows of fields need xarray: pip install 'dsinga[xarray]'") from None
     path = os.fspath(source)
     path = path if is_url(path) else os.path.abspath(path)
-    try:
-        if path.rstrip("/").endswith(".zarr") or has_zarr_metadata(path):
-            with warnings.catch_warnings():  # of a store without consolidated metadata, which is as good
-                warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated metadata")
-                store = zarr_store(path, read_only=True) if is_url(path) else path  # which tries again after faults
-                opened = xarray.open_zarr(store, chunks=None)
-        else:
-            opened = xarray.open_dataset(path)
-    except Exception as error:  # of any engine: any class
-        fault = redact(f"{type(error).__name__}: {error}", path)
-        remedy = f"; {OPEN_SEVERAL}" if "*" in path else ""
-        raise UserError(f"{path} cannot be opened as a Dataset ({fault}){remedy}") from redacted_cause(error, path)
+    opened = open_path(path)
     if not opened.data_vars:
         raise UserError(
             f"{redact(path)} has no variables at its root; where they are in a group, give that: the path of the group "
             "in a zarr store, or xarray.open_dataset(path, group='GROUP')"
         )
-    return opened, path
+    return reading_files(opened), path
 
 
 def check_dataset(dataset: Any, definition: WindowDefinition) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from dsinga.base.cores import available_cores
 from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.missing_values import plain_array
 from dsinga.data.sources.dask_arrays import compute
 
 BLOCK_NUMBERS = 1 << 22  # of an array that are read together: 32 MiB in float64
@@ -88,6 +89,7 @@ def moments_of(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 
     Where all are NaN the mean is 0 and the range from infinity to -infinity.
     """
+    values = plain_array(values, "x")
     kept = tuple(axis for axis in range(values.ndim) if axis not in axes)
     shape, size = [values.shape[axis] for axis in kept], math.prod(values.shape[axis] for axis in axes)
     if not values.size:

@@ -11,7 +11,9 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redacted_cause
 from dsinga.base.registry import listed, nearest
+from dsinga.base.rounding import warn_of_rounding
 from dsinga.data.conversion import as_records, record_dtype
+from dsinga.data.missing_values import check_decoded, plain_array
 from dsinga.data.sources.dask_graph import DaskRegions, cluster_futures
 
 Region = tuple[slice, ...]
@@ -44,7 +46,8 @@ class VariableReader:
         self.shape = tuple(variable.shape)
         self.is_lazy = variable.chunks is not None  # computed by Dask
         self.from_files = not self.is_lazy and not getattr(variable, "_in_memory", True)
-        self.name, self._variable = name, _reading_files(variable) if self.from_files else variable
+        self.name, self._variable = name, variable
+        check_decoded(variable, name)
         try:
             record_dtype(variable.dtype)
         except UserError as error:
@@ -61,15 +64,17 @@ class VariableReader:
         """Return the numbers of a region as float32; a view where they are in memory as float32."""
         try:
             numbers = self._kept.read(region) if self._kept else self._selected(region)
-        except Exception as error:  # of files, codecs and the user's functions: any class
+        except UserError:  # which names the chunk
+            raise
+        except Exception as error:  # of codecs and the user's functions: any class
             places = ", ".join(
                 f"{dim} {part.start} to {part.stop}" for dim, part in zip(self.dims, region, strict=True)
             )
             raise UserError(
                 f"variable {self.name!r} cannot be read at {places} ({type(error).__name__}: {error}); see whether "
-                "every process can reach the data"
+                f"ds[{self.name!r}].compute() can"
             ) from redacted_cause(error)
-        return as_float32(np.asarray(numbers), self.name)
+        return as_float32(plain_array(numbers, self.name), self.name)
 
     def _selected(self, region: Region) -> np.ndarray:
         part = self._variable[region]
@@ -126,12 +131,6 @@ class CoordinateReader(VariableReader):
         return as_float32(numbers, self.name)
 
 
-def _reading_files(variable: Any) -> Any:
-    from dsinga.data.fields.chunk_variable import reading_files  # imports xarray, which whoever has a variable has
-
-    return reading_files(variable)
-
-
 def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:
     """Return numbers as float32. Raises UserError for one that float32 cannot have."""
     if numbers.dtype.kind == "f":
@@ -139,6 +138,7 @@ def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:
             return as_records(numbers)
         except UserError as error:
             raise UserError(f"variable {name!r}: {error}") from None
+    warn_of_rounding(numbers, ("variable", name), lambda place: f"variable {name!r}")
     return numbers.astype(np.float32)
 
 

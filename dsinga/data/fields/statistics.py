@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.base.redaction import redacted_cause
 from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.data.fields.layout import ChannelGroup
 from dsinga.data.fields.moments import moments_over
+from dsinga.data.missing_values import check_decoded
 from dsinga.data.sources.xarray_objects import missing_name
 
 MOMENTS = ("count", "mean", "std", "min", "max")
@@ -152,14 +154,27 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, cl
     for name, array in opened.data_vars.items():
         if array.dtype.kind not in "fiub":
             raise UserError(f"the variable {name!r} is of {array.dtype}, not of numbers; leave it out")
+        check_decoded(array, str(name))
     results: dict[str, dict[str, Any]] = {moment: {} for moment in MOMENTS}
     for name, array in opened.data_vars.items():
         over = [name for name in array.dims if name in dims]
         with contextlib.nullcontext() if client is None else client.as_current():
-            moments = _moments_of(array if client is None else _chunked(array), over)
+            moments = _read_moments(array if client is None else _chunked(array), str(name), over)
         for moment, values in zip(MOMENTS, moments, strict=True):
             results[moment][str(name)] = values
     return FieldStatistics(**{moment: type(opened)(values) for moment, values in results.items()})
+
+
+def _read_moments(array: Any, name: str, over: Sequence[Any]) -> list[Any]:
+    try:
+        return _moments_of(array, over)
+    except UserError:  # which names the chunk
+        raise
+    except Exception as error:  # of files, codecs and the user's functions: any class
+        fault = f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"variable {name!r} cannot be read ({fault}); see whether ds[{name!r}].compute() can"
+        ) from redacted_cause(error)
 
 
 def _chunked(array: Any) -> Any:

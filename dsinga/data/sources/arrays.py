@@ -12,6 +12,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
+from dsinga.data.missing_values import with_nan
 from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, block_rows
 
 Labels = tuple[Column, Sequence[str] | None]  # and the names of their classes, if known
@@ -133,11 +134,13 @@ def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
 
 
 def as_numpy(array: Any, name: str) -> np.ndarray:
-    """Return an array, or what numpy converts to one, as a numpy array; a mask must not hide any of its numbers."""
-    if np.ma.isMaskedArray(array) and np.ma.is_masked(array):
-        raise UserError(f"{name!r} has masked numbers; fill them: {name}.filled(0)")
+    """Return an array, or what numpy converts to one, as a numpy array, with NaN in place of missing values.
+
+    Raises UserError as :func:`.missing_values.with_nan` does, and for what does not convert.
+    """
+    array = with_nan(array, name)
     try:
-        return np.asarray(array)
+        return np.asarray(with_nan(np.asanyarray(array), name))  # a variable of netCDF4 becomes a masked array
     except (TypeError, ValueError) as error:
         if isinstance(array, list) and all(isinstance(each, (tuple, list)) and len(each) == 2 for each in array):
             raise UserError(
@@ -175,6 +178,7 @@ def convert(rows: np.ndarray, column: Column, labels: bool = False) -> np.ndarra
     """Return a view of rows that cast safely to the dtype of their column, else a copy in that dtype."""
     if rows.dtype.kind in "bui" and np.can_cast(rows.dtype, column.dtype):
         return rows[:]  # a view, since the cache makes it read-only
+    column.warn_of_rounding(rows)
     try:
         return (as_labels if labels else as_records)(rows)[:]
     except UserError as error:

@@ -17,6 +17,7 @@ from dsinga.base.redaction import redacted_cause
 from dsinga.data.array_kinds import is_a
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
+from dsinga.data.missing_values import plain_array, with_nan
 from dsinga.data.sendable import why_graph_unsendable
 from dsinga.data.sources.arrays import (
     DataAndLabels,
@@ -34,7 +35,7 @@ from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_
 
 def dask_records(x: Any, y: Any, options: Options) -> DataAndLabels:
     """Return the records of a dask array (n, ...), which are computed when they are read."""
-    return DataAndLabels("dask array", DaskColumn(x, "x"), y)
+    return DataAndLabels("dask array", DaskColumn(with_nan(x, "x"), "x"), y)
 
 
 def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
@@ -44,9 +45,10 @@ def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
     needed before training.
     """
     check_chunks(y, name)
+    y = with_nan(y, name)
     if y.dtype.kind in "OSUT" or (y.shape[:1] == (length,) and (y.dtype.kind in "bui" or y.nbytes <= SMALL_BYTES)):
         (y,) = compute(y)
-        return array_labels(y, name, length, options)
+        return array_labels(plain_array(y, name), name, length, options)
     return DaskColumn(y, name, labels=True), options.classes
 
 
@@ -104,7 +106,7 @@ class DaskColumn(Column):
         if self._array is not None:
             index = slice(start, stop), *(self.index or (slice(0, size) for size in self.shape))
             try:
-                rows = np.asarray(self._array[index])
+                rows = plain_array(self._array[index], self.name)
             except Exception as error:  # of files and codecs: any class
                 raise UserError(
                     f"dask array: rows {start} to {stop - 1} of {self.name!r} cannot be read ({type(error).__name__}: "
@@ -148,7 +150,7 @@ class DaskColumn(Column):
 
     def _checked(self, chunk: Any, number: int) -> np.ndarray:
         """Return a chunk as a numpy array; raise UserError if its shape is not the one that the array promises."""
-        rows = np.asarray(chunk)[:]  # a view, since a cache makes it read-only
+        rows = plain_array(chunk, self.name)[:]  # a view, since a cache makes it read-only
         start = int(self._ends[number - 1]) if number else 0
         expected = (int(self._ends[number]) - start, *self.shape)
         if rows.shape != expected:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.data.missing_values import plain_array
 from dsinga.data.sources.chunk_parts import axis_parts
 
 
@@ -98,7 +99,7 @@ class DaskRegions:
     """Reads regions of a dask array: of the chunks that a region touches, each is computed or fetched."""
 
     def __init__(self, array: Any, name: str):
-        self.graph, self._dtype = DaskGraph(array, name), array.dtype
+        self.graph, self.name, self._dtype = DaskGraph(array, name), name, array.dtype
         self._counts = tuple(map(len, array.chunks))
         self._begins = [np.cumsum([0, *sizes[:-1]]).tolist() for sizes in array.chunks]
 
@@ -108,7 +109,7 @@ class DaskRegions:
         values = self.graph.compute([self.graph.keys[self._flat([axis.number for axis in part])] for part in parts])
         out = np.empty([part.stop - part.start for part in region], self._dtype)
         for part, value in zip(parts, values, strict=True):
-            out[tuple(axis.place for axis in part)] = np.asarray(value)[tuple(axis.inside for axis in part)]
+            out[tuple(axis.place for axis in part)] = plain_array(value, self.name)[tuple(axis.inside for axis in part)]
         return out
 
     def _flat(self, number: Sequence[int]) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
+from dsinga.base.rounding import warn_of_rounding
 from dsinga.data.array_kinds import is_a, is_dask_frame
 from dsinga.data.conversion import record_dtype
 from dsinga.data.sources.arrays import ArrayColumn, DataAndLabels, Kind, Labels, Options, codes
@@ -85,8 +86,15 @@ def to_array(frame: Any, dtype: np.dtype) -> np.ndarray:
     out = np.empty(frame.shape, dtype)
     for number in range(frame.shape[1]):
         series = frame.iloc[:, number]
+        if dtype.kind == "f" and series.dtype.kind in "iu":
+            _warn_of_rounding(series)
         out[:, number] = series.to_numpy(dtype=dtype, na_value=np.nan) if dtype.kind == "f" else series.to_numpy(dtype)
     return out
+
+
+def _warn_of_rounding(series: Any) -> None:
+    name = f"column {str(series.name)!r} of the data frame"
+    warn_of_rounding(series.dropna().to_numpy(), name, lambda place: name)
 
 
 def _from_dask(features: Any, labels: Any, dtype: np.dtype) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest
 from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.column import Column
+from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.arrays import (
     ArrayColumn,
     DataAndLabels,
@@ -39,7 +40,7 @@ def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
     """
     if y is not None:
         raise UserError("the labels of a Dataset are one of its variables; name it: open_records(dataset, label=...)")
-    data, label = options.data, options.label
+    dataset, data, label = with_nan(dataset, "x"), options.data, options.label
     for name in (data, label):
         if name and name not in dataset.variables:
             raise missing_name("variable", name, [str(variable) for variable in dataset.variables], "Dataset")
@@ -72,6 +73,7 @@ def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
     """
     if not x.dims:
         raise UserError(f"xarray DataArray: {x.name!r} is a single number; give one with a row for each record")
+    x, y = with_nan(x, str(x.name or "x")), with_nan(y, "y")
     dim = str(x.dims[0]) if options.dim is None else options.dim
     name, label_name = str(x.name or "x"), str(getattr(y, "name", None) or "y")
     data = _variable_column(_samples_first(x, dim), name)

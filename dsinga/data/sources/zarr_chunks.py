@@ -12,10 +12,12 @@ from typing import Any, cast
 import numcodecs
 import numpy as np
 import zarr
-from zarr.storage import LocalStore
 
 from dsinga.base.cores import available_cores
+from dsinga.base.regular_files import open_regular
 from dsinga.data.sources.chunk_parts import AxisPart, axis_parts
+from dsinga.data.sources.zarr_faults import chunk_fault, local_folder
+from dsinga.data.stores.checked_files import most_chunk_bytes
 from dsinga.ops import buffers
 
 # The decoders of codecs of zarr's third format, by name; none of them needs the settings with which it encoded.
@@ -30,8 +32,8 @@ class ChunkFiles:
     """Reads regions of a zarr array in a local folder, in the thread that calls and one that helps it.
 
     zarr hands each chunk through an event loop and threads, and copies it from an array of its own: that takes two to
-    three times as long. A chunk that is missing, or cannot be decoded, is left to zarr, which has its fill value, or
-    raises its error.
+    three times as long. A chunk that is missing, or cannot be decoded, is left to zarr, which has its fill value.
+    Raises UserError, which names the chunk, where zarr cannot read it either.
 
     Args:
         array: an array for which :func:`has_plain_chunks` holds.
@@ -39,7 +41,8 @@ class ChunkFiles:
 
     def __init__(self, array: zarr.Array):
         self._array = array
-        self._folder = os.path.join(cast(LocalStore, array.store).root, array.path, "")
+        self._folder = os.path.join(local_folder(array) or "", array.path, "")
+        self._most_bytes = most_chunk_bytes(array)
         self._key = array.metadata.encode_chunk_key
         self.shape, self.dtype, self.chunks = array.shape, array.dtype, array.chunks
         self._nbytes = math.prod(self.chunks) * self.dtype.itemsize
@@ -72,13 +75,23 @@ class ChunkFiles:
             except IndexError:
                 return
             target = out[tuple(axis.place for axis in part)]
-            if not self._decode(part, target):
-                target[...] = self._array[tuple(axis.points for axis in part)]
+            points = tuple(axis.points for axis in part)
+            try:
+                if not self._decode(part, target):
+                    target[...] = self._array[points]
+            except Exception as error:  # of files and codecs: any class
+                raise chunk_fault(self._array, points, error) from error
 
     def _decode(self, part: _ChunkPart, target: np.ndarray) -> bool:
-        """Write a part of a chunk into ``target``; return whether there is such a chunk, undamaged."""
+        """Write a part of a chunk into ``target``; return whether there is such a chunk, undamaged.
+
+        Raises OSError where something else than a file, or a file that is too large, is in its place.
+        """
         try:
-            data = _read_file(f"{self._folder}{self._key(tuple(axis.number for axis in part))}")
+            data = _read_file(f"{self._folder}{self._key(tuple(axis.number for axis in part))}", self._most_bytes)
+        except FileNotFoundError:
+            return False
+        try:
             encoded = self._is_blosc and _blosc_bytes(data)
             if self._codec is None:
                 chunk = data.view(self.dtype)
@@ -93,7 +106,7 @@ class ChunkFiles:
             target[...] = chunk.reshape(self.chunks)[tuple(axis.inside for axis in part)]
         except CutOff:
             raise
-        except Exception:  # of files and codecs: any class, and zarr will say it
+        except Exception:  # of codecs: any class, and zarr will say it
             return False
         return True
 
@@ -113,11 +126,11 @@ def _blosc_bytes(data: np.ndarray) -> tuple[int, int]:
     return before, after
 
 
-def _read_file(path: str) -> np.ndarray:
-    """Return the bytes of a file (n,), uint8, in memory of the pool."""
-    with open(path, "rb", buffering=0) as file:
+def _read_file(path: str, most_bytes: int) -> np.ndarray:
+    """Return the bytes of a file (n,), uint8, in memory of the pool. Raises OSError as :func:`open_regular` does."""
+    with open_regular(path, most_bytes, buffering=0) as file:
         data = buffers.empty((os.fstat(file.fileno()).st_size,), dtype=np.uint8)
-        count = file.readinto(memoryview(data))
+        count = cast(Any, file).readinto(memoryview(data))
     if count != len(data):
         raise OSError(f"{path} has changed while it was read")
     return data
@@ -125,7 +138,7 @@ def _read_file(path: str) -> np.ndarray:
 
 def has_plain_chunks(array: zarr.Array) -> bool:
     """Whether chunks are files of a local folder, with numbers in this machine's order, compressed by one codec."""
-    if type(array.store) is not LocalStore or not array.ndim or array.shards is not None or array.filters:
+    if local_folder(array) is None or not array.ndim or array.shards is not None or array.filters:
         return False
     if array.dtype.kind not in "buif" or not array.dtype.isnative or len(array.compressors) > 1:
         return False

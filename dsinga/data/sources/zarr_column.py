@@ -20,7 +20,9 @@ from dsinga.base.redaction import redact, redacted_cause
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.filesystem import exists, is_file, join
+from dsinga.data.missing_values import as_nan, missing_values
 from dsinga.data.sources.chunk_parts import axis_parts
+from dsinga.data.sources.zarr_faults import version_of
 from dsinga.data.stores.checked_files import check_lengths
 from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows, chunk_rows
 
@@ -37,7 +39,7 @@ class ZarrColumn(Column):
         array: the array, (length, *shape).
         location: path or URL of its group, for messages.
         is_label: whether the rows are labels: integers become int64 and floats float32. Data become uint8, int32 or
-            float32.
+            float32. Values that mean "missing" become NaN.
         key: identifies the contents of the group; None makes a new one.
 
     Raises:
@@ -71,8 +73,10 @@ class ZarrColumn(Column):
                 f"instance in chunks of {(chunk_rows(row_bytes), *self.shape)}"
             )
         is_decoded_at_once = rows % array.chunks[0] and rows < length and length * row_bytes <= SMALL_BYTES
-        self._missing = MissingChunks(array, location, is_label)
+        self.missing_values = missing_values(array)
+        self.missing_chunks = MissingChunks(array, location, is_label)
         check_lengths(array)
+        self._version = version_of(array)
         self._all_rows = _AllRows.shared(self.key) if is_decoded_at_once else None
         self.reads_regions = self._all_rows is None
 
@@ -96,9 +100,12 @@ class ZarrColumn(Column):
                 f"{self.location}: rows {start} to {stop - 1} of {self.name!r} cannot be read ({fault}); write the "
                 "array again, or see whether its chunks can be reached"
             ) from redacted_cause(error, self.location)
-        self._missing.check(rows, (start, *(first for first, _ in self.ranges or ())))
+        if self._version is not None:
+            self._version.check()
+        self.missing_chunks.check(rows, (start, *(first for first, _ in self.ranges or ())))
+        self.warn_of_rounding(rows)
         try:
-            return (as_labels if self.is_label else as_records)(rows)
+            return (as_labels if self.is_label else as_records)(as_nan(rows, self.missing_values))
         except UserError as error:
             raise UserError(f"{self.location}: {self.name!r}, rows {start} to {stop - 1}: {error}") from None
 
@@ -150,7 +157,7 @@ class MissingChunks:
         self._array, self._location = array, location
         self._level = logging.INFO if is_label else logging.WARNING
         self._chunks = array.shards or array.chunks
-        self._said = False
+        self.count = 0  # of missing chunks that were found
 
     def check(self, rows: np.ndarray, starts: Sequence[int]) -> None:
         """Raise UserError if a chunk of ``rows`` is missing and must not be.
@@ -166,7 +173,7 @@ class MissingChunks:
         ]
         for part in itertools.product(*axes):
             numbers = rows[tuple(axis.place for axis in part)]
-            if numbers.size and numbers.flat[0] == fill and (numbers == fill).all():
+            if numbers.size and _is_equal(numbers.flat[0], fill) and _is_equal(numbers, fill).all():
                 self._check_chunk(tuple(axis.number for axis in part))
 
     def _check_chunk(self, index: tuple[int, ...]) -> None:
@@ -179,8 +186,13 @@ class MissingChunks:
             raise UserError(f"{self._location}: chunk {key} of {name!r} is not a file; {remedy}")
         if self._array.fill_value is None:
             raise UserError(f"{self._location}: chunk {key} of {name!r} is missing; {remedy}")
-        if not self._said:
-            self._said = True
+        self.count += 1
+        if self.count == 1:
             fill = self._array.fill_value
             text = f"{self._location}: chunk {key} of {name!r} is not stored, so its numbers are the fill value {fill}"
             logger.log(self._level, redact(text))
+
+
+def _is_equal(numbers: Any, fill: Any) -> Any:
+    """Return whether numbers are the fill value, which may be NaN."""
+    return np.isnan(numbers) if fill != fill else numbers == fill

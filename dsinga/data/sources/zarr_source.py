@@ -10,6 +10,7 @@ import zarr
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.data.filesystem import absolute, exists, import_command, join, zarr_store
+from dsinga.data.missing_values import missing_values
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.zarr_column import ZarrColumn
 from dsinga.data.sources.zarr_names import arrays_of, find_arrays
@@ -30,6 +31,7 @@ class ZarrSource(RecordSource):
         data: path of the array of records in the group; None guesses, see :func:`.zarr_names.find_arrays`.
         label: path of the array of labels; None guesses, "" means no labels.
         key: identifies the contents in the cache; None makes a new one, since the same path may get other contents.
+        length: the number of records that another process has found; None where none has opened it before.
 
     Raises:
         UserError: there is no zarr at ``location``, the arrays are not found, or they cannot be records and labels.
@@ -41,6 +43,7 @@ class ZarrSource(RecordSource):
         data: str | None = None,
         label: str | None = None,
         key: str | None = None,
+        length: int | None = None,
     ):
         location = absolute(location)
         node = open_zarr(location)
@@ -56,11 +59,16 @@ class ZarrSource(RecordSource):
         data_column = ZarrColumn(records, location, is_label=False, key=key)
         label_column = None if labels is None else ZarrColumn(labels, location, is_label=True, key=data_column.token)
         super().__init__(location, data_column, label_column)
+        if length is not None and len(self) != length:
+            raise UserError(
+                f"{location} has {len(self)} records, but had {length} when it was opened: it was written again, or "
+                "appended to; open it again when it is complete"
+            )
         self.data_array, self.label_array = records, labels
         self.kind = f"zarr {records.metadata.zarr_format} {'group' if isinstance(node, zarr.Group) else 'array'}"
         is_group = isinstance(node, zarr.Group)
         names = [data_column.name, label_column.name if label_column else ""] if is_group else [None, None]
-        self._arguments = (location, *names, data_column.token)
+        self._arguments = (location, *names, data_column.token, len(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._arguments, self._pickled_changes()
@@ -117,29 +125,21 @@ def _is_record_store(group: zarr.Group) -> bool:
 
 
 def _check_encoding(array: zarr.Array, location: str) -> None:
-    """Raise UserError where attributes say that numbers are packed, or which integer stands for a missing value.
-
-    xarray writes such attributes by the CF conventions, and applies them when it reads; zarr does not.
-    """
+    """Raise UserError where attributes say that numbers are packed, or which integer stands for a missing value."""
     try:
         _check_attributes(array)
     except TypeError as error:
         raise UserError(
             f"{location}: {array.path or 'the array'!r} cannot be opened ({error}); write it again"
         ) from None
-    attributes = dict(array.attrs)
-    packed = [name for name, plain in (("scale_factor", 1), ("add_offset", 0)) if attributes.get(name, plain) != plain]
-    if array.dtype.kind in "iu":
-        packed += [name for name in ("_FillValue", "missing_value") if attributes.get(name) is not None]
-        if "_ARRAY_DIMENSIONS" in attributes and array.metadata.zarr_format == 2 and array.fill_value not in (None, 0):
-            packed.append("_FillValue")  # where xarray puts it in format 2
-    if packed:
+    try:
+        missing_values(array)
+    except UserError as error:
         name = array.path or os.path.basename(location)
         raise UserError(
-            f"{location}: {name!r} has the attribute {packed[0]}, so that its {array.dtype} numbers "
-            f"do not stand for themselves; open it with xarray and give that: "
-            f"xarray.open_zarr({location!r}), or name another array"
-        )
+            f"{location}: {name!r} has {error}; open it with xarray and give that: xarray.open_zarr({location!r}), or "
+            "name another array"
+        ) from None
 
 
 def _check_attributes(node: zarr.Array | zarr.Group) -> None:

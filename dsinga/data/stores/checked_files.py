@@ -51,6 +51,9 @@ class ReadingStore(WrapperStore["Store"]):
     for. Blosc trusts the length in the header of a chunk and reads beyond the end of one that was cut, which may crash
     the process. So that length is checked here, for the arrays that :func:`check_lengths` was called for.
 
+    Attributes:
+        location: the path or URL of the store.
+
     Args:
         store: the store that is read.
         location: its path or URL.
@@ -59,11 +62,11 @@ class ReadingStore(WrapperStore["Store"]):
 
     def __init__(self, store: Store, location: str, is_remote: bool):
         super().__init__(store)
-        self._location, self._is_remote = location, is_remote
+        self.location, self._is_remote = location, is_remote
         self.limits: dict[str, _ChunkLimits] = {}  # by the begin of the keys of chunks
 
     def _with_store(self, store: Store) -> ReadingStore:
-        return ReadingStore(store, self._location, self._is_remote)
+        return ReadingStore(store, self.location, self._is_remote)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return the bytes of a key, or None if there is none; see :meth:`zarr.abc.store.Store.get`.
@@ -73,10 +76,10 @@ class ReadingStore(WrapperStore["Store"]):
         is_metadata = key.rpartition("/")[2].startswith(("zarr.json", ".z"))
         limits = None if is_metadata else self._limits_of(key)
         if self._is_remote:
-            name = f"{self._location}/{key}"
+            name = f"{self.location}/{key}"
             buffer = await retry_async(lambda: self._store.get(key, prototype, byte_range), name)
         else:
-            path = os.path.join(self._location, key)
+            path = os.path.join(self.location, key)
             most_bytes = METADATA_BYTES if is_metadata else limits.most_bytes if limits else None
             try:
                 buffer = await asyncio.to_thread(_read_file, path, prototype, byte_range, most_bytes)
@@ -104,12 +107,20 @@ def check_lengths(array: zarr.Array) -> None:
     """Check the lengths of the chunks of ``array`` before they are decoded."""
     if not isinstance(array.store, ReadingStore):
         return
-    codecs = getattr(array.metadata, "codecs", None) or (getattr(array.metadata, "compressor", None),)
+    limits = _ChunkLimits(most_chunk_bytes(array), _is_blosc(array))
+    array.store.limits[f"{array.path}/" if array.path else ""] = limits
+
+
+def most_chunk_bytes(array: zarr.Array) -> int:
+    """Return the most bytes that a file with a chunk, or a shard, of an array may have."""
     decoded = math.prod(array.shards or array.chunks)
     parts = decoded // max(math.prod(array.chunks), 1)
-    most_bytes = MOST_GROWTH * decoded * array.dtype.itemsize + MOST_OVERHEAD * parts + MOST_HEADER
-    limits = _ChunkLimits(most_bytes, "blosc" in type(codecs[-1]).__name__.lower())
-    array.store.limits[f"{array.path}/" if array.path else ""] = limits
+    return MOST_GROWTH * decoded * array.dtype.itemsize + MOST_OVERHEAD * parts + MOST_HEADER
+
+
+def _is_blosc(array: zarr.Array) -> bool:
+    codecs = getattr(array.metadata, "codecs", None) or (getattr(array.metadata, "compressor", None),)
+    return "blosc" in type(codecs[-1]).__name__.lower()
 
 
 def _read_file(

@@ -18,6 +18,7 @@ from zarr.codecs import BloscCodec
 from dsinga.base.errors import UserError
 from dsinga.data.conversion import as_labels, as_records
 from dsinga.data.filesystem import zarr_store
+from dsinga.data.sources.arrays import as_numpy
 from dsinga.data.stores.staged_stores import StagedStores, naming_destination
 from dsinga.data.stores.store_format import CHECKSUMS_VERSION, checksum, chunk_rows, metadata_checksum, to_text
 
@@ -113,10 +114,10 @@ def _as_stored(data: Any, labels: Any, start: int) -> tuple[np.ndarray, np.ndarr
 
     ``start`` is the number of the first record, for messages.
     """
-    data = as_records(np.asarray(data))
+    data = as_records(as_numpy(data, "data"))
     if labels is None:
         return data, None
-    labels = np.asarray(labels)
+    labels = as_numpy(labels, "labels")
     if labels.dtype.kind not in "buif" or labels.shape[:1] != data.shape[:1] or labels.ndim > 2:
         raise UserError(
             "labels must be one number per record, or a row of numbers per record, not "

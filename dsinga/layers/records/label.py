@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.registry import register
+from dsinga.base.rounding import warn_of_rounding
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels
@@ -47,6 +48,7 @@ class Label(Layer):
                 f"{(len(labels), *shape)}; set new_labels in the layer that makes these labels"
             )
         feature = labels if self.region is None else self.region.take(labels)
+        warn_of_rounding(feature, ("labels", self.conf.name), lambda place: f"{self.source_name(0)}, as targets,")
         return Output(ctx.ops.asarray(feature.astype(np.float32)), labels=labels)
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:

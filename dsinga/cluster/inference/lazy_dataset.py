@@ -1,0 +1,53 @@
+"""The Dataset of a prediction, which is not computed yet: it does not let its own input be overwritten.
+
+This file imports xarray, and is imported where somebody has a Dataset.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import xarray
+
+from dsinga.base.errors import UserError
+from dsinga.data.filesystem import is_url
+
+SOURCE = "source"  # of the encoding of a Dataset: the path that it is read from
+
+
+class LazyDataset(xarray.Dataset):  # type: ignore[no-untyped-call]
+    """A Dataset that is computed from another one in a file, which it must not replace before.
+
+    xarray deletes what is at the destination, and computes after that. What is made from this Dataset by xarray's
+    functions may be a plain Dataset, which no longer knows its input.
+    """
+
+    __slots__ = ()
+
+    def compute(self, **kwargs: Any) -> xarray.Dataset:  # type: ignore[override]
+        """Return a plain Dataset in memory, which may be written anywhere."""
+        computed = super().compute(**kwargs)
+        return xarray.Dataset(computed.data_vars, computed.coords, computed.attrs)
+
+    def to_zarr(self, store: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Write to a zarr store as xarray does. Raises UserError where that is the one that this is computed from."""
+        self._check(store)
+        return super().to_zarr(store, *args, **kwargs)
+
+    def to_netcdf(self, path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Write to a file as xarray does. Raises UserError where that is the one that this is computed from."""
+        self._check(path)
+        return super().to_netcdf(path, *args, **kwargs)
+
+    def _check(self, destination: Any) -> None:
+        source = self.encoding.get(SOURCE)
+        if not source or not isinstance(destination, (str, os.PathLike)):
+            return
+        written = os.fspath(destination)
+        paths = [path if is_url(path) else os.path.realpath(path) for path in (source, written)]
+        if paths[0] == paths[1]:
+            raise UserError(
+                f"the prediction is computed from {source} while it is written, so that it cannot replace it; write to "
+                "another path"
+            )

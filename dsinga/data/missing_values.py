@@ -1,0 +1,216 @@
+"""Values that mean "missing" by the conventions of a format are read as NaN: CF's attributes, and masks of numpy.
+
+Libraries such as xarray apply these conventions when they open a file; zarr, and Dask around it, do not.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import itertools
+import logging
+import math
+import struct
+import warnings
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
+from dsinga.data.array_kinds import is_a, is_data_array
+
+ATTRIBUTES = ("_FillValue", "missing_value")
+_UNPACKED = {"scale_factor": 1, "add_offset": 0}  # of attributes that say how numbers are packed, the plain values
+# What dask arrays are called, before a dash and a hash, after operations that move numbers but do not change them.
+_MOVES = {"from-zarr", "array", "getitem", "transpose", "concatenate", "stack", "reshape", "blocks", "astype"}
+logger = logging.getLogger(__name__)
+
+
+def with_nan(value: Any, name: str) -> Any:
+    """Return what has numbers (of numpy, zarr, HDF5, Dask or xarray) with NaN in place of values that mean "missing".
+
+    Other objects, and those without such values, are returned as they are; arrays of zarr or HDF5 that have any as
+    numpy arrays. Numbers in files of xarray, or of Dask, are decoded when they are read.
+
+    Raises:
+        UserError: a mask hides numbers of a numpy array; numbers are packed, or are integers that cannot be NaN; of a
+            Dataset :func:`check_decoded` says so, for the variables that are used.
+    """
+    if is_a(value, "xarray", "Dataset") or is_data_array(value):
+        return _decoded(value)
+    if is_a(value, "dask.array", "Array"):
+        return _decoded_dask(value, name)
+    parts = value if isinstance(value, list) else [value]
+    if any(np.ma.isMaskedArray(part) and np.ma.is_masked(part) for part in parts):
+        raise UserError(f"{name!r} has masked numbers; fill them: {name}.filled(0)")
+    if not hasattr(value, "attrs") or not isinstance(getattr(value, "dtype", None), np.dtype):
+        return value
+    values = _named(missing_values, value, name)
+    return as_nan(np.asarray(value), values) if values else value
+
+
+def check_decoded(variable: Any, name: str) -> None:
+    """Raise UserError where the numbers of an xarray variable are packed, or integers some of which mean "missing"."""
+    _named(missing_values, variable, name)
+
+
+def _named(function: Any, value: Any, name: Any) -> Any:
+    try:
+        return function(value)
+    except UserError as error:
+        raise UserError(
+            f"{name!r} has {error}; open it with xarray, which decodes it (mask_and_scale=True, or xarray.decode_cf), "
+            "and give that"
+        ) from None
+
+
+def missing_values(array: Any) -> tuple[float, ...]:
+    """Return the numbers that mean "missing" in an array of zarr, or of xarray, by its attributes; NaN is none of them.
+
+    In zarr's format 2 xarray writes ``_FillValue`` as the fill value of the array.
+
+    Raises:
+        UserError: numbers do not stand for themselves, or are integers, which cannot be NaN. The sentence names the
+            attribute, not the array.
+    """
+    attributes = dict(array.attrs)
+    values = {name: value for name in ATTRIBUTES if (value := attributes.get(name)) is not None}
+    metadata = getattr(array, "metadata", None)
+    is_of_xarray = "_ARRAY_DIMENSIONS" in attributes and getattr(metadata, "zarr_format", None) == 2
+    if is_of_xarray and array.fill_value not in (None, 0):  # 0 is what zarr puts where nobody has set one
+        values.setdefault("_FillValue", array.fill_value)
+    packed = [name for name, plain in _UNPACKED.items() if np.any(attributes.get(name, plain) != plain)]
+    if array.dtype.kind in "iu":
+        packed += values
+    if packed:
+        raise UserError(f"the attribute {packed[0]}, so that its {array.dtype} numbers do not stand for themselves")
+    if array.dtype.kind != "f":
+        return ()
+    numbers = [number for name, value in values.items() for number in _numbers(name, value)]
+    return tuple(dict.fromkeys(array.dtype.type(n).item() for n in numbers if not math.isnan(n)))
+
+
+def _numbers(name: str, value: Any) -> list[float]:
+    """Return the numbers of an attribute: one, or a list; in format 3 xarray writes the base64 of a float64."""
+    parts = value if isinstance(value, (list, tuple)) else np.ravel(value).tolist()
+    try:
+        return [_from_text(part) if isinstance(part, str) else float(part) for part in parts]
+    except (TypeError, ValueError, binascii.Error, struct.error):
+        raise UserError(f"the attribute {name} = {value!r:.40}, which is no number") from None
+
+
+def _from_text(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        number: float = struct.unpack("<d", base64.b64decode(text, validate=True))[0]
+        return number
+
+
+def as_nan(numbers: np.ndarray, values: tuple[float, ...]) -> np.ndarray:
+    """Return floats with NaN in place of ``values``; the array itself where it has none of them."""
+    if not values or numbers.dtype.kind != "f":
+        return numbers
+    is_missing = np.isin(numbers, np.array(values, numbers.dtype)) if len(values) > 1 else numbers == values[0]
+    if not is_missing.any():
+        return numbers
+    numbers = numbers.copy()
+    numbers[is_missing] = np.nan
+    return numbers
+
+
+def plain_array(numbers: Any, name: str) -> np.ndarray:
+    """Return numbers that were computed as a numpy array, floats with NaN where a mask hides them.
+
+    Raises UserError where a mask hides integers.
+    """
+    if not np.ma.isMaskedArray(numbers):
+        return np.asarray(numbers)
+    if not np.ma.is_masked(numbers):
+        return np.asarray(numbers.data)
+    if numbers.dtype.kind != "f":
+        raise UserError(f"{name!r} has masked numbers; fill them: {name}.filled(0)")
+    filled: np.ndarray = numbers.filled(np.nan)
+    return filled
+
+
+def words(values: tuple[float, ...]) -> str:
+    """Return which numbers mean "missing", for messages."""
+    return f"{listed(f'{value:g}' for value in values)} means missing, by its attributes"
+
+
+def _decoded_dask(array: Any, name: str) -> Any:
+    """Return a dask array with NaN in place of masked numbers, and of values that zarr arrays say are missing.
+
+    Where it computes with numbers of such an array they are left as they are, and the log says so.
+    """
+    if np.ma.isMaskedArray(array._meta):
+        array = array.map_blocks(plain_array, name, meta=np.empty((0,) * array.ndim, array.dtype))
+    layers = getattr(array.__dask_graph__(), "layers", {})
+    origins = {key: value for key, layer in layers.items() if (value := _array_of(key, layer)) is not None}
+    if not origins:
+        return array
+    reads = {key.removeprefix("original-") for key in origins}
+    if all(key in origins or key in reads or _is_move(key) for key in layers):
+        each = [_named(missing_values, origin, name) for origin in origins.values()]
+        values = tuple(dict.fromkeys(itertools.chain(*each)))
+        return array.map_blocks(as_nan, values, meta=array._meta) if values else array
+    for origin in origins.values():
+        with contextlib.suppress(UserError):  # of packed numbers, which it unpacks
+            if values := missing_values(origin):
+                logger.warning(
+                    "the dask array %r computes with numbers of which %s; leave them out before", name, words(values)
+                )
+    return array
+
+
+def _array_of(key: str, layer: Any) -> Any:
+    """Return the array with attributes that a layer of a graph of Dask has, None for any other layer."""
+    if not key.startswith("original-") or len(layer) != 1:
+        return None
+    (node,) = layer.values()
+    value = getattr(node, "value", node)
+    return value if hasattr(value, "attrs") and isinstance(getattr(value, "dtype", None), np.dtype) else None
+
+
+def _is_move(key: str) -> bool:
+    """Whether the arrays of a layer of a graph, by its name, have numbers of other arrays as they are."""
+    return key.startswith("rechunk") or key.rpartition("-")[0] in _MOVES
+
+
+def _decoded(dataset: Any) -> Any:
+    """Return an xarray Dataset or DataArray with NaN in place of missing values, as xarray opens files by default."""
+    if is_data_array(dataset):
+        variable = _decoded_variable(dataset.variable, dataset.name or "x", dataset.indexes)
+        return dataset if variable is dataset.variable else type(dataset)(variable, dataset.coords, name=dataset.name)
+    changed = {}
+    for name, variable in dataset.variables.items():
+        with contextlib.suppress(UserError):  # of a variable that may not be used: see check_decoded
+            decoded = _decoded_variable(variable, name, dataset.indexes)
+            if decoded is not variable:
+                changed[name] = decoded
+    return dataset.assign(changed) if changed else dataset
+
+
+def _decoded_variable(variable: Any, name: Any, indexes: Any) -> Any:
+    """Return a variable of xarray with NaN in place of the values that its attributes name; itself without any."""
+    if name in indexes or variable.dtype.kind not in "iuf" or not {*ATTRIBUTES, *_UNPACKED} & variable.attrs.keys():
+        return variable
+    values = _named(missing_values, variable, name)
+    if not values:
+        return variable
+    attributes = {key: value for key, value in variable.attrs.items() if key not in ATTRIBUTES}
+    if variable.chunks is None and getattr(variable, "_in_memory", True):
+        decoded = variable.copy(data=as_nan(np.asarray(variable.values), values))
+    else:
+        from xarray import conventions
+
+        encoded = variable.copy(deep=False)
+        encoded.attrs = {"missing_value": np.array(values, variable.dtype)}
+        with warnings.catch_warnings():  # that there are several
+            warnings.filterwarnings("ignore", ".*multiple fill values")
+            decoded = conventions.decode_cf_variable(name, encoded, decode_times=False, decode_timedelta=False)
+    decoded.attrs = attributes
+    return decoded

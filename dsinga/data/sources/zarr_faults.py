@@ -1,0 +1,130 @@
+"""Finds what is damaged in a zarr store whose error names neither the array nor the chunk."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import zarr
+from zarr.storage import LocalStore
+
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact, redacted_cause
+from dsinga.data.file_version import FileVersion
+from dsinga.data.filesystem import is_url, join, zarr_store
+from dsinga.data.sources.chunk_parts import axis_parts
+from dsinga.data.stores.checked_files import ReadingStore
+
+MOST_MEMBERS = 1000  # of a group that are looked at
+
+
+def location_of(array: zarr.Array) -> str:
+    """Return the path or URL of the store of an array."""
+    store = array.store
+    if isinstance(store, ReadingStore):
+        return store.location
+    return str(store.root) if isinstance(store, LocalStore) else str(store)
+
+
+def local_folder(array: zarr.Array) -> str | None:
+    """Return the folder of the store of an array, None where it is not on this machine."""
+    location = location_of(array)
+    is_local = type(array.store) is LocalStore or (isinstance(array.store, ReadingStore) and not is_url(location))
+    return location if is_local else None
+
+
+def version_of(array: zarr.Array) -> FileVersion | None:
+    """Return the version of the metadata of a local array, None of one at a URL."""
+    folder = local_folder(array)
+    if folder is None:
+        return None
+    name = ".zarray" if array.metadata.zarr_format == 2 else "zarr.json"
+    return FileVersion(os.path.join(folder, array.path, name))
+
+
+def check_metadata(array: zarr.Array, own: zarr.Array) -> None:
+    """Raise UserError where consolidated metadata contradict those of the array, or these its chunks."""
+    for what in ("shape", "dtype", "chunks"):
+        here, there = getattr(array, what), getattr(own, what)
+        if here != there:
+            raise UserError(
+                f"{location_of(array)}: {array.path!r} has the {what} {here} by the consolidated metadata, but {there} "
+                f"by its own; consolidate them again: zarr.consolidate_metadata(path)"
+            )
+    folder = local_folder(array)
+    chunks = array.shards or array.chunks
+    for axis in range(array.ndim) if folder is not None else ():
+        index = [0] * array.ndim
+        index[axis] = -(-array.shape[axis] // max(chunks[axis], 1))
+        key = join(array.path, array.metadata.encode_chunk_key(tuple(index)))
+        if os.path.lexists(join(str(folder), key)):
+            raise UserError(
+                f"{folder}: there is a chunk {key} after the last of {array.path!r}, whose shape is {array.shape} by "
+                "its metadata; write the array again, or put back its metadata"
+            )
+
+
+def chunk_fault(array: zarr.Array, region: Sequence[slice], error: Exception) -> UserError:
+    """Return the error that names the chunk of a region which cannot be read; ``error`` was raised for the region."""
+    chunks = array.shards or array.chunks
+    begins = [range(0, size, chunk or 1) for size, chunk in zip(array.shape, chunks, strict=True)]
+    parts = list(itertools.product(*map(axis_parts, region, begins)))
+    for part in parts:
+        try:
+            if len(parts) > 1:
+                array[tuple(axis.points for axis in part)]
+                continue
+        except Exception as fault:  # of codecs and file systems: any class
+            error = fault
+        return _named(array, tuple(axis.number for axis in part), error)
+    return UserError(f"{array.path!r} cannot be read ({type(error).__name__}: {error})")
+
+
+def _named(array: zarr.Array, index: tuple[int, ...], error: Exception) -> UserError:
+    """Return the error about a chunk, with the remedy that is true of it."""
+    location, key = location_of(array), join(array.path, array.metadata.encode_chunk_key(index))
+    remedy = "see whether every process can reach the data"
+    if local_folder(array) is not None and os.path.lexists(join(location, key)):
+        remedy = "write the array again, or put back a copy of this chunk"
+    fault = redact(f"{type(error).__name__}: {error}", location)
+    return UserError(redact(f"{location}: chunk {key} cannot be read or decoded ({fault}); {remedy}", location))
+
+
+def check_members(location: str) -> None:
+    """Raise UserError for the first array of a group whose metadata, or whose coordinates, cannot be read."""
+    node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
+    if not isinstance(node, zarr.Group):
+        return
+    for name in itertools.islice(_names(node, location), MOST_MEMBERS):
+        try:
+            member = node[name]
+        except KeyError:
+            continue
+        except Exception as error:  # of damaged metadata: any class
+            fault = redact(f"{type(error).__name__}: {error}", location)
+            raise UserError(
+                f"{redact(location)}: the metadata of {name!r} cannot be read ({fault}); write it again, or put back a "
+                "copy of its metadata"
+            ) from redacted_cause(error, location)
+        if isinstance(member, zarr.Array) and member.ndim == 1 and _is_coordinate(member, name):
+            region = (slice(0, member.shape[0]),)
+            try:
+                member[region]
+            except Exception as error:  # of codecs and file systems: any class
+                raise chunk_fault(member, region, error) from redacted_cause(error, location)
+
+
+def _names(group: zarr.Group, location: str) -> Iterator[str]:
+    """Yield the names of what may be a member of a group."""
+    if is_url(location):
+        return
+    for entry in sorted(os.scandir(location), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield entry.name
+
+
+def _is_coordinate(array: Any, name: str) -> bool:
+    names = getattr(array.metadata, "dimension_names", None) or dict(array.attrs).get("_ARRAY_DIMENSIONS", ())
+    return tuple(names) == (name,)

@@ -1,0 +1,60 @@
+"""A prediction does not replace the Dataset from which it is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import dsinga
+from dsinga import nn
+from dsinga.base.errors import UserError
+
+SHAPE = {"time": 12, "lat": 6, "lon": 8}
+WINDOWS: dict[str, Any] = {"inputs": "t", "targets": "t", "input_dims": {"time": 1, "lat": -1, "lon": -1}}
+OPENED: dict[str, Callable[[Path], Any]] = {
+    "path": lambda path: path,
+    "in files": lambda path: xr.open_dataset(path),
+    "of Dask": lambda path: xr.open_dataset(path, chunks={}),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    numbers = np.random.default_rng(0).random(tuple(SHAPE.values()), np.float32)
+    dataset = xr.Dataset({"t": (tuple(SHAPE), numbers)}, {dim: np.arange(size) for dim, size in SHAPE.items()})
+    dataset.chunk(time=3).to_zarr(folder / "d.zarr", zarr_format=2)
+    dataset.to_netcdf(folder / "d.nc", engine="h5netcdf")
+    (folder / "link.zarr").symlink_to("d.zarr")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> nn.Model:
+    model = nn.Sequential([nn.Conv2D(1, 3, padding="same")])
+    model.compile(optimizer=nn.SGD(1e-9), loss="mse")
+    model.fit(dsinga.windows(folder / "d.zarr", lead={"time": 1}, **WINDOWS), epochs=1, progress=False)
+    return model
+
+
+@pytest.mark.parametrize("leads", [None, 2])
+@pytest.mark.parametrize("opened", OPENED)
+def test_the_input_of_a_prediction_is_not_replaced(folder: Path, model: nn.Model, opened: str, leads: Any) -> None:
+    expected = "the prediction is computed from .*d.zarr while it is written, .* write to another path"
+    predicted = model.predict(OPENED[opened](folder / "d.zarr"), leads=leads)
+    for part in (predicted, predicted.isel(lat=slice(2)), predicted.chunk(time=4)):
+        for name in ("d.zarr", "link.zarr"):
+            with pytest.raises(UserError, match=expected):
+                part.to_zarr(folder / name, mode="w")
+    with pytest.raises(UserError, match="d.nc while it is written"):
+        model.predict(OPENED[opened](folder / "d.nc"), leads=leads).to_netcdf(folder / "d.nc")
+    computed = predicted.compute()
+    assert type(computed) is xr.Dataset
+    predicted.to_zarr(folder / "other.zarr", mode="w", zarr_format=2)
+    with xr.open_zarr(folder / "other.zarr") as written:
+        np.testing.assert_array_equal(written.t, computed.t)
