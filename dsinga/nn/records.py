@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.losses import loss_kind
 from dsinga.nn.symbol import Symbol
 from dsinga.registry import entries
-from dsinga.worker.windows_conf import windows_conf
+from dsinga.worker.windows_conf import definition_of, windows_conf
 
 Pair = tuple[Any, Any]  # records and labels
 
@@ -42,6 +42,18 @@ class PhaseRecords:
     windows: dict[str, Any] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     label_shapes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
+
+    def in_order_of(self, trained: Mapping[str, Any]) -> PhaseRecords:
+        """Return the records with windows of Datasets in the order of those of training, whose settings are given."""
+        sources = dict(self.sources)
+        for name in sources.keys() & trained.keys():
+            if isinstance(windows := sources[name], FieldWindows):
+                sources[name] = windows.in_order_of(definition_of(trained[name]).grid)
+        changed = {name: (source, None) for name, source in sources.items() if source is not self.sources[name]}
+        if not changed:
+            return self
+        others = open_inputs(changed)
+        return replace(self, sources=sources, stores=self.stores | others.stores, windows=self.windows | others.windows)
 
     def bound(self) -> dict[str, Any]:
         """Return the sources that the job does not name."""

@@ -10,9 +10,10 @@ import numpy as np
 
 from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.continued import step_text
-from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
+from dsinga.data.fields.dataset import check_dataset, is_time, open_dataset, used_variables
 from dsinga.data.fields.definition import Grid, WindowDefinition
-from dsinga.data.fields.layout import Layout, is_time, make_layout
+from dsinga.data.fields.layout import Layout, make_layout
+from dsinga.data.fields.time_gaps import is_number
 from dsinga.errors import UserError
 from dsinga.registry import listed
 
@@ -30,8 +31,9 @@ def grid_of(dataset: Any, definition: WindowDefinition, layout: Layout) -> Grid:
     for dim, axis in layout.axes.items():
         if not _has_labels(dataset, dim):
             continue
-        if dim in layout.space or is_time(dataset, dim, definition):
-            if step := step_text(dataset[dim]):
+        along_time = is_time(dataset, dim, definition)
+        if dim in layout.space or along_time:
+            if step := step_text(dataset[dim], along_time):
                 steps[dim] = step
         elif axis.size == axis.length <= MOST_POINTS:
             points[dim] = tuple(map(_text, dataset[dim].values))
@@ -65,10 +67,10 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, .
         dataset = _chosen(dataset, dim, labels)
     flipped = []
     for dim, trained in grid.steps.items():
-        step = step_text(dataset[dim]) if _has_labels(dataset, dim) else ""
+        step = step_text(dataset[dim], is_time(dataset, dim, definition)) if _has_labels(dataset, dim) else ""
         if not step or step == trained:
             continue
-        if _is_number(step) and _is_number(trained):
+        if is_number(step) and is_number(trained):
             if float(step) * float(trained) < 0:
                 flipped.append(dim)
             if abs(abs(float(step)) - abs(float(trained))) <= SAME_STEP * abs(float(trained)):
@@ -118,15 +120,8 @@ def _text(label: Any) -> str:
     return f"{value:.9g}" if isinstance(value, (float, np.floating)) else label_text(value)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return np.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 def _is_same(text: str, other: str) -> bool:
-    if _is_number(text) and _is_number(other):
+    if is_number(text) and is_number(other):
         return bool(np.isclose(float(text), float(other), rtol=NEAR, atol=0))
     return text == other
 
