@@ -65,7 +65,7 @@ def _open(net: NetConf, layer: LayerConf, source: Any, roots: Sequence[str]) -> 
     Windows of another Dataset are read in the order of those of training.
     """
     conf = _with_windows(net, layer)
-    if conf is None:
+    if conf is None or conf.windows is None:
         return open_records(source, roots=roots)
     if is_a(source, "xarray", "Dataset") or is_data_array(source):
         return open_windows(layer, conf, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from dsinga.registry import entries
 from dsinga.worker.windows_conf import definition_of, windows_conf
 
 Pair = tuple[Any, Any]  # records and labels
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -54,6 +56,14 @@ class PhaseRecords:
             return self
         others = open_inputs(changed)
         return replace(self, sources=sources, stores=self.stores | others.stores, windows=self.windows | others.windows)
+
+    def check_order(self, trained: Mapping[str, Any]) -> None:
+        """Say in the log where windows of Datasets lie otherwise than those of training, whose settings are given."""
+        if self.in_order_of(trained) is not self:
+            _log.warning(
+                "the windows lie otherwise than those of training (the order of levels or axes, or the direction of "
+                "one), and are predicted as they lie; predict of the Dataset itself puts it in order"
+            )
 
     def bound(self) -> dict[str, Any]:
         """Return the sources that the job does not name."""

@@ -338,6 +338,7 @@ class Trainable(ModelParams):
         else:
             cluster: Any = api.find_cluster(client, waits=True)
             opened = open_inputs(pairs)
+            opened.check_order(self.trained_windows())
             opened.assume_labels()
             job, data = self._test_job(opened, batch_size)
             features = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]

@@ -21,6 +21,7 @@ from dsinga.data.fields.window_settings import (
     names_of,
     pair_of_points,
     points,
+    whole_of,
 )
 from dsinga.errors import UserError
 from dsinga.registry import nearest
@@ -189,7 +190,7 @@ def define_windows(
         weights="" if weights is None else as_text("weights", "a variable, or an expression of coordinates", weights),
         within=by_name("within", within, ENDS, ends_of),
         over_gaps=over_gaps,
-        memory=int(memory) if isinstance(memory, float) and memory.is_integer() else memory,
+        memory=whole_of(memory),
     )
 
 

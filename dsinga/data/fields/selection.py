@@ -60,7 +60,8 @@ def _round_the_circle(dataset: Any, dim: str, first: float, last: float) -> Any:
     labels, places = np.unique(labels, return_index=True)  # a point that is there twice, at 0 and 360, once
     chosen = labels <= first + width + 1e-9
     labels, places = labels[chosen], places[chosen]
-    if not turns[places].any():
+    inside = (values >= first) & (values <= max(last, first + width))
+    if len(np.unique(values[inside] % CIRCLE)) == len(labels):  # as they are
         return dataset.isel({dim: _places(dataset, dim, first, max(last, first + width))})
     steps = np.diff(labels)
     if len(steps) and steps.max() > LONG * np.median(steps):
@@ -86,7 +87,7 @@ def _places(dataset: Any, dim: str, first: Any, last: Any) -> slice:
     for label in labels:
         try:
             index.slice_indexer(label, None)
-        except (TypeError, ValueError, KeyError, OverflowError) as error:
+        except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:  # the last of NaT
             kind = "date" if is_date_index(index) else "coordinate"
             calendar = f" of the calendar {index.calendar}" if hasattr(index, "calendar") else ""
             raise UserError(

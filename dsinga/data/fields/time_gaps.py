@@ -15,7 +15,7 @@ LONG = 1.5  # times the usual step, above which a step is a gap: months, quarter
 
 def date_index(coordinate: Any) -> Any:
     """Return the index of a coordinate; one of datetime.date, or of texts that are all ISO 8601, as one of dates."""
-    import pandas
+    import pandas  # type: ignore[import-untyped]
 
     index = coordinate.to_index()
     if index.inferred_type not in ("string", "date"):

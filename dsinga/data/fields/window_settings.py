@@ -81,6 +81,11 @@ def pair_of_points(what: str, dim: str, value: Any) -> tuple[int, int]:
     return points(what, dim, value[0]), points(what, dim, value[1])
 
 
+def whole_of(value: Any) -> Any:
+    """Return a float that is whole, such as 1e9, as an int; anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def as_text(what: str, wanted: str, value: Any) -> str:
     """Return a text; raise UserError for anything else."""
     if not isinstance(value, str):
