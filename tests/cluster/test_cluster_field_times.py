@@ -86,6 +86,16 @@ def test_windows_over_a_gap_are_left_out_or_asked_for(kind: str) -> None:
         dsinga.windows(dataset(kind, [0, 1, 5]), **SETTINGS)
 
 
+def test_windows_of_all_points_have_no_gaps(kind: str) -> None:
+    data = dataset(kind, GAPPY).rename(time="date")
+    for sizes in ({"lat": 1, "lon": -1}, {"date": -1, "lat": 1, "lon": -1}):
+        assert dsinga.windows(data, input_dims=sizes, channels=["date", "lat"]).shape == (18, 4)
+    unsorted = dsinga.windows(
+        dataset(kind, [2, 0, 5]).rename(time="date"), input_dims={"lat": 1, "lon": -1}, channels=["date"]
+    )
+    assert len(unsorted) == 3
+
+
 def test_splits_and_ends_are_coordinates(kind: str) -> None:
     data = dataset(kind, DAYS)
     windows = dsinga.windows(data, **SETTINGS)

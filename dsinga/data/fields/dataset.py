@@ -92,9 +92,8 @@ def check_dataset(dataset: Any, definition: WindowDefinition) -> None:
                     f"{what} names the dimension {dim!r}, which the variables of the windows do not have{hint}"
                 )
     _check_grids(dataset, definition)
-    for dim in dict.fromkeys([*definition.input_dims, *definition.lead, "time"]):
-        if dim in dims:
-            check_increasing(dataset, dim, is_time(dataset, dim, definition))
+    for dim in dict.fromkeys([*definition.input_dims, *definition.lead]):
+        check_increasing(dataset, dim, is_time(dataset, dim, definition))
 
 
 def _check_grids(dataset: Any, definition: WindowDefinition) -> None:

@@ -219,8 +219,12 @@ def _may_mask(reader: VariableReader) -> bool:
 
 
 def time_gaps(dataset: Any, dim: str, definition: WindowDefinition) -> np.ndarray | None:
-    """Return the points of a dimension of time after which there is a gap; None where windows may reach over gaps."""
-    if definition.over_gaps or dim not in dataset.indexes or dataset.indexes[dim].nlevels > 1:
+    """Return the points of a dimension of time after which there is a gap; None where windows may reach over gaps.
+
+    They may where they have all points.
+    """
+    is_whole = definition.input_dims.get(dim, -1) == -1
+    if is_whole or definition.over_gaps or dim not in dataset.indexes or dataset.indexes[dim].nlevels > 1:
         return None
     return gaps_of(date_index(dataset[dim]), definition.grid.steps.get(dim, "") if definition.grid else "")
 
