@@ -95,9 +95,9 @@ def predict_dataset(
 def _check_tasks(leads: int, blocks: int) -> None:
     """Raise UserError for so many leads that Dask would take minutes for their tasks before the first one runs."""
     if leads * blocks > MOST_TASKS:
+        remedy = ", or predict fewer steps of time: ds.isel(time=slice(-10, None))" if blocks > LEAST_TASKS else ""
         raise UserError(
-            f"{leads} leads are too many: of each there are tasks, and at most {MOST_TASKS // blocks} leads have no "
-            f"more than {MOST_TASKS} together; predict fewer, or fewer steps of time: ds.isel(time=slice(-10, None))"
+            f"{leads} leads are too many for one prediction; give at most {MOST_TASKS // blocks} of these data{remedy}"
         )
 
 
