@@ -297,6 +297,7 @@ class Trainable(ModelParams):
         path of one, the output of a model that was trained from windows is a lazy Dataset of their targets, which Dask
         computes, for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
         """
+        check_whole_numbers(batch_size=batch_size)
         is_dataset = is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike))
         if is_dataset and self.is_of_windows():
             return self._predict_dataset(x, leads)

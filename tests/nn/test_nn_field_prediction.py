@@ -115,15 +115,20 @@ def test_other_data_are_read_in_the_order_of_training(tmp_path: Path, caplog: py
     last = model.predict(dataset.isel(time=[-1]))
     xr.testing.assert_identical(last, expected.isel(time=[-1]))
     assert last.time[0] == dates[-1] + np.timedelta64(6, "h")
-    other = dataset.assign_coords(time=dates[0] + np.arange(8) * np.timedelta64(1, "h"))
+    other = dataset.assign_coords(time=dates[0] + np.arange(8) * np.timedelta64(5, "h"))
     other.z.attrs["units"] = "dam"
     model.predict(other)
-    assert "'time' has the step h, in training it had 6h" in caplog.text
+    assert "'time' has the step 5h, in training it had 6h" in caplog.text
     assert "'z' has the units dam, in training it had m2 s-2" in caplog.text
     caplog.clear()
     other.z.attrs["units"] = "m**2 s**-2"
     model.predict(other)
     assert "units" not in caplog.text
+    for hours in (1, 12):
+        other = dataset.assign_coords(time=dates[0] + np.arange(8) * np.timedelta64(hours, "h"))
+        for data in (other, other.isel(time=slice(2))):
+            with pytest.raises(UserError, match=f"usual step of 'time' is {hours} h, in training it was 6 h .6h., "):
+                model.predict(data)
 
 
 def test_evaluation_reads_other_windows_in_the_order_of_training(

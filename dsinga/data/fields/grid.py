@@ -13,7 +13,7 @@ from dsinga.data.fields.continued import step_text
 from dsinga.data.fields.dataset import check_dataset, is_time, open_dataset, used_variables
 from dsinga.data.fields.definition import Grid, WindowDefinition
 from dsinga.data.fields.layout import Layout, make_layout
-from dsinga.data.fields.time_gaps import is_number
+from dsinga.data.fields.time_gaps import date_index, is_date_index, is_number, other_steps
 from dsinga.errors import UserError
 from dsinga.registry import listed
 
@@ -58,7 +58,7 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, .
     """Return a Dataset as the data of training lay, and the dimensions along which it is read backwards for that.
 
     Points that are channels, such as levels, are chosen by their coordinates. Other steps, and other units, are said in
-    the log. Raises UserError where a coordinate is not there.
+    the log. Raises UserError where a coordinate is not there, or steps of time are much longer or shorter.
     """
     grid = definition.grid
     if grid is None:
@@ -67,6 +67,7 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, .
         dataset = _chosen(dataset, dim, labels)
     flipped = []
     for dim, trained in grid.steps.items():
+        _check_times(dataset, dim, definition, trained)
         step = step_text(dataset[dim], is_time(dataset, dim, definition)) if _has_labels(dataset, dim) else ""
         if not step or step == trained:
             continue
@@ -83,6 +84,21 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, .
                 "%r has the units %s, in training it had %s; see whether to convert it", name, units, trained
             )
     return backwards(dataset, flipped), tuple(flipped)
+
+
+def _check_times(dataset: Any, dim: str, definition: WindowDefinition, trained: str) -> None:
+    """Raise UserError where windows reach over steps of time that are longer or shorter than those of training."""
+    reaches = definition.lead.get(dim) or any(definition.context.get(dim, ())) or definition.input_dims.get(dim, -1) > 1
+    if definition.over_gaps or not reaches or not _has_labels(dataset, dim) or not is_time(dataset, dim, definition):
+        return
+    index = date_index(dataset[dim])
+    if steps := other_steps(index, trained):
+        unit = " h" if is_date_index(index) else ""
+        raise UserError(
+            f"the usual step of {dim!r} is {steps[0]:g}{unit}, in training it was {steps[1]:g}{unit} ({trained}), so "
+            "that inputs and targets would lie at other times than those that the net knows; give data of that step, as by "
+            "ds.resample or ds.isel, or train from windows that count points (over_gaps=True)"
+        )
 
 
 def backwards(dataset: Any, dims: Any) -> Any:

@@ -66,6 +66,16 @@ def gaps_of(index: Any, trained: str = "") -> np.ndarray:
     return gaps
 
 
+def other_steps(index: Any, trained: str) -> tuple[float, float] | None:
+    """Return the usual step of an index and that of training where one is over one and a half times the other."""
+    steps = step_lengths(index)
+    expected = _trained_lengths(index, trained) if trained and len(steps) else None
+    if expected is None:
+        return None
+    usual, before = float(np.sort(steps)[(len(steps) - 1) // 2]), float(np.median(expected))
+    return (usual, before) if usual > LONG * before or before > LONG * usual else None
+
+
 def has_frequency(index: Any) -> bool:
     """Whether the steps of all dates of an index follow a frequency that pandas knows."""
     import xarray
