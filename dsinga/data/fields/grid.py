@@ -96,8 +96,8 @@ def _check_times(dataset: Any, dim: str, definition: WindowDefinition, trained: 
         unit = " h" if is_date_index(index) else ""
         raise UserError(
             f"the usual step of {dim!r} is {steps[0]:g}{unit}, in training it was {steps[1]:g}{unit} ({trained}), so "
-            "that inputs and targets would lie at other times than those that the net knows; give data of that step, as by "
-            "ds.resample or ds.isel, or train from windows that count points (over_gaps=True)"
+            "that inputs and targets would lie at other times than those that the net knows; give data of that step "
+            "(ds.resample or ds.isel), or train from windows that count points (over_gaps=True)"
         )
 
 
