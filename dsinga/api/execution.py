@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource
-from dsinga.api.jobs_with_data import job_with_data, roots, wanted_workers, with_workers
+from dsinga.api.jobs_with_data import job_with_data, roots, say_overlaps, wanted_workers, with_workers
 from dsinga.api.result import Result
 from dsinga.api.workspaces import RemoteWorkspace
 from dsinga.base.errors import Cancelled, RunError, SchedulerLost, UserError
@@ -255,6 +255,8 @@ class Execution:
         if options.epochs is not None:
             job = job.replace(epochs=options.epochs, train_steps=0)
         job = resolve_epochs(job, roots(job, options.data_root))
+        if not self.steps:  # once, though a run that is tried again prepares its job anew
+            say_overlaps(job, Phase.kVal, Phase.kTest)
         named = options.workspace or (job.cluster.workspace if job.cluster else None)
         self.name, self.steps = job.name, job.train_steps
         if named and self.workspace is None:  # once, as the program may change its working directory

@@ -11,7 +11,7 @@ import numpy as np
 from dsinga import cluster
 from dsinga.api.clients import awaitable, open_client
 from dsinga.api.execution import select_workers
-from dsinga.api.jobs_with_data import job_with_data, roots
+from dsinga.api.jobs_with_data import job_with_data, roots, say_overlaps
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
 from dsinga.base.errors import UserError
@@ -50,6 +50,7 @@ def evaluate(
     """
     job_phase = find_phase(phase)
     job = job_with_data(job, data, job_phase, data_root)
+    say_overlaps(job, job_phase)
     with open_client(client) as client:
         folders, selection = roots(job, data_root), select_workers(resources, hosts)
         return cluster.evaluate(job, client, trained_params(job, params, folders), job_phase, folders, selection)

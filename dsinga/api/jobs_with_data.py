@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.reading.bind_records import bind_records
+from dsinga.reading.windows_conf import overlap_sentences
+
+_log = logging.getLogger(__name__)
 
 
 def job_with_data(job: Job | str | os.PathLike[str], data: Any, phase: Phase, data_root: str | None) -> Job:
@@ -18,6 +22,12 @@ def job_with_data(job: Job | str | os.PathLike[str], data: Any, phase: Phase, da
         raise UserError(f"job must be a dsinga.Job or the path of a job file, not a {type(job).__name__}")
     job = job if isinstance(job, Job) else load(job)
     return job if data is None else bind_records(job, data, phase, roots(job, data_root))
+
+
+def say_overlaps(job: Job, *phases: Phase) -> None:
+    """Say in the log where windows of the records of some phases overlap, so that scores weigh points unequally."""
+    for sentence in dict.fromkeys(sentence for phase in phases for sentence in overlap_sentences(job, phase)):
+        _log.warning("%s", sentence)
 
 
 def roots(job: Job, data_root: str | None) -> list[str]:

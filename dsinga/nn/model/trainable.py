@@ -123,6 +123,9 @@ class Trainable(ModelParams):
         phases = {
             phase: open_inputs(self._pairs(*split_pair(source))) for phase, source in data.items() if has_data(source)
         }
+        for phase in phases.keys() & {"val", "test"}:
+            trained = phases["train"].windows if "train" in phases else {}
+            phases[phase] = phases[phase].in_order_of(trained)
         if sample_weight is not None:
             if "train" not in phases:
                 raise UserError("sample_weight needs x, the records that it weighs")
@@ -271,7 +274,7 @@ class Trainable(ModelParams):
                 net, records, labels = self._local(pairs, any(y is not None for _, y in pairs.values()))
                 return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
         cluster: Any = api.find_cluster(client, waits=True)
-        job, data = self._test_job(open_inputs(pairs), batch_size)
+        job, data = self._test_job(open_inputs(pairs).in_order_of(self.trained_windows()), batch_size)
         return api.evaluate(job, self._require_params(), client=cluster, data=data)
 
     def _test_job(self, records: PhaseRecords, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
@@ -294,6 +297,7 @@ class Trainable(ModelParams):
         path of one, the output of a model that was trained from windows is a lazy Dataset of their targets, which Dask
         computes, for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
         """
+        check_whole_numbers(batch_size=batch_size)
         is_dataset = is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike))
         if is_dataset and self.is_of_windows():
             return self._predict_dataset(x, leads)
@@ -303,6 +307,10 @@ class Trainable(ModelParams):
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
         return self.features(x, self.output_layers(), batch_size=batch_size, client=client)
+
+    def trained_windows(self) -> dict[str, Any]:
+        """Return the settings of the windows of a Dataset of training, by input; none for other records."""
+        return self._arguments.phases["train"].windows if self._arguments and "train" in self._arguments.phases else {}
 
     def is_of_windows(self) -> bool:
         """Return whether the records of training were windows of a Dataset."""
@@ -331,6 +339,7 @@ class Trainable(ModelParams):
         else:
             cluster: Any = api.find_cluster(client, waits=True)
             opened = open_inputs(pairs)
+            opened.check_order(self.trained_windows())
             opened.assume_labels()
             job, data = self._test_job(opened, batch_size)
             features = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
