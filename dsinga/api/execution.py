@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
 from dsinga.api.clients import ClusterSource
-from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, wanted_workers, with_workers
+from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, say_overlaps, wanted_workers, with_workers
 from dsinga.api.result import Result
 from dsinga.api.workspaces import RemoteWorkspace
 from dsinga.base.errors import Cancelled, RunError, SchedulerLost, UserError
@@ -263,6 +263,8 @@ class Execution:
             job = job.replace(resume=False)
             self.options = replace(options, resume=options.resume or True)
         job = resolve_epochs(job, roots(job, options.data_root))
+        if not self.steps:  # once, though a run that is tried again prepares its job anew
+            say_overlaps(job, Phase.kVal, Phase.kTest)
         named = options.workspace or (job.cluster.workspace if job.cluster else None)
         self.name, self.steps = job.name, job.train_steps
         if named and self.workspace is None:  # once, as the program may change its working directory

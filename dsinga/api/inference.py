@@ -11,7 +11,7 @@ import numpy as np
 from dsinga import cluster
 from dsinga.api.clients import awaitable, find_cluster, open_client
 from dsinga.api.execution import select_workers
-from dsinga.api.jobs_with_data import job_with_data, roots
+from dsinga.api.jobs_with_data import job_with_data, roots, say_overlaps
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
@@ -54,6 +54,7 @@ def evaluate(
     """
     job_phase = find_phase(phase)
     job = job_with_data(job, data, job_phase, data_root, params)
+    say_overlaps(job, job_phase)
     folders = roots(job, data_root)
     trained = trained_params(job, params, folders)
     if _computes_here(job, client, is_limited=bool(resources or hosts)):

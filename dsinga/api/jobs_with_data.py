@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.reading.bind_records import bind_records
+from dsinga.reading.windows_conf import overlap_sentences
+
+_log = logging.getLogger(__name__)
 
 
 def job_with_data(
@@ -25,6 +29,12 @@ def job_with_data(
     job = job if isinstance(job, Job) else load(job)
     trained = params.job if isinstance(params, Result) else None
     return job if data is None else bind_records(job, data, phase, roots(job, data_root), trained)
+
+
+def say_overlaps(job: Job, *phases: Phase) -> None:
+    """Say in the log where windows of the records of some phases overlap, so that scores weigh points unequally."""
+    for sentence in dict.fromkeys(sentence for phase in phases for sentence in overlap_sentences(job, phase)):
+        _log.warning("%s", sentence)
 
 
 def roots(job: Job, data_root: str | None) -> list[str]:

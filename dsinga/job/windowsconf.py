@@ -56,5 +56,8 @@ class WindowsConf(Settings):
     fill: list[WindowFillConf] = setting([], "the numbers in place of NaN; 0 without it")
     max_nan: Share | None = setting(None, "the largest share of NaN in a window; others are left out")
     weights: str = setting("", "a variable, or a function of a coordinate, that weights points of the targets")
+    over_gaps: bool = setting(
+        False, "whether windows may reach over gaps of time, so that they count points; without it they are left out"
+    )
     memory: Count = setting(256 << 20, "the bytes of decoded fields that a process keeps")
     variable: list[WindowVariableConf] = setting([], "how the variables lay in the data of training")

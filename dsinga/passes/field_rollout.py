@@ -55,7 +55,7 @@ class FieldRollout:
     def points(self, part: ChannelGroup, box: PredictionPart, step: int) -> tuple[np.ndarray, ...]:
         """Return the increasing points of a variable along each of its dimensions that a box of a lead needs."""
         points = list(self.predictor.points(part, box))
-        if self.time in part.reader.dims:
+        if self.time in part.reader.dims and step > 1:  # of lead 1 a range, which may have points of no window
             times = self._times(box, step)[self._observed(part, box, step)]
             points[part.reader.dims.index(self.time)] = np.unique(times)
         return tuple(points)

@@ -29,7 +29,7 @@ from dsinga.net import NeuralNet, input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.reading.augmented_records import augmented_info
 from dsinga.reading.batch_reader import open_windows
-from dsinga.reading.windows_conf import windows_conf
+from dsinga.reading.windows_conf import definition_of, windows_conf
 
 Batch = Any  # an array (B, ...), or several by the names of their input layers
 
@@ -61,7 +61,9 @@ def bind_records(
         names = _names_of_training(net) if trained is None else _names_of_training(trained.neuralnet)
         if each is Phase.kTrain and trained is None:
             names = {}  # these records define the names
-        named = {layer.name: _open(layer, part, names, roots, each) for layer, part in _by_layer(net, source, each)}
+        named = {
+            layer.name: _open(net, layer, part, names, roots, each) for layer, part in _by_layer(net, source, each)
+        }
         layers = [part for layer in net.layer for part in _bind(layer, named.get(layer.name), each)]
         net = net.replace(layer=layers)
     return job.replace(neuralnet=net)
@@ -74,13 +76,32 @@ def _names_of_training(net: NetConf) -> dict[str, RecordNames]:
 
 
 def _open(
-    layer: LayerConf, source: Any, names: Mapping[str, RecordNames], roots: Sequence[str], phase: Phase
+    net: NetConf,
+    layer: LayerConf,
+    source: Any,
+    names: Mapping[str, RecordNames],
+    roots: Sequence[str],
+    phase: Phase,
 ) -> RecordSource:
-    """Return the records of a source; of a Dataset its windows, where the settings of the layer define some."""
-    conf = layer.store_conf
-    if conf is not None and conf.windows is not None and (is_a(source, "xarray", "Dataset") or is_data_array(source)):
+    """Return the records of a source; of a Dataset its windows, where the settings of the layer define some.
+
+    Windows of another Dataset are read in the order of those of training.
+    """
+    conf = _with_windows(net, layer)
+    if conf is not None and (is_a(source, "xarray", "Dataset") or is_data_array(source)):
         return open_windows(layer, conf, source)
-    return open_like(source, names.get(layer.name, RecordNames()), roots, phase.name or "")
+    records = open_like(source, names.get(layer.name, RecordNames()), roots, phase.name or "")
+    if conf is not None and conf.windows is not None and isinstance(records, FieldWindows):
+        return records.in_order_of(definition_of(conf.windows).grid)
+    return records
+
+
+def _with_windows(net: NetConf, layer: LayerConf) -> StoreConf | None:
+    """Return the settings of a layer's records with its windows, or those of training; None for no windows."""
+    trained = [each.store_conf for each in input_layers(net, Phase.kTrain) if each.name == layer.name]
+    stores = [layer.store_conf, *trained]
+    windows = [store.windows for store in stores if store is not None and store.windows is not None]
+    return (layer.store_conf or StoreConf()).replace(windows=windows[0]) if windows else None
 
 
 def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dsinga.data import WindowDefinition, define_windows
 from dsinga.data.fields.definition import Grid
-from dsinga.job import WindowDimConf, WindowFillConf, WindowsConf, WindowVariableConf
+from dsinga.job import Job, Phase, WindowDimConf, WindowFillConf, WindowsConf, WindowVariableConf
+from dsinga.net import input_layers
 
 
 def definition_of(conf: WindowsConf) -> WindowDefinition:
@@ -30,6 +31,7 @@ def definition_of(conf: WindowsConf) -> WindowDefinition:
         fill={fill.variable: fill.value for fill in conf.fill},
         max_nan=conf.max_nan,
         weights=conf.weights,
+        over_gaps=conf.over_gaps,
         memory=conf.memory,
     )
     grid = Grid(
@@ -39,6 +41,21 @@ def definition_of(conf: WindowsConf) -> WindowDefinition:
         units={variable.name: variable.units for variable in conf.variable if variable.units},
     )
     return definition if grid == Grid() else definition.replace(grid=grid)
+
+
+def overlap_sentences(job: Job, phase: Phase) -> list[str]:
+    """Return a sentence for each input layer of a phase whose windows overlap, for whoever reads its scores."""
+    sentences = []
+    for layer in input_layers(job.neuralnet, phase):
+        windows = layer.store_conf.windows if layer.store_conf else None
+        dims = [dim.name for dim in windows.dim if dim.overlap > 0] if windows and windows.targets else []
+        if dims:
+            sentences.append(
+                f"windows of {layer.name!r} overlap along {', '.join(map(repr, dims))}: scores count points "
+                "in several windows more often than those near the ends of the data; for equal weights leave out "
+                "input_overlap, or compare predict(dataset) with the dataset"
+            )
+    return sentences
 
 
 def windows_conf(definition: WindowDefinition) -> WindowsConf:
@@ -76,6 +93,7 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
         fill=[WindowFillConf(variable=name, value=value) for name, value in definition.fill.items()],
         max_nan=definition.max_nan,
         weights=definition.weights,
+        over_gaps=definition.over_gaps,
         memory=definition.memory,
         variable=[
             WindowVariableConf(name=name, dims=list(dims), units=grid.units.get(name, ""))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dsinga
 from dsinga.base.errors import UserError
 from dsinga.cluster.inference.field_prediction import predict_dataset
 from dsinga.data.fields.definition import EDGES, WindowDefinition, define_windows
@@ -185,7 +186,7 @@ def test_windows_whose_targets_have_no_coordinate_are_left_out(caplog: pytest.Lo
     caplog.set_level(logging.WARNING)  # which a LocalCluster of an earlier test may have raised
     dataset, definition = make_dataset(), define()
     gaps = dataset.isel(time=[0, 1, 2, 4, 7, 8])
-    predicted = predict(gaps, definition)
+    predicted = predict(gaps, definition.replace(over_gaps=True))
     np.testing.assert_array_equal(predicted.time, gaps.time[2:])
     assert "1 of 5 windows along 'time' are not predicted: their targets lie beyond the data" in caplog.text
     months = dataset.assign_coords(time=np.arange("2019-03", "2020-03", dtype="datetime64[M]").astype("datetime64[ns]"))
@@ -221,3 +222,36 @@ def test_volumes_of_three_axes_of_space(small_tiles: None) -> None:
     predicted = predict_dataset(job, params, "end", volumes.chunk(latitude=7), definition=definition)
     assert [len(sizes) for sizes in predicted.z.chunks] == [1, 1, 3, 1]
     np.testing.assert_array_equal(predicted.z, whole_fields(job, params, definition, volumes)[:, 0])
+
+
+@pytest.mark.parametrize(("leads", "decoded"), [(None, True), (2, "all")])
+def test_grid_mappings_and_bounds_are_copied(tmp_path: Path, leads: int | None, decoded: Any) -> None:
+    """They have the points of their coordinates; those of time go on beyond the data, as the next month does."""
+    ends = np.arange("2019-03", "2020-06", dtype="datetime64[M]").astype("datetime64[ns]")
+    dataset = make_dataset(latitude=8, longitude=10).drop_vars("area")
+    latitudes = dataset.latitude.values
+    bounds = {"time": np.stack([ends[:12], ends[1:13]], 1), "latitude": np.stack([latitudes - 0.5, latitudes + 0.5], 1)}
+    dataset = dataset.assign_coords(time=ends[:12] + (ends[1:13] - ends[:12]) / 2)
+    dataset = dataset.assign({f"{dim}_bnds": ((dim, "bnds"), values) for dim, values in bounds.items()}).assign(crs=7)
+    for dim in bounds:
+        dataset[dim].attrs["bounds"] = f"{dim}_bnds"
+    dataset.t.attrs["grid_mapping"] = "crs"
+    dataset.time.encoding["units"] = dataset.time_bnds.encoding["units"] = "hours since 2000-01-01"
+    dataset.to_netcdf(tmp_path / "data.nc")
+    dataset = xr.open_dataset(tmp_path / "data.nc", decode_coords=decoded)
+    definition = define(inputs=["t"], static=[], input_dims={"time": 1, "latitude": 8, "longitude": 10})
+    job = make_job(convolutions())
+    params = make_params(job, definition, dataset)
+    for data in (dataset, dataset.sortby("latitude")):
+        data.attrs = {}
+        predicted = predict_dataset(job, params, "end", data, definition=definition, leads=leads)
+        predicted.to_netcdf(tmp_path / f"{data.latitude.values[0]}.nc")
+        with xr.open_dataset(tmp_path / f"{data.latitude.values[0]}.nc", decode_coords="all") as read:
+            assert {"crs", "time_bnds", "latitude_bnds"} <= set(read.coords)
+            np.testing.assert_array_equal(read.latitude_bnds, data.latitude_bnds)
+            first = 1 if leads else 2  # the time of the last input, or of the target
+            np.testing.assert_array_equal(read.time_bnds, np.stack([ends, np.roll(ends, -1)], 1)[first : first + 11])
+            assert read.crs == 7
+    default = [part.name for part in dsinga.windows(dataset, input_dims={"time": 1}).layout.inputs]
+    assert default == ["t", "z", "h"]
+    dataset.close()

@@ -115,15 +115,55 @@ def test_other_data_are_read_in_the_order_of_training(tmp_path: Path, caplog: py
     last = model.predict(dataset.isel(time=[-1]))
     xr.testing.assert_identical(last, expected.isel(time=[-1]))
     assert last.time[0] == dates[-1] + np.timedelta64(6, "h")
-    other = dataset.assign_coords(time=dates[0] + np.arange(8) * np.timedelta64(1, "h"))
+    other = dataset.assign_coords(time=dates[0] + np.arange(8) * np.timedelta64(5, "h"))
     other.z.attrs["units"] = "dam"
     model.predict(other)
-    assert "'time' has the step h, in training it had 6h" in caplog.text
+    assert "'time' has the step 5h, in training it had 6h" in caplog.text
     assert "'z' has the units dam, in training it had m2 s-2" in caplog.text
     caplog.clear()
     other.z.attrs["units"] = "m**2 s**-2"
     model.predict(other)
     assert "units" not in caplog.text
+    for hours in (1, 12):
+        other = dataset.assign_coords(time=dates[0] + np.arange(8) * np.timedelta64(hours, "h"))
+        for data in (other, other.isel(time=slice(2))):
+            with pytest.raises(UserError, match=f"usual step of 'time' is {hours} h, in training it was 6 h .6h., "):
+                model.predict(data)
+
+
+def test_evaluation_reads_other_windows_in_the_order_of_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In fit, by a model, a loaded one, and a job; of a Dataset, of one at a path, and of a part of one."""
+    caplog.set_level(logging.WARNING, "dsinga")
+    dataset = xr.Dataset(
+        {"z": (("time", "level", "lat", "lon"), np.random.default_rng(1).normal(size=(8, 3, 6, 8)))},
+        {"time": np.arange(8), "level": [1000.0, 850.0, 500.0], "lat": np.linspace(75, -75, 6), "lon": np.arange(8.0)},
+    )
+    settings: Any = {"targets": "z", "input_dims": {"time": 1, "lat": 4, "lon": -1}, "input_overlap": {"lat": 2}}
+    windows = dsinga.windows(dataset, **settings)
+    turned = dataset.sel(level=[500.0, 1000.0, 850.0]).sortby("lat").transpose("lon", "level", "time", "lat")
+    turned.to_zarr(tmp_path / "turned.zarr", zarr_format=2)
+    others = [dsinga.windows(source, **settings) for source in (turned, tmp_path / "turned.zarr")]
+    model = nn.Sequential([nn.Input(windows.shape), nn.Conv2D(3, 3, padding="same")])
+    model.compile(nn.Adam(0.01), "mse")
+    history = model.fit(windows, validation_data=others[0], epochs=1, batch_size=4, progress=False)
+    expected = pytest.approx(model.evaluate(windows)["loss"], rel=1e-6)
+    assert history[-1]["loss"] == expected
+    assert all(model.evaluate(other)["loss"] == expected for other in others)
+    model.save(tmp_path / "model")
+    assert nn.load_model(tmp_path / "model").evaluate(others[1])["loss"] == expected
+    job = model.result.job
+    for data in (turned, others[0], others[1]):
+        assert dsinga.evaluate(job, model.params, data=data)["loss"] == expected
+    parts = [each.split(time=4)[0] for each in (windows, others[0])]
+    assert model.evaluate(parts[1])["loss"] == pytest.approx(model.evaluate(parts[0])["loss"], rel=1e-6)
+    assert "windows of 'data' overlap along 'lat': scores count points in several windows more often" in caplog.text
+    assert "the windows lie otherwise" not in caplog.text
+    model.predict(others[0])
+    assert "the windows lie otherwise than those of training" in caplog.text
+    with pytest.raises(UserError, match="trained on 1000, 850, 500 of 'level', but the data have no 500"):
+        model.evaluate(dsinga.windows(dataset.isel(level=slice(2)), **settings))
 
 
 @pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", "dice"])

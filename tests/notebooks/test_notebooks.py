@@ -1,4 +1,4 @@
-"""Every notebook in the repository has no outputs and no broken links."""
+"""Notebooks in the repository have no broken links, and no outputs, but for those that are read without being run."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,14 @@ def cells(path):
     return nbformat.read(path, as_version=4).cells
 
 
-def test_the_repository_holds_no_outputs(cells):
+SAVED = {"fields"}  # with outputs, whose nets take minutes
+
+
+def test_the_repository_holds_no_outputs_but_those_of_long_runs(path, cells):
+    if path.stem in SAVED:
+        counts = [cell.execution_count for cell in cells if cell.cell_type == "code"]
+        assert counts == list(range(1, len(counts) + 1)), "run in order, in a new kernel"
+        return
     for cell in cells:
         assert not cell.get("outputs"), cell.id
         assert cell.get("execution_count") is None, cell.id

@@ -11,6 +11,7 @@ import dask
 import dask.array as da
 import numpy as np
 
+from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
@@ -38,6 +39,8 @@ from dsinga.reading.windows_conf import definition_of
 
 BATCH_BYTES = 1 << 25  # of the features of all layers for a call, where a row takes less
 MOST_ROWS = 64  # of a call
+MOST_TASKS = 1 << 20  # of a prediction of several leads: a task takes about a millisecond before the first one runs
+LEAST_TASKS = 16  # for which each lead counts
 
 
 def predict_dataset(
@@ -62,6 +65,9 @@ def predict_dataset(
 
     Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
     """
+    if leads is not None:
+        check_whole("leads", leads, 1)
+        _check_tasks(leads, LEAST_TASKS)
     windows = apply_windows(dataset, definition or windows_of(job, phase, roots))
     windows = with_known_times(windows, leads or 1)
     if leads is not None:
@@ -75,6 +81,7 @@ def predict_dataset(
     blocks = PredictionParts(predictor, arrays, windows.times)
     if leads is None:
         return predicted_dataset(windows, _map(_predict_box, _shared(predictor), arrays, blocks, blocks.plans()))
+    _check_tasks(leads, len(blocks))
     rollout = FieldRollout(predictor, lead_axis(windows).name, _fed_back(windows))
     shared = _shared(rollout)
     predictions: list[da.Array] = []
@@ -83,6 +90,15 @@ def predict_dataset(
         plans = blocks.plans_of_lead(rollout, lead)
         predictions.append(_map(_predict_lead, shared, arrays, blocks, plans, earlier))
     return dataset_of_leads(windows, predictions)
+
+
+def _check_tasks(leads: int, blocks: int) -> None:
+    """Raise UserError for so many leads that Dask would take minutes for their tasks before the first one runs."""
+    if leads * blocks > MOST_TASKS:
+        remedy = ", or predict fewer steps of time: ds.isel(time=slice(-10, None))" if blocks > LEAST_TASKS else ""
+        raise UserError(
+            f"{leads} leads are too many for one prediction; give at most {MOST_TASKS // blocks} of these data{remedy}"
+        )
 
 
 def _map(

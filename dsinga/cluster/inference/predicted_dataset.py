@@ -9,7 +9,7 @@ import dask.array as da
 import numpy as np
 
 from dsinga.data.fields.axis import Axis
-from dsinga.data.fields.continued import continued
+from dsinga.data.fields.cf_variables import BOUNDS, MAPPING, copied
 from dsinga.data.fields.leads import LEAD, lead_axis
 from dsinga.data.fields.prediction_windows import PredictionWindows, Target
 from dsinga.data.fields.trained_layout import backwards
@@ -23,7 +23,7 @@ def predicted_dataset(windows: PredictionWindows, prediction: da.Array) -> Any:
     }
     dims = dict.fromkeys(dim for target in windows.targets for dim in target.dims)
     points = {dim: target_points(windows, windows.axis(dim)) for dim in dims}
-    return _lazy(windows, variables, predicted_coordinates(windows, points))
+    return _lazy(windows, variables, predicted_coordinates(windows, points), points)
 
 
 def dataset_of_leads(windows: PredictionWindows, predictions: Sequence[da.Array]) -> Any:
@@ -47,15 +47,39 @@ def dataset_of_leads(windows: PredictionWindows, predictions: Sequence[da.Array]
     coordinates = predicted_coordinates(windows, points)
     ahead = (np.arange(1, len(predictions) + 1)[:, None] * axis.lead + np.arange(1 - steps, 1)).reshape(-1)
     coordinates |= lead_coordinates(windows, axis, points[axis.name], ahead)
-    return _lazy(windows, variables, coordinates)
+    return _lazy(windows, variables, coordinates, points)
 
 
-def _lazy(windows: PredictionWindows, variables: Mapping[str, Any], coordinates: Mapping[str, Any]) -> Any:
+def _lazy(
+    windows: PredictionWindows,
+    variables: Mapping[str, Any],
+    coordinates: Mapping[str, Any],
+    points: Mapping[str, np.ndarray],
+) -> Any:
     from dsinga.cluster.inference.lazy_dataset import SOURCE, LazyDataset
 
-    dataset = backwards(LazyDataset(variables, coordinates, windows.dataset.attrs), windows.flipped)
+    dataset = with_related(LazyDataset(variables, coordinates, windows.dataset.attrs), windows, points)
+    dataset = backwards(dataset, windows.flipped)
     if (source := windows.dataset.encoding.get(SOURCE)) is not None:
         dataset.encoding[SOURCE] = source
+    return dataset
+
+
+def with_related(dataset: Any, windows: PredictionWindows, points: Mapping[str, np.ndarray]) -> Any:
+    """Return a prediction with the grid mappings and bounds of CF that its variables and coordinates name.
+
+    Where bounds beyond the data are not known, the coordinate no longer names them.
+    """
+    gaps = {dim: windows.axis(dim).gaps for dim in points}
+    related = copied(windows.related, windows.dataset, points, gaps)
+    dataset = dataset.assign(related)
+    for name, variable in dataset.variables.items():
+        known = windows.dataset.variables.get(name)
+        for key in (MAPPING, *BOUNDS, "units", "calendar"):
+            if known is not None and key in known.encoding:  # where xarray has decoded it
+                variable.encoding[key] = known.encoding[key]
+            if key in BOUNDS and variable.attrs.get(key) in set(windows.related) - set(related):
+                del variable.attrs[key]
     return dataset
 
 
@@ -68,14 +92,14 @@ def lead_coordinates(windows: PredictionWindows, axis: Axis, points: np.ndarray,
 
     if axis.name not in windows.dataset.coords:
         return {LEAD: (LEAD, ahead)}
-    coordinate = windows.dataset[axis.name]
-    step = windows.step(axis.name)
-    later = continued(coordinate, (points[:, None] + ahead).reshape(-1), step)
-    valid = later.values.reshape(len(points), len(ahead))
-    differences = valid - continued(coordinate, points, step).values[:, None]
-    leads = differences[0] if (differences == differences[0]).all() else ahead
+    valid = windows.continued(axis.name, (points[:, None] + ahead).reshape(-1)).values.reshape(len(points), len(ahead))
+    coordinate, leads = windows.dataset[axis.name], ahead
+    if coordinate.dtype.kind in "iufMO" and not isinstance(valid[0, 0], str):
+        differences = valid - windows.continued(axis.name, points).values[:, None]
+        leads = differences[0] if (differences == differences[0]).all() else ahead
     leads = leads.astype("timedelta64[us]").astype("timedelta64[ns]") if leads.dtype.kind == "O" else leads  # of cftime
-    return {LEAD: (LEAD, leads), "valid_time": xarray.Variable((axis.name, LEAD), valid, coordinate.attrs)}
+    known = {key: value for key, value in coordinate.attrs.items() if key not in BOUNDS}
+    return {LEAD: (LEAD, leads), "valid_time": xarray.Variable((axis.name, LEAD), valid, known)}
 
 
 def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:
@@ -129,7 +153,7 @@ def predicted_coordinates(windows: PredictionWindows, points: Mapping[str, np.nd
         if any(dim not in points for dim in dims):
             continue
         if dims == [str(name)]:
-            coordinates[str(name)] = continued(coordinate, points[dims[0]], windows.step(dims[0]))
+            coordinates[str(name)] = windows.continued(dims[0], points[dims[0]])
         elif all(0 <= points[dim].min() and points[dim].max() < coordinate.sizes[dim] for dim in dims):
             coordinates[str(name)] = coordinate.variable.isel({dim: points[dim] for dim in dims})
     return coordinates

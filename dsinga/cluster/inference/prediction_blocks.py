@@ -30,6 +30,10 @@ class PredictionParts:
     arrays: Mapping[str, da.Array]
     times: tuple[str, ...]
 
+    def __len__(self) -> int:
+        """Return the number of blocks."""
+        return math.prod(map(len, self._ranges()))
+
     def _chunk(self, dim: str) -> int:
         """Return the points of the largest chunk of a variable along a dimension, 1 for none."""
         sizes = [1]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.data.fields.definition import WindowDefinition
+from dsinga.data.fields.time_gaps import crossing, date_index, has_frequency, is_date_index, step_lengths
 
 LONGITUDES = ("lon", "longitude")
+GAP_REMEDY = "; fill the gaps (ds.resample or ds.reindex), or cut windows that count points (over_gaps=True)"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Axis:
         edge: what lies beyond the data, one of ``EDGES``.
         has_targets: whether targets are read.
         starts: the first point of each window, without its context, increasing.
+        gaps: the points after which there is a gap of time, over which no window reaches, increasing.
+        all_starts: the first points of all windows, those that reach over a gap among them; None where none does.
         input_part: the points [start, stop) of a window and its context that are read; None for all.
         target_part: those of a target.
     """
@@ -45,6 +49,8 @@ class Axis:
     starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     input_part: tuple[int, int] | None = None
     target_part: tuple[int, int] | None = None
+    gaps: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    all_starts: np.ndarray | None = None
 
     @property
     def input_size(self) -> int:
@@ -92,17 +98,55 @@ class Axis:
         """Return the points at the begin and at the end of the data that fill no window."""
         if self.edge == "periodic":
             return 0, 0
+        starts = self.starts if self.all_starts is None else self.all_starts
         before, after = (self.before, self.after) if self.edge == "inside" else (0, 0)
-        low, high = int(self.starts[0]) - before, int(self.starts[-1]) + self.size + after
+        low, high = int(starts[0]) - before, int(starts[-1]) + self.size + after
         if self.has_targets:
-            low, high = min(low, self.target_range(0, 0)[0]), max(high, self.target_range(-1, -1)[1])
+            ahead = self.offset(is_target=True)
+            low, high = min(low, int(starts[0]) + ahead), max(high, int(starts[-1]) + ahead + self.target_size)
         return max(low, 0), max(self.length - high, 0)
 
+    def over_gaps(self, ahead: int | None = None) -> np.ndarray:
+        """Return which of the windows reach over a gap from the begin of their context to the end of their targets.
 
-def make_axis(name: str, length: int, definition: WindowDefinition, has_targets: bool, starts: Any = None) -> Axis:
-    """Return the windows along a dimension of the data; ``starts`` takes the place of those at the stride.
+        ``ahead`` takes the place of the offset of targets; without targets, and without it, inputs count alone.
+        """
+        low, high = self.starts - self.before, self.starts + self.size + self.after
+        if ahead is None and self.has_targets:
+            ahead = self.lead
+        if ahead is not None:
+            low, high = np.minimum(low, self.starts + ahead), np.maximum(high, self.starts + ahead + self.size)
+        return crossing(self.gaps, np.maximum(low, 0), np.minimum(high, self.length))
 
-    Raises UserError where not even one window fits.
+    def widest(self, count: int) -> tuple[int, int]:
+        """Return the first and last of ``count`` windows that lie furthest apart, where each count-th begins some."""
+        if self.all_starts is None:
+            return 0, count - 1
+        firsts = np.arange(0, len(self.starts) - count + 1, count)
+        first = int(firsts[np.argmax(self.starts[firsts + count - 1] - self.starts[firsts])])
+        return first, first + count - 1
+
+    def without_gaps(self, ahead: int | None = None) -> Axis:
+        """Return the axis without the windows of :meth:`over_gaps`; it may have none."""
+        is_left_out = self.over_gaps(ahead)
+        if not is_left_out.any():
+            return self
+        starts = self.starts if self.all_starts is None else self.all_starts
+        return replace(self, starts=self.starts[~is_left_out], all_starts=starts)
+
+
+def make_axis(
+    name: str,
+    length: int,
+    definition: WindowDefinition,
+    has_targets: bool,
+    starts: Any = None,
+    gaps: np.ndarray | None = None,
+) -> Axis:
+    """Return the windows along a dimension of the data, without those that reach over one of the ``gaps``.
+
+    ``starts`` takes the place of the first points of windows at the stride, all of which remain. Raises UserError where
+    not even one window fits.
     """
     size = definition.input_dims.get(name, -1)
     size = length if size == -1 else size
@@ -128,9 +172,8 @@ def make_axis(name: str, length: int, definition: WindowDefinition, has_targets:
         inside_before, inside_after = (before, after) if edge == "inside" else (0, 0)
         first = max(inside_before, -lead if has_targets else 0)
         stop = length - size - max(inside_after, lead if has_targets else 0) + 1
-    if starts is None:
-        starts = np.arange(first, stop, stride)
-    starts = np.asarray(starts, np.int64)
+    is_given = starts is not None
+    starts = np.asarray(starts if is_given else np.arange(first, stop, stride), np.int64)
     if not len(starts) or starts[0] < first or starts[-1] >= stop:
         parts = {"of its own": size, "of context": before + after if edge == "inside" else 0, "of lead": abs(lead)}
         points = " + ".join(f"{number} {what}" for what, number in parts.items() if number)
@@ -139,7 +182,14 @@ def make_axis(name: str, length: int, definition: WindowDefinition, has_targets:
             f"no window fits along {name!r}: it takes {sum(parts.values())} points ({points}), and the data have "
             f"{length}; {remedy}"
         )
-    return Axis(name, length, size, stride, before, after, lead, edge, has_targets, starts)
+    axis = Axis(name, length, size, stride, before, after, lead, edge, has_targets, starts)
+    if gaps is None or not len(gaps):
+        return axis
+    axis = replace(axis, gaps=gaps)
+    axis = axis if is_given else axis.without_gaps()
+    if not len(axis.starts):
+        raise UserError(f"all windows along {name!r} ({len(starts)}) reach over a gap of time{GAP_REMEDY}")
+    return axis
 
 
 def left_out_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
@@ -160,23 +210,42 @@ def left_out_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> l
     return sentences
 
 
-def uneven_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each dimension of dates with gaps over which windows reach.
+def gap_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each dimension of time along which windows are left out that reach over a gap."""
+    sentences = []
+    for name, axis in axes.items():
+        if axis.all_starts is not None:
+            count = len(axis.all_starts) - len(axis.starts)
+            index = date_index(labels[name])
+            steps, unit = step_lengths(index), " h" if is_date_index(index) else ""
+            place = int(axis.gaps[np.argmax(steps[axis.gaps])])
+            sentences.append(
+                f"{count} of {len(axis.all_starts)} windows along {name!r} reach over a gap of time and are left out "
+                f"(the longest, {steps[place]:g}{unit}, follows {label_text(labels[name].values[place])}){GAP_REMEDY}"
+            )
+    return sentences
 
-    Months are no gaps: the longest step must be one and a half times the shortest.
+
+def uneven_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each dimension of dates whose steps differ within windows.
+
+    Months are equal steps: the longest must be one and a half times the shortest.
     """
     sentences = []
     for name, axis in axes.items():
-        dates = labels[name].values if name in labels else np.empty(0)
-        if dates.dtype.kind != "M" or axis.input_size == 1 and not axis.lead or len(dates) < 3:
+        if name not in labels or (axis.input_size == 1 and not axis.lead):
             continue
-        hours = np.diff(dates).astype("timedelta64[s]").astype(np.float64) / 3600
-        if hours.max() > 1.5 * hours.min():
-            place = int(np.argmax(hours))
+        index = date_index(labels[name])
+        if not is_date_index(index):
+            continue
+        hours = step_lengths(index)
+        hours[axis.gaps] = np.nan
+        if np.isfinite(hours).sum() > 1 and np.nanmax(hours) > 1.5 * np.nanmin(hours) and not has_frequency(index):
+            place = int(np.nanargmax(hours))
             sentences.append(
-                f"points of {name!r} lie {hours.min():g} to {hours.max():g} h apart (the longest after "
-                f"{label_text(dates[place])}), and windows count points; where that matters, fill the gaps: "
-                f"ds.resample or ds.reindex"
+                f"points of {name!r} lie {np.nanmin(hours):g} to {np.nanmax(hours):g} h apart (the longest after "
+                f"{label_text(labels[name].values[place])}), and windows count points; where that matters, fill the "
+                "gaps: ds.resample or ds.reindex"
             )
     return sentences
 

@@ -70,7 +70,7 @@ class WindowBlocks:
 
     def bytes_of(self, counts: Any) -> int:
         """Return the bytes of the decoded fields that a box of so many windows along each dimension reads."""
-        ends = {axis.name: (axis, 0, count - 1) for axis, count in zip(self.axes, counts, strict=True)}
+        ends = {axis.name: (axis, *axis.widest(count)) for axis, count in zip(self.axes, counts, strict=True)}
         layout = self.layout
         inputs = {part.name: part for part in layout.inputs}
         targets = {part.name: part for part in layout.targets}

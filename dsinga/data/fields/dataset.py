@@ -6,7 +6,7 @@ xarray is imported only to open a path: whoever has a Dataset has imported it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.opening import OPEN_SEVERAL, open_path
 from dsinga.data.fields.readers import is_date
+from dsinga.data.fields.time_gaps import date_index, is_date_index
 from dsinga.data.filesystem import is_url
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.xarray_objects import missing_name
@@ -82,8 +83,8 @@ def check_dataset(dataset: Any, definition: WindowDefinition) -> None:
                     f"{what} names the dimension {dim!r}, which the variables of the windows do not have{hint}"
                 )
     _check_grids(dataset, definition)
-    for dim in definition.input_dims:
-        check_increasing(dataset, dim)
+    for dim in dict.fromkeys([*definition.input_dims, *definition.lead]):
+        check_increasing(dataset, dim, is_time(dataset, dim, definition))
 
 
 def _check_grids(dataset: Any, definition: WindowDefinition) -> None:
@@ -112,21 +113,29 @@ def _listed(dims: Iterable[Any]) -> str:
     return f"({', '.join(map(str, dims))})"
 
 
-def check_increasing(dataset: Any, dim: str) -> None:
-    """Raise UserError unless the coordinates of a dimension increase; numbers may as well decrease, as latitudes do."""
-    if dim not in dataset.coords or dataset.sizes[dim] < 2:
+def check_increasing(dataset: Any, dim: str, is_time: bool) -> None:
+    """Raise UserError unless the coordinates of a dimension increase; numbers may as well decrease, as latitudes do.
+
+    Texts along time that are no dates have no order, but none is there twice.
+    """
+    if dim not in dataset.indexes or dataset.sizes[dim] < 2:
         return
-    index = dataset.indexes[dim] if dim in dataset.indexes else None
-    dates = is_date(dataset[dim])
-    if index is None or not (dates or dataset[dim].dtype.kind in "iuf"):
+    index = date_index(dataset[dim]) if is_time else dataset.indexes[dim]
+    is_date, values = is_date_index(index), dataset[dim].values
+    if not is_date and index.dtype.kind not in "iuf":
+        if is_time and not index.is_unique:
+            place = int(np.argmax(index.duplicated()))
+            raise UserError(
+                f"the coordinates of {dim!r} have {label_text(values[place])} twice, again at index {place}; leave out "
+                f"what is there twice, ds.drop_duplicates({dim!r})"
+            )
         return
     if index.is_monotonic_increasing and index.is_unique:
         return
-    if not dates and index.is_monotonic_decreasing and index.is_unique:
+    if not is_date and index.is_monotonic_decreasing and index.is_unique:
         return
-    values = dataset[dim].values
-    steps = values[1:] > values[:-1]
-    place = int(np.argmin(steps)) if dates or steps.mean() >= 0.5 else int(np.argmax(steps))
+    steps = index.values[1:] > index.values[:-1]
+    place = int(np.argmin(steps)) if is_date or steps.mean() >= 0.5 else int(np.argmax(steps))
     raise UserError(
         f"the coordinates of {dim!r} do not increase: {label_text(values[place + 1])} (index {place + 1}) follows "
         f"{label_text(values[place])}; sort them, ds.sortby({dim!r}), and leave out what is there twice, "
@@ -134,84 +143,14 @@ def check_increasing(dataset: Any, dim: str) -> None:
     )
 
 
+def is_time(dataset: Any, dim: str, definition: WindowDefinition) -> bool:
+    """Whether a dimension is one of time: its coordinate is dates, a target lies ahead along it, or it is so called."""
+    if dim in definition.lead or dim == "time":
+        return True
+    return dim in dataset.coords and is_date(dataset[dim])
+
+
 def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
     """Return a Dataset with the variables that windows read alone, so that others are not sent to workers."""
     names = [*definition.inputs, *definition.targets, *definition.static, definition.weights]
     return dataset[[name for name in dict.fromkeys(names) if name in dataset.data_vars]]
-
-
-def select(dataset: Any, within: Mapping[str, tuple[Any, Any]]) -> Any:
-    """Return the part of a Dataset between the first and last coordinates of ``within``, as ``ds.sel`` has it."""
-    for dim, ends in within.items():
-        first, last = (_as_label(dataset, dim, end) for end in ends)
-        if dim not in dataset.indexes:
-            part = dataset.isel({dim: slice(first, None if last is None else last + 1)})
-        else:
-            part = dataset.sel({dim: slice(first, last)})
-        if not part.sizes[dim]:
-            raise UserError(f"no point of {dim!r} lies within {first} to {last}; it has {_span(dataset, dim)}")
-        dataset = part
-    return dataset
-
-
-def _as_label(dataset: Any, dim: str, end: Any) -> Any:
-    """Return an end as the coordinates of a dimension have it: job files have text where coordinates are numbers."""
-    if end is None:
-        return None
-    if dim not in dataset.indexes:
-        return int(end)
-    is_number = dataset[dim].dtype.kind in "iuf"
-    return float(end) if is_number else str(end)
-
-
-def split_ends(
-    dataset: Any, definition: WindowDefinition, cuts: Mapping[str, Any], gap: int
-) -> list[dict[str, tuple[Any, Any]]]:
-    """Return what is ``within`` each part of a Dataset that is cut at coordinates of one dimension."""
-    if len(cuts) != 1:
-        raise UserError("split takes one dimension and its coordinates, such as split(time='2018-01-01')")
-    ((dim, labels),) = cuts.items()
-    if dim not in dataset.dims:
-        raise missing_name("dimension", dim, [str(name) for name in dataset.dims], "Dataset")
-    if definition.edge(dim) == "periodic":
-        raise UserError(f"{dim!r} is periodic, so that every cut has two sides; split along another dimension")
-    if gap < 0:
-        raise UserError(f"gap is a number of points from 0, not {gap}")
-    labels = [labels] if isinstance(labels, str) or not isinstance(labels, Sequence) else list(labels)
-    length = dataset.sizes[dim]
-    values = dataset[dim].values if dim in dataset.coords else np.arange(length)
-    begins = [_first_from(dataset, dim, label) for label in labels]
-    if begins != sorted(set(begins)) or begins[0] < 1 or begins[-1] >= length:
-        raise UserError(
-            f"split along {dim!r} at {', '.join(map(str, labels))} leaves a part without a point; the data have "
-            f"{_span(dataset, dim)}; give increasing coordinates between these"
-        )
-    ends = []
-    for begin, stop in zip([0, *begins], [*begins, length + gap], strict=True):
-        if stop - gap <= begin:
-            raise UserError(f"gap={gap} leaves no point of {dim!r} before the cut at {label_text(values[stop])}")
-        ends.append({dim: (_plain(values[begin]), _plain(values[stop - gap - 1]))})
-    return ends
-
-
-def _first_from(dataset: Any, dim: str, label: Any) -> int:
-    """Return the index of the first point whose coordinate is ``label`` or beyond it."""
-    if dim not in dataset.indexes:
-        return int(label)
-    chosen = dataset[dim].sel({dim: slice(label if not hasattr(label, "isoformat") else str(label), None)})
-    return dataset.sizes[dim] - chosen.sizes[dim]
-
-
-def _plain(value: Any) -> Any:
-    """Return a coordinate as a number or, of a date, as text."""
-    value = np.asarray(value)[()]
-    if isinstance(value, (np.integer, np.floating)):
-        return value.item()
-    return str(value.isoformat() if hasattr(value, "isoformat") else value)
-
-
-def _span(dataset: Any, dim: str) -> str:
-    if dim not in dataset.coords:
-        return f"0 to {dataset.sizes[dim] - 1}"
-    values = dataset[dim].values
-    return f"{label_text(values[0])} to {label_text(values[-1])}"

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-
+from dsinga.base.arguments import check_bool, is_whole
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
+from dsinga.data.fields.window_settings import (
+    EDGE,
+    ENDS,
+    NUMBER,
+    Label,
+    as_number,
+    as_text,
+    by_dim,
+    by_name,
+    ends_of,
+    names_of,
+    pair_of_points,
+    points,
+    whole_of,
+)
 
 EDGES = ("inside", "zero", "edge", "reflect", "periodic")
 DEFAULT_MEMORY = 256 << 20  # bytes of decoded fields that a process keeps
 SAMPLER_SHARE = 12  # of the memory that a block may have: the sampler mixes 8, and reads the next
-
-T = TypeVar("T")
-Label = str | float  # of a coordinate: a number, or a date as text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +72,7 @@ class WindowDefinition:
         max_nan: the largest share of NaN in the inputs, or the targets, of a window; None to refuse NaN.
         weights: a variable or an expression of a coordinate that weights points of the targets; "" for none.
         within: the first and last coordinate of the data that are read, by dimension; None for an open end.
+        over_gaps: whether windows may reach over gaps of time; without it they are left out.
         memory: bytes of decoded fields that a process keeps; a block of windows has a twelfth.
         grid: how the data lay from which a net was trained; None for a definition that is apart from any data.
     """
@@ -81,21 +92,23 @@ class WindowDefinition:
     max_nan: float | None = None
     weights: str = ""
     within: Mapping[str, tuple[Label | None, Label | None]] = field(default_factory=dict)
+    over_gaps: bool = False
     memory: int = DEFAULT_MEMORY
     grid: Grid | None = None
 
     def __post_init__(self) -> None:
         _check_sizes(self)
         _check_edges(self)
-        if self.max_nan is not None and not 0 <= self.max_nan < 1:
+        if self.max_nan is not None and not 0 <= as_number("max_nan", "a share of NaN", self.max_nan) < 1:
             raise UserError(f"max_nan is a share of NaN from 0 to less than 1, not {self.max_nan}")
         if self.max_nan and not self.mask:
             raise UserError(
                 f"max_nan={self.max_nan} keeps windows that have NaN; ask for a mask, too (mask=True), or give "
                 "max_nan=0"
             )
-        if self.memory < 1 << 20:
-            raise UserError(f"memory is in bytes, at least 1 MiB (1 << 20), not {self.memory}")
+
+        if not is_whole(self.memory, 1 << 20):
+            raise UserError(f"memory is in bytes, at least 1 MiB (1 << 20), not {self.memory!r}")
 
     def replace(self, **changes: Any) -> WindowDefinition:
         """Return a definition with other settings."""
@@ -154,67 +167,31 @@ def define_windows(
     max_nan: float | None = None,
     weights: str | None = None,
     within: Mapping[str, Sequence[Any]] | None = None,
+    over_gaps: bool = False,
     memory: int = DEFAULT_MEMORY,
 ) -> WindowDefinition:
     """Return a definition of windows from settings as :func:`dsinga.windows` takes them. Raises UserError."""
-    dims = _by_dim("input_dims", input_dims, _points)
-    if isinstance(edges, str):
-        edges = dict.fromkeys(dims, edges)
-    if fill is not None and not isinstance(fill, Mapping):
-        fill = {"*": fill}
+    dims = by_dim("input_dims", input_dims, points)
+    check_bool("over_gaps", over_gaps)
     return WindowDefinition(
-        inputs=_names(inputs),
-        targets=_names(targets),
+        inputs=names_of("inputs", inputs),
+        targets=names_of("targets", targets),
         input_dims=dims,
-        input_overlap=_by_dim("input_overlap", input_overlap, _points),
-        context=_by_dim("context", context, _pair),
-        lead=_by_dim("lead", lead, _points),
-        channels=None if channels is None else _names(channels),
-        static=_names(static),
-        coordinates=_names(coordinates),
-        edges=dict(edges or {}),
-        mask=("*",) if mask is True else () if mask is False else _names(mask),
-        fill={name: float(number) for name, number in (fill or {}).items()},
+        input_overlap=by_dim("input_overlap", input_overlap, points),
+        context=by_dim("context", context, pair_of_points),
+        lead=by_dim("lead", lead, points),
+        channels=None if channels is None else names_of("channels", channels),
+        static=names_of("static", static),
+        coordinates=names_of("coordinates", coordinates),
+        edges=dict.fromkeys(dims, edges) if isinstance(edges, str) else by_name("edges", edges, EDGE, as_text),
+        mask=("*",) if mask is True else () if mask is False else names_of("mask", mask),
+        fill=by_name("fill", fill if fill is None or isinstance(fill, Mapping) else {"*": fill}, NUMBER, as_number),
         max_nan=max_nan,
-        weights=weights or "",
-        within={dim: _ends(dim, ends) for dim, ends in (within or {}).items()},
-        memory=int(memory),
+        weights="" if weights is None else as_text("weights", "a variable, or an expression of coordinates", weights),
+        within=by_name("within", within, ENDS, ends_of),
+        over_gaps=over_gaps,
+        memory=whole_of(memory),
     )
-
-
-def _names(names: str | Iterable[str] | None) -> tuple[str, ...]:
-    return () if names is None else (names,) if isinstance(names, str) else tuple(str(name) for name in names)
-
-
-def _by_dim(what: str, given: Any, convert: Callable[[str, str, Any], T]) -> dict[str, T]:
-    """Return a setting by dimension, each value converted by ``convert(what, dim, value)``."""
-    if given is not None and not isinstance(given, Mapping):
-        raise UserError(f"{what} has a number of points for each dimension, such as {{'time': 1}}, not {given!r}")
-    return {str(dim): convert(what, str(dim), value) for dim, value in (given or {}).items()}
-
-
-def _points(what: str, dim: str, value: Any) -> int:
-    """Return a number of points; raise UserError for anything else, such as a span of time."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise UserError(f"{what} of {dim!r} is a whole number of points of the data, not {value!r}") from None
-
-
-def _pair(what: str, dim: str, points: Any) -> tuple[int, int]:
-    """Return the context before and after a window; a single number stands for both."""
-    if not isinstance(points, (Sequence, np.ndarray)) or isinstance(points, str):
-        points = (points, points)
-    if len(points) != 2:
-        raise UserError(f"context of {dim!r} is a number of points, or a pair (before, after), not {points!r}")
-    return _points(what, dim, points[0]), _points(what, dim, points[1])
-
-
-def _ends(dim: str, ends: Sequence[Any]) -> tuple[Label | None, Label | None]:
-    if isinstance(ends, str) or len(ends) != 2:
-        raise UserError(f"within of {dim!r} is a pair (first, last) of coordinates, not {ends!r}")
-    first, last = (end if end is None or isinstance(end, (int, float)) else str(end) for end in ends)
-    return first, last
 
 
 def _as_json(value: Any) -> Any:
@@ -244,9 +221,9 @@ def _check_sizes(definition: WindowDefinition) -> None:
                 f"input_overlap of {dim!r} is {overlap}, but a window has {sizes[dim]} points; give less, such as "
                 f"{sizes[dim] - 1} for a window at each point"
             )
-    for dim, points in definition.context.items():
-        if min(points) < 0:
-            raise UserError(f"context of {dim!r} is {points}; give numbers of points from 0")
+    for dim, pair in definition.context.items():
+        if min(pair) < 0:
+            raise UserError(f"context of {dim!r} is {pair}; give numbers of points from 0")
 
 
 def _check_edges(definition: WindowDefinition) -> None:

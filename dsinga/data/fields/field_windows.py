@@ -11,12 +11,13 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.data.column import PointRanges
-from dsinga.data.fields.axis import left_out_sentences, period_sentences, uneven_sentences
+from dsinga.data.fields.axis import gap_sentences, left_out_sentences, period_sentences, uneven_sentences
 from dsinga.data.fields.boxes import BoxCache, WindowBlocks
 from dsinga.data.fields.chunk_advice import chunk_sentences
-from dsinga.data.fields.dataset import check_dataset, open_dataset, select, split_ends, used_variables
-from dsinga.data.fields.definition import SAMPLER_SHARE, WindowDefinition
+from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
+from dsinga.data.fields.definition import SAMPLER_SHARE, Grid, WindowDefinition
 from dsinga.data.fields.layout import Layout, make_layout
+from dsinga.data.fields.selection import select, split_ends
 from dsinga.data.fields.trained_layout import align, grid_of
 from dsinga.data.fields.window_column import WindowColumn
 from dsinga.data.record_source import RecordSource
@@ -73,14 +74,14 @@ class FieldWindows(RecordSource):
         self._cache = BoxCache()
         self._register()
         location = "xarray Dataset" if self.path is None else self.path
-        self.left_out = left_out_sentences(self.layout.axes, self.layout.coordinates)
+        axes, labels = self.layout.axes, self.layout.coordinates
+        self.left_out = [*left_out_sentences(axes, labels), *gap_sentences(axes, labels)]
         self.window_numbers = self._filtered(location)
         columns = [
             WindowColumn(self._grid, self._cache, self.window_numbers, is_target, location)
             for is_target in ((False, True) if has_targets else (False,))
         ]
         super().__init__(location, *columns)
-        axes, labels = self.layout.axes, self.layout.coordinates
         advice = [*chunk_sentences(self._grid), *uneven_sentences(axes, labels), *period_sentences(axes, labels)]
         for sentence in [*self.left_out, *advice]:
             logger.warning("%s: %s", redact(location), sentence)
@@ -173,6 +174,21 @@ class FieldWindows(RecordSource):
         """Return the definition with how the data lie, as jobs and checkpoints keep it for the prediction of others."""
         grid = self.definition.grid or grid_of(self.dataset, self.definition, self.layout)
         return self.definition.replace(grid=grid)
+
+    def in_order_of(self, grid: Grid | None) -> FieldWindows:
+        """Return windows of the same Dataset that lie as the data of training lay, in the order of ``grid``.
+
+        These are the same windows where they lie so already, or where a definition of training has cut them. Raises
+        UserError where the Dataset lacks points that are channels, such as levels.
+        """
+        if grid is None or self.definition.grid is not None:
+            return self
+        definition = self.definition.replace(grid=grid)
+        aligned, _ = align(self.dataset, definition)
+        variables = {name: tuple(map(str, array.dims)) for name, array in self.dataset.data_vars.items()}
+        if aligned is self.dataset and all(definition.ordered_dims(*each) == each[1] for each in variables.items()):
+            return self
+        return FieldWindows(self.dataset, definition, has_targets=self.has_labels, path=self.path)
 
     def positions(self, rows: Any) -> dict[str, np.ndarray]:
         """Return the index in ``dataset`` of the first point of each window, without context, by dimension."""

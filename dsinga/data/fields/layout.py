@@ -13,8 +13,10 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.data.column import PointRanges
 from dsinga.data.fields.axis import Axis, label_text, make_axis
+from dsinga.data.fields.dataset import is_time
 from dsinga.data.fields.definition import WindowDefinition
-from dsinga.data.fields.readers import VariableReader, coordinate_reader, is_date
+from dsinga.data.fields.readers import VariableReader, coordinate_reader
+from dsinga.data.fields.time_gaps import date_index, gaps_of
 
 MOST_SPACE = 3  # axes of space of a record
 
@@ -153,8 +155,12 @@ def make_layout(
     """
     names = [*definition.inputs, *definition.targets, *definition.static]
     dims = tuple(dict.fromkeys(dim for name in names for dim in definition.ordered_dims(name, dataset[name].dims)))
-    axes = {dim: make_axis(dim, dataset.sizes[dim], definition, has_targets, (starts or {}).get(dim)) for dim in dims}
     times = [dim for dim in dims if is_time(dataset, dim, definition)]
+    gaps = {dim: time_gaps(dataset, dim, definition) for dim in times}
+    axes = {
+        dim: make_axis(dim, dataset.sizes[dim], definition, has_targets, (starts or {}).get(dim), gaps.get(dim))
+        for dim in dims
+    }
     channels = _channel_dims(definition, dims, times)
     space = tuple(dim for dim in dims if dim not in channels)
     if len(space) > MOST_SPACE:
@@ -212,11 +218,15 @@ def _may_mask(reader: VariableReader) -> bool:
     return type(reader) is VariableReader
 
 
-def is_time(dataset: Any, dim: str, definition: WindowDefinition) -> bool:
-    """Whether a dimension is one of time: its coordinate is dates, a target lies ahead along it, or it is so called."""
-    if dim in definition.lead or dim == "time":
-        return True
-    return dim in dataset.coords and is_date(dataset[dim])
+def time_gaps(dataset: Any, dim: str, definition: WindowDefinition) -> np.ndarray | None:
+    """Return the points of a dimension of time after which there is a gap; None where windows may reach over gaps.
+
+    They may where they have all points.
+    """
+    is_whole = definition.input_dims.get(dim, -1) == -1
+    if is_whole or definition.over_gaps or dim not in dataset.indexes or dataset.indexes[dim].nlevels > 1:
+        return None
+    return gaps_of(date_index(dataset[dim]), definition.grid.steps.get(dim, "") if definition.grid else "")
 
 
 def _channel_dims(definition: WindowDefinition, dims: Iterable[str], times: Iterable[str]) -> list[str]:

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.fields.axis import Axis
-from dsinga.data.fields.continued import continued
 from dsinga.data.fields.layout import ChannelGroup
 from dsinga.data.fields.prediction_windows import PredictionWindows
 from dsinga.data.fields.readers import VariableReader, coordinate_reader
@@ -37,7 +35,6 @@ def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindo
 
     Raises UserError where the inputs of a later lead are neither predicted nor in the data.
     """
-    check_whole("leads", leads, 1)
     axis = lead_axis(windows)
     _check(windows, axis)
     layout, predicted = windows.layout, {target.name for target in windows.targets}
@@ -57,8 +54,9 @@ def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindo
                 f"{leads} leads take {others[0]!r} at {needed * axis.lead} later points of {axis.name!r}, which the "
                 f"{axis.length} points of the data do not have after any window; give more data, or fewer leads"
             )
-    inputs = tuple(_going_on(windows, part, axis, needed * axis.lead) for part in layout.inputs)
     axis = replace(axis, starts=starts)
+    beyond = int(starts[-1]) + axis.size + needed * axis.lead - axis.length  # the last point of the inputs
+    inputs = tuple(_going_on(windows, part, axis, max(beyond, 0)) for part in layout.inputs)
     samples = tuple(axis if sample.name == axis.name else sample for sample in windows.samples)
     layout = replace(layout, axes={**layout.axes, axis.name: axis}, inputs=inputs)
     return replace(windows, layout=layout, samples=samples)
@@ -69,7 +67,7 @@ def _going_on(windows: PredictionWindows, part: ChannelGroup, axis: Axis, points
     if type(part.reader) is VariableReader or axis.name not in part.reader.dims or not points:
         return part
     dataset = windows.dataset
-    coordinate = continued(dataset[axis.name], np.arange(axis.length + points), windows.step(axis.name))
+    coordinate = windows.continued(axis.name, np.arange(axis.length + points))
     coordinates: dict[Any, Any] = {
         name: dataset[name].variable for name in dataset.coords if axis.name not in dataset[name].dims
     }

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.data.fields.axis import Axis
-from dsinga.data.fields.continued import goes_on
-from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
+from dsinga.data.fields.axis import Axis, gap_sentences
+from dsinga.data.fields.cf_variables import related_names
+from dsinga.data.fields.continued import continued, goes_on
+from dsinga.data.fields.dataset import check_dataset, is_time, open_dataset, used_variables
 from dsinga.data.fields.definition import WindowDefinition
-from dsinga.data.fields.layout import Layout, is_time, make_layout
+from dsinga.data.fields.layout import Layout, make_layout
 from dsinga.data.fields.trained_layout import align
 
 CLASS = "class"  # the dimension of scores of classes
@@ -51,6 +53,7 @@ class PredictionWindows:
         times: the dimensions of time.
         targets: what is predicted.
         flipped: the dimensions of space that are read backwards, as those of training lay.
+        related: grid mappings and bounds of CF, as xarray Variables by name, which lie as the Dataset does.
         classes: the scores of a point, where its target is a class; 0 where it is a number.
     """
 
@@ -61,6 +64,7 @@ class PredictionWindows:
     times: tuple[str, ...]
     targets: tuple[Target, ...]
     flipped: tuple[str, ...] = ()
+    related: Mapping[str, Any] = field(default_factory=dict)
     classes: int = 0
 
     @property
@@ -75,6 +79,14 @@ class PredictionWindows:
     def step(self, dim: str) -> str:
         """Return the step of the coordinate of a dimension in training, "" where it is not known."""
         return self.definition.grid.steps.get(dim, "") if self.definition.grid else ""
+
+    def goes_on(self, dim: str, before: bool = False) -> bool:
+        """Whether the coordinate of a dimension follows a rule by which it goes on beyond the data, or before them."""
+        return goes_on(self.dataset[dim], self.step(dim), self.axis(dim).gaps, before)
+
+    def continued(self, dim: str, points: np.ndarray) -> Any:
+        """Return the coordinate of a dimension at points that may lie beyond the data, as an xarray Variable."""
+        return continued(self.dataset[dim], points, self.step(dim), self.axis(dim).gaps)
 
     def axis(self, dim: str) -> Axis:
         """Return the axis of a dimension of the data, or that of classes."""
@@ -114,7 +126,11 @@ def apply_windows(source: Any, definition: WindowDefinition) -> PredictionWindow
     known = tuple(name for name in definition.targets if name in dataset.data_vars)
     definition_here = definition.replace(targets=known, within={}, weights="", max_nan=None, input_overlap={})
     check_dataset(dataset, definition_here)
-    dataset, flipped = align(used_variables(dataset, definition_here), definition)
+    names = related_names(dataset)
+    used = used_variables(dataset, definition_here)
+    whole, flipped = align(used.assign({name: dataset[name] for name in names}), definition)
+    related = {name: whole[name].variable for name in names}
+    dataset = whole.drop_vars([name for name in names if name not in used.data_vars])
     sketch = _without_numbers(dataset)
     # Sizes of 1 and of time decide which dimensions are channels; the others are whole, with any context.
     sizes = {
@@ -139,32 +155,42 @@ def apply_windows(source: Any, definition: WindowDefinition) -> PredictionWindow
     times = tuple(dim for dim in channels if is_time(dataset, dim, definition))
     targets = tuple(_target(dataset, layout, name, times, definition) for name in definition.targets)
     samples = tuple(layout.axes[dim] for dim in channels)
-    return PredictionWindows(dataset, definition, layout, samples, times, targets, flipped)
+    for sentence in gap_sentences(layout.axes, layout.coordinates):
+        logger.warning("%s", sentence)
+    return PredictionWindows(dataset, definition, layout, samples, times, targets, flipped, related)
 
 
 def with_known_times(windows: PredictionWindows, leads: int) -> PredictionWindows:
     """Return the windows whose targets, so many leads ahead, lie at coordinates that are known.
 
-    A coordinate whose steps follow no rule does not go on beyond the data: the log says which windows are left out for
-    it. Raises UserError where none is left.
+    Targets beyond a gap of time lie at other times than those of training, and a coordinate whose steps follow no rule
+    does not go on beyond the data: the log says which windows are left out for it. Raises UserError where none is left.
     """
     axes = dict(windows.layout.axes)
     for axis in windows.samples:
         if not axis.lead or axis.name not in windows.dataset.coords:
             continue
-        if goes_on(windows.dataset[axis.name], windows.step(axis.name)):
-            continue
         ahead = leads * axis.lead
-        inside = (axis.starts + ahead >= 0) & (axis.starts + ahead + axis.size <= axis.length)
-        left_out = (
-            f"{(~inside).sum()} of {len(inside)} windows along {axis.name!r} are not predicted: their targets lie"
-        )
-        left_out += " beyond the data, and the coordinate follows no rule by which it could go on"
-        if not inside.any():
-            raise UserError(f"{left_out}; give more data, or a regular coordinate")
-        if not inside.all():
-            logger.warning("%s", left_out)
-        axes[axis.name] = replace(axis, starts=axis.starts[inside])
+        over_gap = axis.over_gaps(ahead)
+        low, high = axis.starts + ahead, axis.starts + ahead + axis.size
+        beyond = np.zeros(len(low), bool)
+        for is_outside, before in ((low < 0, True), (high > axis.length, False)):
+            if is_outside.any() and not windows.goes_on(axis.name, before):
+                beyond |= is_outside
+        faults = {
+            "beyond a gap of time, at other times than those of training": over_gap,
+            "beyond the data, and the coordinate follows no rule by which it could go on": beyond & ~over_gap,
+        }
+        kept = ~(over_gap | beyond)
+        for where, is_left_out in faults.items():
+            if not is_left_out.any():
+                continue
+            sentence = f"{is_left_out.sum()} of {len(low)} windows along {axis.name!r} are not predicted: their targets"
+            sentence += f" lie {where}"
+            if not kept.any():
+                raise UserError(f"{sentence}; give more data, or a regular coordinate")
+            logger.warning("%s", sentence)
+        axes[axis.name] = replace(axis, starts=axis.starts[kept])
     samples = tuple(axes[axis.name] for axis in windows.samples)
     return replace(windows, layout=replace(windows.layout, axes=axes), samples=samples)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +14,14 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redacted_cause
+from dsinga.base.registry import listed
 from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.data.fields.layout import ChannelGroup
 from dsinga.data.fields.moments import moments_over
+from dsinga.data.fields.readers import CoordinateReader
+from dsinga.data.fields.window_settings import names_of
 from dsinga.data.missing_values import check_decoded
 from dsinga.data.sources.xarray_objects import missing_name
 
@@ -45,15 +49,17 @@ class FieldStatistics:
     def of_inputs(self, windows: FieldWindows) -> dict[str, np.ndarray]:
         """Return the mean and std of the channels of records: {"mean": (C,) or (C, *space), "std": ...} in float64.
 
-        They are arguments of ``nn.Normalization``. Coordinates, masks and variables without statistics keep their
-        numbers: mean 0, std 1. Raises UserError for a variable that is constant.
+        They are arguments of ``nn.Normalization``. Coordinates and masks keep their numbers: mean 0, std 1. Raises
+        UserError for a variable that is constant, that has no statistics, or whose statistics are of NaN only.
         """
+        _check_windows(windows)
         parts = windows.layout.inputs
         masks = sum(part.channels for part in parts if part.masked)
         return self._of_channels(windows, parts, windows.shape[1:], masks)
 
     def of_targets(self, windows: FieldWindows) -> dict[str, np.ndarray]:
         """Return the mean and std of the channels of labels, without that of weights, as :meth:`of_inputs` does."""
+        _check_windows(windows)
         return self._of_channels(windows, windows.layout.targets, windows.label_shape[1:], 0)
 
     def _of_channels(
@@ -79,9 +85,20 @@ class FieldStatistics:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and std (channels, *space), with axes of one point where they are the same everywhere."""
         flat = (part.channels, *(1,) * len(space))
-        if part.name not in self.mean:
+        if isinstance(part.reader, CoordinateReader):
             return np.zeros(flat), np.ones(flat)
+        if part.name not in self.mean:
+            raise UserError(
+                f"there are no statistics of the variable {part.name!r}, only of {listed(map(repr, self.mean))}; take "
+                "them of all variables of the windows: field_statistics(windows.dataset)"
+            )
         mean, std = self.mean[part.name], self.std[part.name]
+        is_empty = (self.count[part.name] == 0).all([dim for dim in mean.dims if dim in part.space])
+        if bool(is_empty.any()):
+            raise UserError(
+                f"the statistics of {part.name!r} are of no number{_place(is_empty)}: the data are NaN there, or have "
+                "no point; take them of data that have some, or leave the variable out"
+            )
         if bool((std == 0).any()):
             raise UserError(
                 f"the variable {part.name!r} is constant{_place(std == 0)}, so it cannot be divided by its std of 0; "
@@ -116,8 +133,13 @@ class FieldStatistics:
         return np.nan_to_num(arrays[0]), np.where(np.isfinite(arrays[1]), arrays[1], 1.0)
 
 
+def _check_windows(windows: Any) -> None:
+    if not isinstance(windows, FieldWindows):
+        raise UserError(f"statistics are taken for windows, as of dsinga.windows, not for {reprlib.repr(windows)}")
+
+
 def _place(constant: Any) -> str:
-    """Return where the first constant number of kept dimensions is, in words."""
+    """Return where the first number of kept dimensions is that is True, in words."""
     if not constant.dims:
         return ""
     index = np.argwhere(constant.values)[0]
@@ -147,7 +169,9 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, cl
         UserError: a dimension that no variable has, or a variable that is not of numbers.
     """
     opened, _ = open_dataset(dataset)
-    dims = [str(name) for name in opened.dims] if dim is None else [dim] if isinstance(dim, str) else [*dim]
+    dims = [str(name) for name in opened.dims] if dim is None else list(names_of("dim", dim))
+    if client is not None and not hasattr(client, "as_current"):
+        raise UserError(f"client is a distributed.Client, or None, not {reprlib.repr(client)}")
     for name in dims:
         if name not in opened.dims:
             raise missing_name("dimension", name, [str(known) for known in opened.dims], "Dataset")

@@ -12,9 +12,10 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.continued import step_text
-from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
+from dsinga.data.fields.dataset import check_dataset, is_time, open_dataset, used_variables
 from dsinga.data.fields.definition import Grid, WindowDefinition
-from dsinga.data.fields.layout import Layout, is_time, make_layout
+from dsinga.data.fields.layout import Layout, make_layout
+from dsinga.data.fields.time_gaps import date_index, is_date_index, is_number, other_steps
 
 NEAR = 1e-5  # relative difference of coordinates that are the same
 SAME_STEP = 0.01  # relative difference of steps that are the same
@@ -30,8 +31,9 @@ def grid_of(dataset: Any, definition: WindowDefinition, layout: Layout) -> Grid:
     for dim, axis in layout.axes.items():
         if not _has_labels(dataset, dim):
             continue
-        if dim in layout.space or is_time(dataset, dim, definition):
-            if step := step_text(dataset[dim]):
+        along_time = is_time(dataset, dim, definition)
+        if dim in layout.space or along_time:
+            if step := step_text(dataset[dim], along_time):
                 steps[dim] = step
         elif axis.size == axis.length <= MOST_POINTS:
             points[dim] = tuple(map(_text, dataset[dim].values))
@@ -56,7 +58,7 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, .
     """Return a Dataset as the data of training lay, and the dimensions along which it is read backwards for that.
 
     Points that are channels, such as levels, are chosen by their coordinates. Other steps, and other units, are said in
-    the log. Raises UserError where a coordinate is not there.
+    the log. Raises UserError where a coordinate is not there, or steps of time are much longer or shorter.
     """
     grid = definition.grid
     if grid is None:
@@ -65,10 +67,11 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, .
         dataset = _chosen(dataset, dim, labels)
     flipped = []
     for dim, trained in grid.steps.items():
-        step = step_text(dataset[dim]) if _has_labels(dataset, dim) else ""
+        _check_times(dataset, dim, definition, trained)
+        step = step_text(dataset[dim], is_time(dataset, dim, definition)) if _has_labels(dataset, dim) else ""
         if not step or step == trained:
             continue
-        if _is_number(step) and _is_number(trained):
+        if is_number(step) and is_number(trained):
             if float(step) * float(trained) < 0:
                 flipped.append(dim)
             if abs(abs(float(step)) - abs(float(trained))) <= SAME_STEP * abs(float(trained)):
@@ -81,6 +84,21 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, .
                 "%r has the units %s, in training it had %s; see whether to convert it", name, units, trained
             )
     return backwards(dataset, flipped), tuple(flipped)
+
+
+def _check_times(dataset: Any, dim: str, definition: WindowDefinition, trained: str) -> None:
+    """Raise UserError where windows reach over steps of time that are longer or shorter than those of training."""
+    reaches = definition.lead.get(dim) or any(definition.context.get(dim, ())) or definition.input_dims.get(dim, -1) > 1
+    if definition.over_gaps or not reaches or not _has_labels(dataset, dim) or not is_time(dataset, dim, definition):
+        return
+    index = date_index(dataset[dim])
+    if steps := other_steps(index, trained):
+        unit = " h" if is_date_index(index) else ""
+        raise UserError(
+            f"the usual step of {dim!r} is {steps[0]:g}{unit}, in training it was {steps[1]:g}{unit} ({trained}), so "
+            "that inputs and targets would lie at other times than those that the net knows; give data of that step "
+            "(ds.resample or ds.isel), or train from windows that count points (over_gaps=True)"
+        )
 
 
 def backwards(dataset: Any, dims: Any) -> Any:
@@ -118,15 +136,8 @@ def _text(label: Any) -> str:
     return f"{value:.9g}" if isinstance(value, (float, np.floating)) else label_text(value)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return np.isfinite(float(text))
-    except ValueError:
-        return False
-
-
 def _is_same(text: str, other: str) -> bool:
-    if _is_number(text) and _is_number(other):
+    if is_number(text) and is_number(other):
         return bool(np.isclose(float(text), float(other), rtol=NEAR, atol=0))
     return text == other
 

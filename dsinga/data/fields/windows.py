@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dsinga.base.errors import UserError
+from dsinga.data.fields.cf_variables import related_names
 from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.definition import DEFAULT_MEMORY, define_windows
 from dsinga.data.fields.field_windows import FieldWindows
+from dsinga.data.fields.window_settings import names_of
 
 
 def windows(
@@ -30,6 +32,7 @@ def windows(
     max_nan: float | None = None,
     weights: str | None = None,
     within: Mapping[str, Sequence[Any]] | None = None,
+    over_gaps: bool = False,
     memory: int = DEFAULT_MEMORY,
 ) -> FieldWindows:
     """Return the windows of a Dataset as records to train from: inputs (C, *space), targets (C', *space), float32.
@@ -40,7 +43,8 @@ def windows(
     Args:
         dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store or a netCDF file. It is read lazily.
         input_dims: points of a window by dimension, -1 for all of them. Dimensions that are not named are taken whole.
-        inputs: names of the variables of a record; all variables of the data without it.
+        inputs: names of the variables of a record; without it all but static ones, and the grid mappings and bounds of
+            CF.
         targets: names of the variables of a label; without it windows have no labels.
         input_overlap: points that neighbouring windows share, by dimension. The stride is the size without these; a
             negative overlap leaves points between windows.
@@ -60,7 +64,10 @@ def windows(
             are read once for it.
         weights: a variable, or an expression as of ``coordinates``, that weights the points of a target: the last
             channel of a label, divided by its mean over the data.
-        within: first and last coordinate of the data that are used, by dimension, as ``ds.sel`` takes them.
+        within: first and last coordinate of the data that are used, by dimension, as ``ds.sel`` takes them. Of
+            latitudes that fall they may be in either order; longitudes go on round the circle, as from -10 to 10.
+        over_gaps: whether windows may reach over gaps of time, and count points whatever lies between. Without it they
+            are left out. A gap is a step of more than one and a half times the usual one.
         memory: the most bytes of decoded fields that a process keeps. A twelfth of it is a block: the windows that
             are read and shuffled together.
 
@@ -74,10 +81,9 @@ def windows(
     source = dataset
     opened, path = open_dataset(dataset)
     if inputs is None:
-        inputs = [
-            str(name) for name in opened.data_vars if name not in ([static] if isinstance(static, str) else static)
-        ]
-    if lead and not targets:
+        others = {*names_of("static", static), *related_names(opened)}
+        inputs = [str(name) for name in opened.data_vars if name not in others]
+    if isinstance(lead, Mapping) and lead and (targets is None or not names_of("targets", targets)):
         raise UserError("lead says where targets lie, but no targets are named; give targets, the names of variables")
     definition = define_windows(
         inputs=inputs,
@@ -95,6 +101,7 @@ def windows(
         max_nan=max_nan,
         weights=weights,
         within=within,
+        over_gaps=over_gaps,
         memory=memory,
     )
     return FieldWindows(os.fspath(source) if path else opened, definition)

@@ -114,10 +114,15 @@ class JobModel(Trainable):
             layers = with_sample_weights(layers, weighted)
         return self.base.replace(**{"neuralnet": self.base.neuralnet.replace(layer=layers), **fields})
 
+    def trained_windows(self) -> dict[str, Any]:
+        """Return the settings of the windows of training, by input, as the job or the last fit has them."""
+        stores = {layer.name: layer.store_conf for layer in self._train_inputs()}
+        named = {name: store.windows for name, store in stores.items() if store and store.windows}
+        return named | super().trained_windows()
+
     def is_of_windows(self) -> bool:
         """Return whether the records of the job are windows of a Dataset."""
-        stores = [layer.store_conf for layer in self._train_inputs()]
-        return super().is_of_windows() or any(store is not None and store.windows is not None for store in stores)
+        return bool(self.trained_windows()) or super().is_of_windows()
 
     def default_batch_size(self) -> int | None:
         """Return None: the batch sizes of the job's inputs stay."""

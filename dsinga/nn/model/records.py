@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -21,10 +22,11 @@ from dsinga.data.stores.store_format import SMALL_BYTES
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.words.losses import loss_kind
 from dsinga.nn.writing.symbol import Symbol
-from dsinga.reading.windows_conf import windows_conf
+from dsinga.reading.windows_conf import definition_of, windows_conf
 
 Pair = tuple[Any, Any]  # records and labels
 COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -46,6 +48,26 @@ class PhaseRecords:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     label_shapes: dict[str, tuple[int, ...] | None] = field(default_factory=dict)
     names: dict[str, RecordNames] = field(default_factory=dict)
+
+    def in_order_of(self, trained: Mapping[str, Any]) -> PhaseRecords:
+        """Return the records with windows of Datasets in the order of those of training, whose settings are given."""
+        sources = dict(self.sources)
+        for name in sources.keys() & trained.keys():
+            if isinstance(windows := sources[name], FieldWindows):
+                sources[name] = windows.in_order_of(definition_of(trained[name]).grid)
+        changed = {name: (source, None) for name, source in sources.items() if source is not self.sources[name]}
+        if not changed:
+            return self
+        others = open_inputs(changed)
+        return replace(self, sources=sources, stores=self.stores | others.stores, windows=self.windows | others.windows)
+
+    def check_order(self, trained: Mapping[str, Any]) -> None:
+        """Say in the log where windows of Datasets lie otherwise than those of training, whose settings are given."""
+        if self.in_order_of(trained) is not self:
+            _log.warning(
+                "the windows lie otherwise than those of training (the order of levels or axes, or the direction of "
+                "one), and are predicted as they lie; predict of the Dataset itself puts it in order"
+            )
 
     def bound(self) -> dict[str, Any]:
         """Return the sources that the job does not name."""

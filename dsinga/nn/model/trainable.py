@@ -108,6 +108,9 @@ class Trainable(ModelParams):
                 weights = sample_weight if phase == "train" else weights
                 if weights is not None:
                     add_weights(phases[phase], weights)
+        for phase in phases.keys() & {"val", "test"}:
+            trained = phases["train"].windows if "train" in phases else {}
+            phases[phase] = phases[phase].in_order_of(trained)
         if sample_weight is not None and "train" not in phases:
             raise UserError("sample_weight needs x, the records that it weighs")
         if "train" in phases:
@@ -297,7 +300,7 @@ class Trainable(ModelParams):
                 net, records, labels = self._local(pairs, labelled, sample_weight)
                 return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
         cluster: Any = api.find_cluster(client, waits=True)
-        opened = open_inputs(pairs, self.record_names())
+        opened = open_inputs(pairs, self.record_names()).in_order_of(self.trained_windows())
         if sample_weight is not None:
             add_weights(opened, sample_weight)
         job, data = self._test_job(opened, batch_size)
@@ -323,6 +326,7 @@ class Trainable(ModelParams):
         path of one, the output of a model that was trained from windows is a lazy Dataset of their targets, which Dask
         computes, for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
         """
+        check_whole_numbers(batch_size=batch_size)
         is_dataset = is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike))
         if is_dataset and self.is_of_windows():
             return self._predict_dataset(x, leads)
@@ -332,6 +336,10 @@ class Trainable(ModelParams):
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
         return self.features(x, self.output_layers(), batch_size=batch_size, client=client)
+
+    def trained_windows(self) -> dict[str, Any]:
+        """Return the settings of the windows of a Dataset of training, by input; none for other records."""
+        return self._arguments.phases["train"].windows if self._arguments and "train" in self._arguments.phases else {}
 
     def is_of_windows(self) -> bool:
         """Return whether the records of training were windows of a Dataset."""
@@ -362,6 +370,7 @@ class Trainable(ModelParams):
         else:
             cluster: Any = api.find_cluster(client, waits=True)
             opened = open_inputs(pairs, self.record_names())
+            opened.check_order(self.trained_windows())
             opened.assume_labels()
             job, data = self._test_job(opened, batch_size)
             features = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
