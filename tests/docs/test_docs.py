@@ -75,6 +75,7 @@ def is_same_picture(drawn: Path, kept: Path) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_the_readme_runs_as_it_stands_in_any_folder(folder, forked_commands):
     """In CI its blocks are executed with what its own commands install (.ci/run)."""
     execute(README, folder, forked_commands)
