@@ -1,4 +1,4 @@
-"""Write the zarr stores era5.zarr of this folder and ersst.zarr of datasets/sea: ``python make_stores.py RAW FOLDER``."""
+"""Write era5.zarr of this folder and ersst.zarr of datasets/sea: ``python make_stores.py RAW FOLDER``."""
 
 import sys
 from pathlib import Path
