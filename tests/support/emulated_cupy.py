@@ -26,6 +26,7 @@ import numpy as np
 import pytest
 
 HEADER = Path(__file__).parent / "emulation" / "cuda.h"
+CUBLAS = Path(__file__).parent / "emulation" / "cublas.cpp"
 WAITS = re.compile(r"__syncthreads|block_sum|block_max|sum_columns")
 
 log: list[tuple[Any, ...]] = []
@@ -168,20 +169,25 @@ def compiled(code: str, options: tuple[str, ...]) -> ctypes.PyDLL:
     code = code.replace("extern __shared__ double memory[]", "static double memory[6144]")
     names = re.findall(r"^KERNEL (\w+)\(", code, re.M) + re.findall(r"^IMAGES\((\w+),", code, re.M)
     text = "\n".join([f'#include "{HEADER.name}"', code, *(f"EMULATE({name})" for name in names)])
-    digest = hashlib.sha256("".join((text, HEADER.read_text(), *options)).encode()).hexdigest()
+    macros = tuple(option for option in options if option.startswith("-D"))
+    return ctypes.PyDLL(str(built(text, ("-O1", f"-I{HEADER.parent}", *macros), HEADER.read_text())))
+
+
+def built(text: str, options: tuple[str, ...], headers: str = "") -> Path:
+    """Return the shared library of a C++ source, from a cache of the user's."""
+    digest = hashlib.sha256("".join((text, headers, *options)).encode()).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsinga-tests"
     target = cache / f"{digest}.so"
     if not target.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        macros = [option for option in options if option.startswith("-D")]
-        command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{HEADER.parent}", *macros]
+        command = ["g++", "-std=c++17", "-w", "-shared", "-fPIC", *options]
         with tempfile.TemporaryDirectory(dir=cache) as folder:  # other processes may compile the same source
             library = Path(folder) / target.name
             subprocess.run(
                 [*command, "-x", "c++", "-", "-o", str(library)], input=text, text=True, check=True, timeout=110
             )
             library.replace(target)
-    return ctypes.PyDLL(str(target))
+    return target
 
 
 class Kernel:
@@ -234,35 +240,21 @@ class RuntimeFailure(RuntimeError):
     pass
 
 
-def gemm(
-    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, a: int, atype: int, lda: int, b: int,
-    btype: int, ldb: int, beta: int, c: int, ctype: int, ldc: int, compute: int, algorithm: int,
-) -> None:  # fmt: skip
-    """Compute C = alpha·op(A) op(B) + beta·C on column-major matrices at these addresses."""
-    log.append((current(), "kernel", f"gemm {compute}"))
-    assert lda >= max(1, k if transa else m)
-    assert ldb >= max(1, n if transb else k)
-    assert ldc >= max(1, m)
-    real = np.float64 if ctype == 1 else np.float32
-    alpha_value, beta_value = (
-        np.ctypeslib.as_array(ctypes.cast(at, ctypes.POINTER(np.ctypeslib.as_ctypes_type(real))), (1,))[0]
-        for at in (alpha, beta)
-    )
-    left = matrix(a, atype, lda, k if transa else m, m if transa else k)
-    right = matrix(b, btype, ldb, n if transb else k, k if transb else n)
-    product = (left.T if transa else left) @ (right.T if transb else right)
-    out = matrix(c, ctype, ldc, m, n)
-    out[...] = alpha_value * product + (beta_value * out if beta_value else 0)
+class Cublas:
+    """emulation/cublas.cpp in place of cuBLAS; products are recorded as "gemm" and the way of computing."""
+
+    def __init__(self, declare: Any):
+        self._library = declare(ctypes.CDLL(str(built(CUBLAS.read_text(), ("-O2",)))))
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._library, name)
+        return functools.partial(gemm, function) if "Gemm" in name else function
 
 
-def matrix(address: int, kind: int, step: int, rows: int, columns: int) -> np.ndarray:
-    """Return the column-major matrix at an address; bfloat16 as float32, a copy."""
-    dtype = {0: np.float32, 1: np.float64, 14: np.uint16}[kind]
-    size = (columns - 1) * step + rows
-    flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(np.ctypeslib.as_ctypes_type(dtype))), (size,))
-    item = flat.itemsize
-    array = np.lib.stride_tricks.as_strided(flat, (rows, columns), (item, step * item))
-    return (array.astype(np.uint32) << 16).view(np.float32) if kind == 14 else array
+def gemm(function: Any, *arguments: int) -> int:
+    """Call a function that multiplies matrices; return its status."""
+    log.append((current(), "kernel", f"gemm {arguments[-2]}"))
+    return int(function(*arguments))
 
 
 def _device(array: Any) -> Any:
@@ -272,12 +264,8 @@ def _device(array: Any) -> Any:
 def make_cupy() -> ModuleType:
     """Return a module in place of CuPy."""
     cupy = ModuleType("cupy")
-    constants = {
-        name: number
-        for number, name in enumerate(("CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_32F_FAST_TF32", "CUBLAS_COMPUTE_64F"))
-    }
     cublas = SimpleNamespace(
-        gemmEx=gemm, setMathMode=lambda *_: None, CUBLAS_DEFAULT_MATH=0, CUBLAS_GEMM_DEFAULT=-1, **constants
+        CUBLAS_COMPUTE_32F=68, CUBLAS_COMPUTE_64F=70, CUBLAS_COMPUTE_32F_FAST_TF32=77, CUBLAS_GEMM_DEFAULT=-1
     )
     runtime = SimpleNamespace(
         getDeviceCount=lambda: 1,
@@ -290,7 +278,7 @@ def make_cupy() -> ModuleType:
     )
     cupy.cuda = SimpleNamespace(  # type: ignore[attr-defined]
         runtime=runtime, cublas=cublas, Stream=Stream, Event=Event, Device=Device, get_current_stream=current,
-        device=SimpleNamespace(get_cublas_handle=lambda: 1), alloc_pinned_memory=bytearray,
+        alloc_pinned_memory=bytearray,
         get_elapsed_time=lambda begin, end: 1e3 * (end.at - begin.at),
     )  # fmt: skip
     cupy.__version__ = "14.0.1"
@@ -336,10 +324,12 @@ def load(cudnn: Any = None) -> Any:
     }
     sys.modules["cupy"], sys.modules["cudnn"] = make_cupy(), cudnn  # None: not installed
     try:
-        from dsinga.ops.cupy import library
+        from dsinga.ops.cupy import cublas, library
         from dsinga.ops.cupy.cupy_ops import CupyOps
 
         library.cudnn()  # its result is cached
+        library.cublas = Cublas(cublas.declare)
+        cublas.find_library = lambda: library.cublas
         ops = CupyOps()
         ops.library = library  # for tests of its messages
         return ops
