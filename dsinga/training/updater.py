@@ -290,6 +290,10 @@ class Updater(Configured, ABC):
         """Return the function that changes a block at ``step``: :meth:`change`, unless it depends on the step."""
         return self.change
 
+    def averages_at(self, step: int) -> bool:
+        """Whether params go into their averages at ``step``."""
+        return decay_at(self.conf.ema_conf, step + self.conf.earlier_steps) is not None
+
     def decay_and_change(
         self, change: Change, lr: float, decay: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:

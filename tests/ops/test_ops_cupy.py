@@ -189,7 +189,7 @@ class TestStreams:
 
 
 class TestPrecision:
-    @pytest.mark.parametrize(("precision", "compute"), [("float32", 0), ("tf32", 1), ("bf16", 0)])
+    @pytest.mark.parametrize(("precision", "compute"), [("float32", 68), ("tf32", 77), ("bf16", 68)])
     def test_each_product_has_the_precision_of_its_worker(self, ops, precision, compute):
         worker, x, w = ops.for_worker(0, precision), normal(4, 6), normal(3, 6)
         emulated_cupy.log.clear()

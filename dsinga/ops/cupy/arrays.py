@@ -109,7 +109,7 @@ class CupyArrays(CupyRecording):
         """Return a mean, or a factor ``scale``/value, that broadcasts against an image, from a cache on the device."""
         if value is None:
             return None
-        key = id(value), scale, record
+        key = value if isinstance(value, float) else id(value), scale, record
         if key not in self._constants:
             if len(self._constants) >= CONSTANTS:
                 self._constants.clear()

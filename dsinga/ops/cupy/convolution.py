@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops.cupy.arrays import by_channel, contiguous, empty_image, to_rows
-from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans, ConvolutionProblem, Direction
+from dsinga.ops.cupy.cudnn_graphs import ConvolutionProblem, Direction
+from dsinga.ops.cupy.cudnn_plans import ConvolutionPlans
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.products import Blas, column_sums, from_bfloat16, to_bfloat16
 from dsinga.ops.interface import Ops

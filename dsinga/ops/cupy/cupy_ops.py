@@ -8,7 +8,7 @@ import numpy as np
 
 from dsinga.errors import UserError
 from dsinga.ops.cupy.arrays import CupyArrays, dense
-from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans
+from dsinga.ops.cupy.cudnn_plans import ConvolutionPlans
 from dsinga.ops.cupy.device_pass import CupyPass
 from dsinga.ops.cupy.elementwise import CupyLookup
 from dsinga.ops.cupy.library import cupy, describe, lacks

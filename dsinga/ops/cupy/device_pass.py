@@ -26,6 +26,7 @@ class CupyPass(DevicePass):
     def __init__(self, ops: CupyRecording, streams: Streams):
         assert streams.compute is not cupy.cuda.Stream.null, "the default stream cannot be captured"
         self._ops, self._streams = ops, streams
+        cupy.get_default_memory_pool().free_all_blocks()  # what earlier passes left there, for the pool of this one
         self._pool = cupy.cuda.MemoryPool()
         self._graph: Any = None
         self._buffers: dict[str, Array] = {}
@@ -33,14 +34,15 @@ class CupyPass(DevicePass):
             self._recording = Recording()
 
     def put(self, name: str, array: np.ndarray | AsyncCopy | Array) -> Array:
-        if isinstance(array, AsyncCopy) and not isinstance(array, Upload):
-            array = array.result()
+        shape, dtype = array.kind if isinstance(array, AsyncCopy) else (array.shape, array.dtype)
         if name not in self._buffers:
             with self._memory():
-                self._buffers[name] = cupy.empty(array.shape, array.dtype)
+                self._buffers[name] = cupy.empty(shape, dtype)
         buffer = self._buffers[name]
         if isinstance(array, Upload):
             array.copy_to(buffer)
+        elif isinstance(array, AsyncCopy):
+            buffer[...] = array.result()
         elif isinstance(array, cupy.ndarray):
             buffer[...] = array
         else:

@@ -59,17 +59,12 @@ class Streams:
 
 
 class Upload(AsyncCopy):
-    """A copy to the device, which any thread may start; kernels may use it after :meth:`result`.
-
-    Attributes:
-        shape: the shape of the array.
-        dtype: its dtype.
-    """
+    """A copy to the device, which any thread may start; kernels may use it after :meth:`result`."""
 
     def __init__(self, streams: Streams, array: np.ndarray):
         staged = pinned(array.shape, array.dtype)
         np.copyto(staged, array)
-        self._streams, self.shape, self.dtype = streams, array.shape, array.dtype
+        self._streams, self._kind = streams, (array.shape, array.dtype)
         with streams.device, streams.up:
             self._source = cupy.empty(array.shape, array.dtype)
             self._source.set(staged, stream=streams.up)
@@ -87,13 +82,16 @@ class Upload(AsyncCopy):
             del self._source
         return self._copy
 
+    @property
+    def kind(self) -> tuple[tuple[int, ...], Any]:
+        return self._kind
+
     def copy_to(self, buffer: Array) -> None:
         """Copy the array to ``buffer`` in the order of the compute stream; :meth:`result` may still be called."""
         with self._streams.device, self._streams.compute:
             self._streams.compute.wait_event(self._done)
             buffer[...] = self._source
             self._streams.hold(self._streams.event(self._streams.compute), self._source)
-
 
 
 class Download(AsyncCopy):
@@ -114,4 +112,3 @@ class Download(AsyncCopy):
         """Wait for the copy."""
         self._done.synchronize()
         return self._host
-

@@ -57,8 +57,6 @@ class CupyUpdate(CupyRecording):
         formulas = [self._trace_update(update) for update in updates]
         for update, traced in zip(updates, formulas, strict=True):
             if traced is None and update.gradient.size:
-                if self.is_recording:
-                    raise NotCapturable("an updater's formula is not one kernel")
                 apply(update, clip_norm)
         together = [
             (dense(update), traced)
@@ -67,6 +65,11 @@ class CupyUpdate(CupyRecording):
         ]
         if together:
             self._launch(together, clip_norm)
+
+    def check_recordable(self, updates: Sequence[Update]) -> None:
+        for update in updates:
+            if update.rows is not None or (update.gradient.size and self._trace_update(update) is None):
+                raise NotCapturable("a formula of the updater is no kernel of its own, or takes sparse gradients")
 
     def _trace_update(self, update: Update) -> TracedFormula | None:
         """Return the program of an update's formula; None if it cannot be traced, as a user's, and must be called."""

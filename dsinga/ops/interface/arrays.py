@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dsinga.ops.interface.device_pass import DevicePass
+from dsinga.ops.interface.device_pass import DevicePass, NotCapturable
 from dsinga.ops.types import Array, AsyncCopy, Pair
 from dsinga.ops.update import Update
 
@@ -174,3 +174,7 @@ class ArrayOps(ABC):
         Unless ``clip_norm`` is 0, a gradient whose Euclidean norm is larger than that, and finite, is first scaled down
         to it. The norm is summed in float64, the factor is float32.
         """
+
+    def check_recordable(self, updates: Sequence[Update]) -> None:
+        """Raise NotCapturable unless a pass that is recorded can have all of these updates."""
+        raise NotCapturable(f"{self.name} records no passes")

@@ -1,0 +1,138 @@
+"""The plans of cuDNN that one worker runs: made once for a problem, run by addresses, without a lock.
+
+Each thread has a handle and runs all plans in one workspace, one after the other on its stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlan, ConvolutionProblem, PlanMaker, empty
+from dsinga.ops.cupy.library import cudnn, cupy
+from dsinga.ops.types import Array
+
+PLANS = 512  # of one worker; a net has three for each convolution
+ALIGNMENT = 16  # bytes: every plan takes its arrays to begin at a multiple, as allocations do, and views need not
+FAST = "1.32."  # the versions of the front end whose plans can be run by an array of addresses
+
+
+class PlanRunner:
+    """Runs a plan on the handle of one thread, with addresses in an array that is made once.
+
+    The front ends of FAST run a plan by the addresses of its tensors, sorted by their numbers (:func:`describe`), in
+    8 instead of 45 µs, by a method that is not public. Others take a dict.
+    """
+
+    def __init__(self, plan: ConvolutionPlan, frontend: Any, handle: Any, workspace: Array):
+        self._plan, self._handle, self._workspace = plan, handle, workspace
+        self._addresses = (ctypes.c_void_p * 3)()
+        self._fast = fast_execution(frontend, plan.graph)
+        if self._fast:
+            execute, index = self._fast
+            self._execute, self._last = execute, (workspace.data.ptr, handle.backend_handle, index)
+            self._at = ctypes.addressof(self._addresses)
+
+    def run(self, left: int, right: int, result: int) -> None:
+        """Compute on arrays at these addresses."""
+        if not self._fast:
+            addresses = dict(zip(self._plan.tensors, (left, right, result), strict=True))
+            self._plan.graph.execute(addresses, int(self._workspace.data.ptr), handle=self._handle)
+            return
+        self._addresses[:] = left, right, result
+        self._execute(self._at, 3, *self._last)
+
+
+def fast_execution(frontend: Any, graph: Any) -> tuple[Any, int] | None:
+    """Return the method that runs a built graph by an array of addresses, and the number of its plan; None if neither.
+
+    The method is of the C++ graph below the Python one. The number is that of the plan in the list of the former.
+    """
+    if not str(getattr(frontend, "__version__", "")).startswith(FAST) or graph.selected_engine is not None:
+        return None
+    number = graph._plans[graph._plan_index].cpp_index
+    if number is None or list(graph._variant_pack_uids() or ()) != [1, 2, 3]:
+        return None
+    return graph._lowered_graph._execute_with_raw_ptrs, number
+
+
+class _Thread(threading.local):
+    """The cuDNN handle of the calling thread, the stream that was set on it last, its workspace and its runners."""
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        self.stream = -1
+        self.workspace: Array | None = None
+        self.runners: dict[ConvolutionProblem, PlanRunner | None] = {}
+
+
+class ConvolutionPlans:
+    """The plans of one worker, and a handle for each of its threads. A thread that runs a plan again takes no lock."""
+
+    def __init__(self, precision: str):
+        self._frontend: Any = cudnn()
+        self._maker = PlanMaker(self._frontend, precision)
+        self._plans: dict[ConvolutionProblem, ConvolutionPlan | None] = {}
+        self._thread, self._lock = _Thread(), threading.Lock()
+        self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
+
+    def run(self, problem: ConvolutionProblem, left: Array, right: Array) -> Array | None:
+        """Return the result in the problem's layout; None if cuDNN has no plan for it, or is not installed.
+
+        ``left`` and ``right`` are the inputs of the direction in the order x, w, dy, in the problem's layout. They, and
+        the result, are float32, or bfloat16 stored as uint16.
+        """
+        if self._frontend is None:
+            return None
+        thread = self._thread
+        runner = thread.runners[problem] if problem in thread.runners else self._runner(problem)
+        if runner is None:
+            return None
+        stream = cupy.cuda.get_current_stream().ptr
+        if thread.stream != stream:
+            self._frontend.set_stream(handle=thread.handle, stream=stream)
+            thread.stream = stream
+        result = empty(problem.result, left.dtype, problem.channels_last)
+        left, right = _aligned(left), _aligned(right)
+        runner.run(left.data.ptr, right.data.ptr, result.data.ptr)
+        return result
+
+    def _runner(self, problem: ConvolutionProblem) -> PlanRunner | None:
+        """Return a runner of the problem's plan for the calling thread; None if there is no plan."""
+        thread = self._thread
+        if thread.handle is None:
+            thread.handle = self._frontend.create_handle()
+        with self._lock:
+            if problem not in self._plans:
+                if len(self._plans) >= PLANS:
+                    self._plans.clear()
+                self._plans[problem] = self._maker.make(problem, thread.handle)
+            plan = self._plans[problem]
+        if len(thread.runners) >= PLANS:
+            thread.runners.clear()
+        runner = None
+        if plan is not None:
+            workspace = self._workspace(plan.workspace)
+            runner = PlanRunner(plan, self._frontend, thread.handle, workspace)
+        thread.runners[problem] = runner
+        return runner
+
+    def _workspace(self, size: int) -> Array:
+        """Return memory of at least ``size`` bytes, which plans use one after the other on the thread's stream."""
+        thread = self._thread
+        if thread.workspace is None or thread.workspace.size < size:
+            thread.workspace = cupy.empty(max(size, 1), np.uint8)
+            self._workspaces.append(thread.workspace)
+        return thread.workspace
+
+
+def _aligned(array: Array) -> Array:
+    """Return the array, or a copy if it does not begin where plans take it to."""
+    if array.data.ptr % ALIGNMENT == 0:
+        return array
+    copy = empty(array.shape, array.dtype, array.strides[1] == array.itemsize)
+    copy[...] = array
+    return copy
