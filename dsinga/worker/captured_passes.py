@@ -93,6 +93,15 @@ class CapturedPasses:
     def __len__(self) -> int:
         return len(self._passes)
 
+    def values(self) -> list[CapturedPass]:
+        """Return the passes, the one that was computed last at the end."""
+        return list(self._passes.values())
+
+    @property
+    def failures(self) -> list[str]:
+        """Why passes are computed as they are called, each reason once."""
+        return list(dict.fromkeys(self._failed.values()))
+
     @property
     def nbytes(self) -> int:
         """The bytes of device memory that the passes hold."""

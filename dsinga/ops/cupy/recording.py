@@ -40,6 +40,8 @@ class Recording:
         """Copy numbers to where they are read later, and note in the block whether all of them are finite."""
         if self.numbers is not None:
             raise NotCapturable("it reports metrics more than once")
+        if not all(isinstance(number, cupy.ndarray) for number in numbers):
+            raise NotCapturable("a metric is computed in host memory")
         self.numbers = cupy.empty(len(numbers), np.float64)
         for place, number in enumerate(numbers):
             self.numbers[place] = number
