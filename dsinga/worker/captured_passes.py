@@ -161,7 +161,8 @@ class CapturedPasses:
             self._passes.clear()
         reason = " ".join(f"{error}".split()) or type(error).__name__
         if reason not in self._failed.values():
-            _log.info("%s are not captured as CUDA graphs: %s", self._what, reason)
+            level = logging.INFO if isinstance(error, NotCapturable) else logging.WARNING
+            _log.log(level, "%s are not captured as CUDA graphs: %s", self._what, reason)
         self._failed[key] = reason
 
 
