@@ -92,9 +92,10 @@ class ImagePreprocess(Layer):
         uniform = uniform.astype(np.float64)  # float32 could round up to the margin + 1
         tops, lefts = ((uniform[:, k] * (margin + 1)).astype(np.int64) for k, margin in enumerate(margins))
         mirrored = uniform[:, 2] < (0.5 if self.mirror else 0.0)
-        if is_recorded:
-            return ctx.ops.crop(images, tops, lefts, mirrored, self.crop, self.pad)
-        return ctx.ops.crop(images, tops.tolist(), lefts.tolist(), mirrored.tolist(), self.crop, self.pad)
+        places: Sequence[Array] = tops, lefts, mirrored
+        if not is_recorded:
+            places = [array.tolist() for array in places]
+        return ctx.ops.crop(images, *places, self.crop, self.pad)
 
     def _margins(self, images: Array) -> tuple[int, int]:
         """Return by how many pixels the crop can move, down and to the right."""
