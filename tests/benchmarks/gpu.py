@@ -1,16 +1,22 @@
 """Run all checks and benchmarks that need a GPU: ``python -m tests.benchmarks.gpu [TABLE ...]``.
 
-Installs missing packages (unless ``--no-install``) and prints these tables, or those that are named:
+Installs missing packages (unless ``--no-install``) and prints these tables, or those that are named, each within the
+seconds of ``SECONDS``:
 
-- ``tests``: the contracts of kernels and of layers;
+- ``smoke``: whether pieces of an iteration can be captured as CUDA graphs, and whether replays give the eager bits;
+- ``pieces``: the host's microseconds for each call of an iteration;
+- ``tests``: the contracts of the kernels and layers that a graph or a product depends on;
+- ``nets``: the time of an iteration, eager and as one graph, beside that of PyTorch, likewise, on the same card;
+- ``curves``: whether the losses of graphs are those of eager iterations, bit for bit, and params survive a NaN;
+- ``chooser``: the plans of cuDNN for the convolutions of the nets, in both layouts;
+- ``workers``: the first layer whose numbers depend on the sharing of a batch, and two workers against one;
+- ``contracts``: all contracts of kernels and of layers;
 - ``limits``: the rates of products and copies on the card;
-- ``nets``: the time of an iteration, that of PyTorch in eager mode on the same card, and the limit by those rates;
 - ``copies``: iterations with no copies, synchronous and overlapped ones (figure 20a of the paper);
-- ``precision``: errors of each precision against float64;
-- ``workers``: two workers that share the card against one.
+- ``precision``: errors of each precision against float64.
 
 Each turn is a process of its own. A failure is printed in place of its figures, and the rest goes on. ``--json`` names
-a file for the figures: it is written after each table and keeps those of other tables, so that several calls may make
+a file for the figures: it is written after each of them and keeps those of other tables, so that several calls may make
 the tables.
 """
 
@@ -22,7 +28,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +37,28 @@ import click
 from tests.benchmarks.cases import GPU_CASES
 
 PRECISIONS = ("float32", "tf32", "bf16")
+NET_PRECISIONS = ("float32", "bf16")
+FORMS, PEERS = ("eager", "graph"), ("eager", "graph", "compiled")
 COPIED = ("cifar10", "alexnet")
-TIMEOUT_SECONDS = 240  # for a turn
+CHOSEN = ("resnet", "cifar10", "alexnet")
+SECONDS = {
+    "smoke": 40, "pieces": 40, "tests": 90, "nets": 300, "curves": 60, "chooser": 90, "workers": 90,
+    "contracts": 300, "limits": 40, "copies": 90, "precision": 40,
+}  # fmt: skip
+"""The bounds of the tables. Those of one card's lease are the first seven: 10 minutes with some of the nets."""
+TOUCHED = "conv or product or norm or dropout or update or recurrent or attention or uniform"  # tests of kernels
 Figures = dict[str, Any]
+
+
+class Deadline:
+    """The time at which the table that is being made must end."""
+
+    at = float("inf")
+
+    @classmethod
+    def left(cls) -> float:
+        """Return the seconds that are left."""
+        return cls.at - time.monotonic()
 
 
 def install() -> None:
@@ -72,16 +97,23 @@ def cuda_release() -> int:
     return min(13, int(version[1])) if version else 12
 
 
-def turn(module: str, *arguments: str) -> Figures:
+def turn(module: str, *arguments: str) -> Any:
     """Run a module in a process of its own; return the figures that it prints, or the error as ``failed``."""
-    command = [sys.executable, "-m", f"tests.benchmarks.{module}", *arguments]
+    return json_of(sys.executable, "-m", f"tests.benchmarks.{module}", *arguments)
+
+
+def json_of(*command: str) -> Any:
+    """Return the last line of a command's output, which is JSON, or the error as ``failed``."""
+    seconds = Deadline.left()
+    if seconds < 1:
+        return {"failed": "no time was left for it"}
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=min(seconds, 1e6), check=False)
     except subprocess.TimeoutExpired:
-        return {"failed": f"took more than {TIMEOUT_SECONDS} s"}
+        return {"failed": f"took more than {seconds:.0f} s"}
     if ended.returncode:
         lines = ended.stderr.strip().splitlines() or ["ended without a message"]
-        return {"failed": lines[-1], "errors": ended.stderr}
+        return {"failed": lines[-1], "errors": ended.stderr[-4000:]}
     return json.loads(ended.stdout.splitlines()[-1])
 
 
@@ -100,80 +132,155 @@ def row(*cells: str) -> None:
     click.echo("| " + " | ".join(cells) + " |")
 
 
-def tests(previous: Figures, steps: int) -> Figures:
-    """Run the contracts of kernels and of layers over the device; print pytest's last lines."""
-    results = {}
-    for arguments in (["-m", "gpu", "tests/ops"], ["tests/layers/test_layers_contract.py", "-k", "CuPy"]):
+def smoke(previous: Figures, steps: int) -> Iterator[Figures]:
+    """Print whether each piece can be captured."""
+    yield (figures := turn("gpu_smoke"))
+    for name, result in figures.items():
+        click.echo(f"{name}: {json.dumps(result) if isinstance(result, dict) else result}")
+
+
+def pieces(previous: Figures, steps: int) -> Iterator[Figures]:
+    """Print the host's microseconds for each call."""
+    yield (figures := turn("gpu_pieces"))
+    head("call", "us")
+    for name, result in figures.items():
+        row(name, f"{result:.1f}" if isinstance(result, float) else f"failed: {result}")
+
+
+def tests(previous: Figures, steps: int) -> Iterator[Figures]:
+    """Run the contracts that graphs and products depend on."""
+    yield from pytest_runs(["-m", "gpu", "tests/ops", "-k", TOUCHED])
+
+
+def contracts(previous: Figures, steps: int) -> Iterator[Figures]:
+    """Run the contracts of kernels and of layers over the device."""
+    yield from pytest_runs(["-m", "gpu", "tests/ops"], ["tests/layers/test_layers_contract.py", "-k", "CuPy"])
+
+
+def pytest_runs(*runs: list[str]) -> Iterator[Figures]:
+    """Run pytest with each list of arguments; print its last lines."""
+    results: Figures = {}
+    for arguments in runs:
         command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *arguments]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT_SECONDS, check=False)
-        last = "\n".join((ended.stdout + ended.stderr).strip().splitlines()[-40:])
+        seconds = max(Deadline.left(), 1)
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=min(seconds, 1e6), check=False)
+            last = "\n".join((ended.stdout + ended.stderr).strip().splitlines()[-25:])
+        except subprocess.TimeoutExpired as stopped:
+            last = f"took more than {seconds:.0f} s; until then:\n{str(stopped.stdout or b'')[-500:]}"
+            ended = None
         click.echo(last)
-        results[" ".join(arguments)] = {"ms": 0.0, "last": last} if not ended.returncode else {"failed": last}
-    return results
+        passed = ended is not None and not ended.returncode
+        results[" ".join(arguments)] = {"last": last} if passed else {"failed": last}
+        yield results
 
 
-def limits(previous: Figures, steps: int) -> Figures:
+def limits(previous: Figures, steps: int) -> Iterator[Figures]:
     """Print rates of products, in operations a second, and of copies, in bytes a second."""
-    rates = turn("gpu_limits")
+    yield (rates := turn("gpu_limits"))
     click.echo(f"\nrates: {json.dumps({key: rates[key] for key in ('matrix', 'copy', 'failed') if key in rates})}")
-    return rates
 
 
-def nets(previous: Figures, steps: int) -> Figures:
+def nets(previous: Figures, steps: int) -> Iterator[Figures]:
     """Print the iteration times of the nets, those of PyTorch, and the limits."""
-    head("net, batch", "precision", "dsinga ms", "PyTorch ms", "ratio", "goal", "limit ms")
-    rows = {}
-    for name, case in GPU_CASES.items():
-        for precision in PRECISIONS:
+    head("net, batch", "precision", *FORMS, *(f"PyTorch {form}" for form in PEERS), "ratio", "limit")
+    rows: Figures = {}
+    for precision in NET_PRECISIONS:
+        for name, case in GPU_CASES.items():
             ours, theirs = (turn(module, name, precision, str(steps)) for module in ("gpu_loop", "gpu_torch"))
-            ratio = ours["ms"] / theirs["ms"] if "ms" in ours and "ms" in theirs else None
-            goal = f"{case.goal:.2f}" if precision == "float32" else ""
+            best, peer = (
+                min((each[f] for f in forms if f in each), default=None)
+                for each, forms in ((ours, FORMS), (theirs, PEERS))
+            )
+            ratio = best / peer if best and peer else None
             bound = previous.get("limits", {}).get("limits", {}).get(name, {}).get(precision)
-            figures = cell(ours), cell(theirs), f"{ratio:.2f}" if ratio else "-", goal, f"{bound:.2f}" if bound else "-"
-            row(f"{name}, {case.batch}", precision, *figures)
+            figures = *(cell(ours, form) for form in FORMS), *(cell(theirs, form) for form in PEERS)
+            row(
+                f"{name}, {case.batch}",
+                precision,
+                *figures,
+                f"{ratio:.2f}" if ratio else "-",
+                f"{bound:.2f}" if bound else "-",
+            )
             rows[f"{name} {precision}"] = {"dsinga": ours, "pytorch": theirs, "ratio": ratio}
-    runs = [
-        figures["runs"] for pair in rows.values() for figures in (pair["dsinga"], pair["pytorch"]) if "runs" in figures
-    ]
+            yield rows
+    runs = [each["runs"] for pair in rows.values() for each in (pair["dsinga"], pair["pytorch"]) if "runs" in each]
     click.echo("\n" + ("; ".join(dict.fromkeys(runs)) or "nothing ran"))
-    return rows
 
 
-def copies(previous: Figures, steps: int) -> Figures:
+def curves(previous: Figures, steps: int) -> Iterator[Figures]:
+    """Print whether graphs give the losses of eager iterations."""
+    rows: Figures = {}
+    for name in GPU_CASES:
+        rows[name] = turn("gpu_curves", name)
+        click.echo(f"{name}: {json.dumps({key: value for key, value in rows[name].items() if key != 'errors'})}")
+        yield rows
+
+
+def chooser(previous: Figures, steps: int) -> Iterator[Figures]:
+    """Print by convolution the plan of the heuristics and the fastest one, in both layouts."""
+    rows: Figures = {}
+    head("convolution", "last: first plan ms", "fastest", "first: first plan ms", "fastest", "conversions ms", "apart")
+    for name in CHOSEN:
+        figures = turn("gpu_chooser", name, "float32", f"{max(Deadline.left() / 2, 1):.0f}")
+        rows[name] = figures if isinstance(figures, dict) else {"convolutions": figures}
+        yield rows
+        for line in rows[name].get("convolutions", ()):
+            times = [
+                f"{line[key][plan][0]:.3f}" if plan in line[key] else "-"
+                for key in ("last", "first")
+                for plan in ("first", "fastest")
+            ]
+            conversions = sum(line["conversions"][key] for key in ("left", "right", "result"))
+            row(f"{name} {line['problem']}", *times, f"{conversions:.3f}", f"{line.get('apart', -1):.1e}")
+
+
+def copies(previous: Figures, steps: int) -> Iterator[Figures]:
     """Print the cost of copies to and from servers in host memory."""
     ways = "no copy", "synchronous", "overlapped"
     head("net", *(f"{way} ms" for way in ways))
-    rows = {}
+    rows: Figures = {}
     for name in COPIED:
         rows[name] = figures = turn("gpu_copies", name, str(steps))
         row(name, *(cell(figures, way) for way in ways))
-    return rows
+        yield rows
 
 
-def precision(previous: Figures, steps: int) -> Figures:
+def precision(previous: Figures, steps: int) -> Iterator[Figures]:
     """Print the errors of each precision against float64."""
-    figures = turn("gpu_precision")
+    yield (figures := turn("gpu_precision"))
     click.echo("\nerrors against float64, relative to the result's root mean square: root mean square (largest)")
     if "failed" in figures:
         click.echo(f"failed: {figures['failed']}")
-        return figures
+        return
     head("kernel", *PRECISIONS)
     for kernel in figures[PRECISIONS[0]]:
         errors = [figures[precision][kernel] for precision in PRECISIONS]
         row(kernel, *(f"{error['rms']:.1e} ({error['max']:.1e})" for error in errors))
-    return figures
 
 
-def workers(previous: Figures, steps: int) -> Figures:
-    """Print the difference of the params of two workers on the card from those of one worker."""
+def workers(previous: Figures, steps: int) -> Iterator[Figures]:
+    """Print the errors of layers by the sharing of a batch, and the differences of params of two workers from one."""
+    shares = turn("gpu_shares", "cifar10")
+    yield {"shares": shares}
+    if "failed" in shares:
+        click.echo(f"shares failed: {shares['failed']}")
+    else:
+        head("array", "one worker", "two workers", "apart")
+        for name, errors in shares.items():
+            row(name, *(f"{errors[key]:.1e}" for key in ("one", "two", "apart")))
     figures = turn("gpu_workers", "cifar10")
+    yield {"shares": shares, "params": figures}
     text = json.dumps({key: value for key, value in figures.items() if key != "errors"})
-    click.echo(f"\nlargest difference of a param to one worker on the GPU (at most 1e-4): {text}")
-    return figures
+    click.echo(f"\nlargest difference of a param to one worker on the GPU (after 5 steps at most 1e-4): {text}")
 
 
-TABLES: dict[str, Callable[[Figures, int], Figures]] = {
-    table.__name__: table for table in (tests, limits, nets, copies, precision, workers)
+TABLES: dict[str, Callable[[Figures, int], Iterator[Figures]]] = {
+    table.__name__: table
+    for table in (
+        *(smoke, pieces, tests, nets, curves, chooser, workers),
+        *(contracts, limits, copies, precision),
+    )
 }
 
 
@@ -182,6 +289,12 @@ def failures(figures: Any) -> int:
     if not isinstance(figures, dict):
         return 0
     return int("failed" in figures) + sum(map(failures, figures.values()))
+
+
+def write(file: Path | None, figures: Figures) -> None:
+    """Write the figures so far."""
+    if file:
+        file.write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
 
 @click.command()
@@ -197,15 +310,17 @@ def main(tables: tuple[str, ...], wants_install: bool, steps: int, file: Path | 
         install()
     figures: Figures = json.loads(file.read_text(encoding="utf-8")) if file and file.exists() else {}
     for name in tables or TABLES:
-        started = time.perf_counter()
+        started = time.monotonic()
+        Deadline.at = started + SECONDS[name]
         try:
-            figures[name] = TABLES[name](figures, steps)
+            for table in TABLES[name](figures, steps):
+                figures[name] = table
+                write(file, figures)
         except Exception as error:  # an error in one table must not stop the others
             figures[name] = {"failed": f"{type(error).__name__}: {error}"}
             click.echo(f"the table {name!r} failed: {figures[name]['failed']}")
-        click.echo(f"({name}: {time.perf_counter() - started:.0f} s)")
-        if file:
-            file.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+            write(file, figures)
+        click.echo(f"({name}: {time.monotonic() - started:.0f} s)")
     failed = sum(failures(figures[name]) for name in tables or TABLES)
     if failed:
         raise click.ClickException(f"{failed} of the figures could not be measured")

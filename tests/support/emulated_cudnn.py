@@ -97,6 +97,16 @@ class Graph:
         assert self._stages[-1] == "create_execution_plans"
         self.engines_excluded = names
 
+    def get_execution_plan_count(self) -> int:
+        return 2
+
+    def get_plan_name_at_index(self, index: int) -> str:
+        return f"eng{index}_k1=0"
+
+    def build_plan_at_index(self, index: int) -> None:
+        if self._stages[-1] == "check_support":
+            self._pass("build_plans")
+
     def get_workspace_size(self) -> int:
         return 8
 
