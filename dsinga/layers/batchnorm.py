@@ -79,7 +79,7 @@ class BatchNorm(Layer):
             feature = self.normalise(sources, scale, bias, statistics, ctx)
             return Output(feature, saved=statistics if ctx.training else None)
         statistics = self.batch_statistics(x, ctx)
-        share, move = max(self.momentum, 1 / (ctx.step + 1)), ctx.ops.moving_average
+        share, move = ctx.step_number(lambda step: max(self.momentum, 1 / (step + 1))), ctx.ops.moving_average
         unbiased = statistics.size / max(statistics.size - 1, 1)
         state = {
             "mean": move(running_mean, statistics.mean, share),

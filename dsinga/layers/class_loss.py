@@ -74,8 +74,9 @@ class SoftmaxLoss(Layer):
         given = required_labels(self, sources[1])
         if given.dtype.kind == "f" and given.ndim > 1:
             return self._shared_feature(sources, ctx)
-        labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes))
-        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is not None:
+        weights = weights_of(sources, WEIGHTS, ctx.ops)
+        labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes, checked_later=weights is None))
+        if weights is not None:
             return self._weighted_feature(to_matrix(sources[0], ctx.ops), labels, weights, ctx)
         scores = to_matrix(sources[0], ctx.ops)
         probabilities, loss, hits = ctx.ops.softmax_loss(scores, labels, self.topk)

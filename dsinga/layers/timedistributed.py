@@ -15,6 +15,7 @@ from dsinga.layers.context import Columns, Context
 from dsinga.layers.contract import make_layer
 from dsinga.layers.declarations import Bfloat16, Cut
 from dsinga.ops import Ops
+from dsinga.ops.types import is_on_device
 
 
 class MustUnroll(UserError):
@@ -102,8 +103,9 @@ class TimeDistributed(Layer):
         """Return the sources as rows for the inner layer, without the steps after the ends of sequences."""
         chosen = None
         if self.labels.source is not None and sources[self.labels.source] is not None:
-            labels = np.asarray(sources[self.labels.source])
-            if labels.ndim == 2 and labels.dtype.kind != "f" and (labels < 0).any():
+            labels = sources[self.labels.source]
+            labels = labels if is_on_device(labels) else np.asarray(labels)  # those of a recorded pass have no -1
+            if not is_on_device(labels) and labels.ndim == 2 and labels.dtype.kind != "f" and (labels < 0).any():
                 chosen = np.flatnonzero(labels.reshape(-1) >= 0)
         rows = len(next(source for source in sources if source is not None))
         device_chosen = None if chosen is None else ops.asarray(chosen)

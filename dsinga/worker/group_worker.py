@@ -28,6 +28,7 @@ from dsinga.transport.endpoints import OpenConnection, connect
 from dsinga.transport.interface import Transport
 from dsinga.worker.all_records import EvaluationPass, evaluate_batches
 from dsinga.worker.batch_reader import BatchReader
+from dsinga.worker.captured_iterations import CapturedIterations
 from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
 from dsinga.worker.device_params import DeviceParams
 from dsinga.worker.exchange import COLLECTIVES_SERVER, Exchange, move_local_slices, param_homes
@@ -100,6 +101,9 @@ class GroupWorker:
             local = shapes.keys() - {slice_.param for slice_ in config.slices}
             self.exchange = DeviceParams(exchange, local, self._ops, self._meter, inner, ahead)
         self._exchange = exchange
+        self._captured: CapturedIterations | None = None
+        if isinstance(self.exchange, DeviceParams):
+            self._captured = CapturedIterations(config, self._ops, self.exchange)
 
     def _lend_memory(
         self,
@@ -170,9 +174,11 @@ class GroupWorker:
         self.exchange.begin(step)
         if observer is not None:
             self._wait_for_params()
-        with buffers.use_bases(self._gradient_memory):
-            train = self._train_or_skip if self._config.skip_bad_batches else self._train_one_batch
-            metrics = train(step, self._micro_batches(records, step, peers, observer))
+        metrics = self._train_captured(step, records) if observer is None else None
+        if metrics is None:
+            with buffers.use_bases(self._gradient_memory):
+                train = self._train_or_skip if self._config.skip_bad_batches else self._train_one_batch
+                metrics = train(step, self._micro_batches(records, step, peers, observer))
         self.peers.finish()
         self._step = step + 1
         meter, updated = self._meter, thread_updates.seconds - updated
@@ -208,6 +214,14 @@ class GroupWorker:
             ctx = self._context(Phase.kTrain, reader.rows(worker, number), step, iteration, peers)
             ctx = replace(ctx, observer=observer, micro_batch=reader.micro_batch(number))
             yield records, ctx
+
+    def _train_captured(self, step: int, records: Mapping[str, Records]) -> Metrics | None:
+        """Run the iteration by a graph of the device; None, with nothing changed, where that cannot be."""
+        if self._captured is None:
+            return None
+        rows = self._config.readers[Phase.kTrain].rows(self._key.worker, 0)
+        ctx = self._context(Phase.kTrain, rows, step, f"step {step}", self.peers)
+        return self._captured.train(self.net(Phase.kTrain), step, records, ctx)
 
     def _wait_for_params(self) -> None:
         started = time.perf_counter()
@@ -278,7 +292,10 @@ class GroupWorker:
             iteration = f"batch {batch} of {phase.name} at step {version}"
             self.peers.begin(iteration)
             ctx = self._context(phase, reader.parts[self._key.worker], batch, iteration, self.peers)
-            metrics = forward(net, values, records, ctx)[1]
+            captured = self._captured if params is None else None
+            metrics = None if captured is None else captured.evaluate(net, batch, records, ctx)
+            if metrics is None:
+                metrics = forward(net, values, records, ctx)[1]
             self.peers.finish()
             return metrics
 
@@ -290,6 +307,8 @@ class GroupWorker:
         if self._replicated is not None:
             self._ops.enter()
             self._replicated.put(state)
+            if self._captured is not None:
+                self._captured.clear()
 
     def replica_state(self) -> ReplicaState:
         """Return the replicated params for which this worker is the first user."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from dsinga.ops.numpy_ops import NumpyOps
 from tests.support import emulated_cupy
+from tests.support import emulated_graphs as graphs
 
 plain = NumpyOps()
 
@@ -137,6 +138,10 @@ class Graph:
         assert not any(address % 16 for address in pointers.values()), "CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER"
         self.executed = True
         emulated_cupy.note(f"cudnn {self.operation}")
+        pointers = dict(pointers)
+        graphs.launch(lambda: self._compute(pointers))
+
+    def _compute(self, pointers: dict[Tensor, int]) -> None:
         arrays = {name: plain_float(tensor.at(pointers[tensor])) for name, tensor in self._inputs.items()}
         shape = self._result.dim
         if self.operation == "conv_fprop":

@@ -117,6 +117,10 @@ KERNEL batch_norm_slopes(
     }
 }
 
-KERNEL moving_average(const REAL* running, const double* now, REAL* moved, double share, double factor, Index n) {
+// The share is that of the step's block if there is one, else the number.
+KERNEL moving_average(
+    const REAL* running, const double* now, REAL* moved, const double* share_of_step, double share, double factor, Index n
+) {
+    if (share_of_step) share = *share_of_step;
     FOR_EACH(i, n) moved[i] = (1 - share) * running[i] + share * (now[i] * factor);
 }

@@ -74,10 +74,11 @@ class CupyNormalisation(Ops):
         source.each("batch_norm_affine", scale.dtype, scale.size, *arguments)
         return factor, shift
 
-    def moving_average(self, running: Array, new: Array, share: float, factor: float = 1.0) -> Array:
+    def moving_average(self, running: Array, new: Array, share: float | Array, factor: float = 1.0) -> Array:
         running = contiguous(running)
         moved = empty_like(running)
-        arguments = running, *_doubles(new), moved, float(share), float(factor)
+        shares = (share, 0.0) if isinstance(share, cupy.ndarray) else (None, float(share))
+        arguments = running, *_doubles(new), moved, *shares, float(factor)
         source.each("moving_average", running.dtype, running.size, *arguments)
         return moved
 

@@ -202,8 +202,11 @@ class ImageOps(ElementwiseOps):
         """Return (factor, shift) for :meth:`channel_affine`: scale/√(variance + epsilon), bias - mean·factor."""
 
     @abstractmethod
-    def moving_average(self, running: Array, new: Array, share: float, factor: float = 1.0) -> Array:
-        """(1 - share)·running + share·(factor·new), (C,) of the dtype of ``running``; ``new`` is float64."""
+    def moving_average(self, running: Array, new: Array, share: float | Array, factor: float = 1.0) -> Array:
+        """(1 - share)·running + share·(factor·new), (C,) of the dtype of ``running``; ``new`` is float64.
+
+        The share is a number, or what :meth:`step_number` returns.
+        """
 
     @abstractmethod
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:

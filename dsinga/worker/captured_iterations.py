@@ -1,0 +1,87 @@
+"""Training iterations and evaluations of a worker that updates all of its params on its device, captured as graphs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from dsinga.layers import Context, Records
+from dsinga.net import NeuralNet
+from dsinga.ops import Ops
+from dsinga.ops.interface.device_pass import RecordedStep
+from dsinga.training import Metrics, bp, forward
+from dsinga.training.divergence import are_finite
+from dsinga.training.metrics import UnreadMetrics
+from dsinga.worker.captured_passes import CapturedPasses
+from dsinga.worker.config import WorkerConfig
+from dsinga.worker.device_params import DeviceParams
+
+_log = logging.getLogger(__name__)
+
+
+class CapturedIterations:
+    """The iterations and evaluations of a worker that computes on a device, each captured where that can be.
+
+    Args:
+        config: that of the worker.
+        ops: its kernels.
+        params: its params.
+    """
+
+    def __init__(self, config: WorkerConfig, ops: Ops, params: DeviceParams):
+        self._config, self._params = config, params
+        self._training, self._evaluation = CapturedPasses(ops, "training iterations"), CapturedPasses(ops, "tests")
+        self._why_not = why_not(config, params)
+        if self._why_not:
+            _log.info("training iterations are not captured as CUDA graphs: %s", self._why_not)
+
+    def train(self, net: NeuralNet, step: int, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
+        """Run the iteration of a step; return its metrics, None where it has changed nothing and must be called."""
+        if self._why_not or (self._config.skip_bad_batches and not are_finite(records)):
+            return None
+
+        def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> None:
+            bp(net, self._params, on_device, recorded(ctx, unread), self._params.push)
+            self._params.finish()
+
+        key = ctx.rows, self._config.updater.averages_at(step)
+        metrics = self._training.compute(key, net, step, records, compute, self._params.skip)
+        if metrics is None:
+            self._params.discard()
+            self._params.begin(step)
+        return metrics
+
+    def evaluate(self, net: NeuralNet, batch: int, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
+        """Return the metrics of a batch of another phase; None where the pass must be called."""
+        if not self._params.is_local:
+            return None
+
+        def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> None:
+            forward(net, self._params, on_device, recorded(ctx, unread))
+
+        return self._evaluation.compute((ctx.phase, ctx.rows, id(net)), net, batch, records, compute)
+
+    def clear(self) -> None:
+        """Forget all graphs, because params have other addresses now."""
+        self._training.clear()
+        self._evaluation.clear()
+
+
+def recorded(ctx: Context, unread: list[UnreadMetrics]) -> Context:
+    """Return the context of a recorded pass, whose metrics are kept in ``unread``."""
+    return replace(ctx, step=cast(Any, RecordedStep()), unread=unread)
+
+
+def why_not(config: WorkerConfig, params: DeviceParams) -> str:
+    """Return why no iteration of this worker can be captured, "" if that depends on its layers."""
+    if not params.is_local:
+        return "params are exchanged with servers"
+    if config.algorithm is not bp:
+        return "only back-propagation is"
+    if config.updater.conf.clip_global_norm:
+        return "clip_global_norm adds up the norms of all gradients in host memory"
+    if any(reader.micro_batches > 1 for reader in config.readers.values()):
+        return "batches are computed in micro_batches"
+    return ""
