@@ -8,6 +8,7 @@ excluded; the latter are used if there is no other. One engine is excluded by it
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from dsinga.ops.cupy.library import cupy
@@ -45,13 +46,14 @@ class ConvolutionPlan(NamedTuple):
     graph: Any
     tensors: tuple[Any, Any, Any]
     workspace: int
+    name: str = ""
 
 
 class PlanMaker:
     """Makes the plans of one precision by cuDNN's front end."""
 
     def __init__(self, frontend: Any, precision: str):
-        self._frontend, self._precision = frontend, precision
+        self._frontend, self.precision = frontend, precision
 
     def make(self, problem: ConvolutionProblem, handle: Any) -> ConvolutionPlan | None:
         """Return a plan whose sums have a fixed order, else any plan, else None with a warning that says why."""
@@ -65,6 +67,31 @@ class PlanMaker:
                 reason = error
         _log.warning("cuDNN has no plan for %s; matrix products of cuBLAS compute it: %s", problem, reason)
         return None
+
+    def named(self, problem: ConvolutionProblem, handle: Any, name: str) -> ConvolutionPlan | None:
+        """Return the plan of that name, or None."""
+        return next(self.plans(problem, handle, name), None)
+
+    def plans(self, problem: ConvolutionProblem, handle: Any, name: str = "") -> Iterator[ConvolutionPlan]:
+        """Yield the plans whose sums have a fixed order, by the heuristics' order, or that of one name; each is built.
+
+        All are of one graph: a plan can be run until the next one is built.
+        """
+        errors = (self._frontend.cudnnGraphNotSupportedError, RuntimeError, ValueError)
+        try:
+            graph, tensors = self.describe(problem, handle, True)
+            graph.check_support()
+        except errors:
+            return
+        for index in range(graph.get_execution_plan_count()):
+            try:
+                plan = graph.get_plan_name_at_index(index)
+                if name and plan != name:
+                    continue
+                graph.build_plan_at_index(index)
+                yield ConvolutionPlan(graph, tensors, int(graph.get_workspace_size()), plan)
+            except errors:  # one that is excluded, or that the device lacks
+                continue
 
     def describe(self, problem: ConvolutionProblem, handle: Any, ordered: bool) -> tuple[Any, tuple[Any, Any, Any]]:
         """Return a graph with its admissible plans, of which none is built, and its tensors.
@@ -89,7 +116,7 @@ class PlanMaker:
         excluded = [notes.NONDETERMINISTIC] if ordered else []
         if not problem.bf16:
             excluded += [notes.DOWN_CONVERT_INPUTS]
-            excluded += [notes.TENSOR_CORE] if self._precision == "float32" else []
+            excluded += [notes.TENSOR_CORE] if self.precision == "float32" else []
         graph.deselect_numeric_notes(excluded)
         if problem.direction == "wgrad" and not problem.bf16:
             graph.deselect_engines([INEXACT])

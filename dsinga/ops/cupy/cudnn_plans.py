@@ -5,16 +5,22 @@ Each thread has a handle and runs all plans in one workspace, one after the othe
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import itertools
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from dsinga.ops.cupy.cudnn_choice import ERRORS, PRODUCTS, Candidate, PlanChoices, choices_file, fastest
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlan, ConvolutionProblem, PlanMaker, empty
 from dsinga.ops.cupy.library import cudnn, cupy
 from dsinga.ops.types import Array
 
+Inputs, Products = Callable[[], Sequence[Array]], Callable[[], Array]
+CANDIDATES = 10  # plans that are timed
 PLANS = 512  # of one worker; a net has three for each convolution
 ALIGNMENT = 16  # bytes: every plan takes its arrays to begin at a multiple, as allocations do, and views need not
 FAST = "1.32."  # the versions of the front end whose plans can be run by an array of addresses
@@ -76,22 +82,26 @@ class ConvolutionPlans:
         self._frontend: Any = cudnn()
         self._maker = PlanMaker(self._frontend, precision)
         self._plans: dict[ConvolutionProblem, ConvolutionPlan | None] = {}
+        self._kept_choices: PlanChoices | None = None
         self._thread, self._lock = _Thread(), threading.Lock()
         self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
 
-    def run(self, problem: ConvolutionProblem, left: Array, right: Array) -> Array | None:
-        """Return the result in the problem's layout; None if cuDNN has no plan for it, or is not installed.
+    def compute(self, problem: ConvolutionProblem, arrays: Inputs, products: Products) -> Array:
+        """Return a convolution by its plan, or by ``products()`` where there is none or they are faster.
 
-        ``left`` and ``right`` are the inputs of the direction in the order x, w, dy, in the problem's layout. They, and
-        the result, are float32, or bfloat16 stored as uint16.
+        ``arrays()`` are the inputs of the direction in the order x, w, dy, in the problem's layout. They, and the
+        result of a plan, are float32, or bfloat16 stored as uint16.
         """
         if self._frontend is None:
-            return None
+            return products()
         thread = self._thread
-        runner = thread.runners[problem] if problem in thread.runners else self._runner(problem)
-        if runner is None:
-            return None
-        stream = cupy.cuda.get_current_stream().ptr
+        if problem not in thread.runners:
+            self._add_runner(problem, arrays, products)
+        runner = thread.runners[problem]
+        return products() if runner is None else self._run(problem, runner, *arrays())
+
+    def _run(self, problem: ConvolutionProblem, runner: PlanRunner, left: Array, right: Array) -> Array:
+        thread, stream = self._thread, cupy.cuda.get_current_stream().ptr
         if thread.stream != stream:
             self._frontend.set_stream(handle=thread.handle, stream=stream)
             thread.stream = stream
@@ -100,8 +110,8 @@ class ConvolutionPlans:
         runner.run(left.data.ptr, right.data.ptr, result.data.ptr)
         return result
 
-    def _runner(self, problem: ConvolutionProblem) -> PlanRunner | None:
-        """Return a runner of the problem's plan for the calling thread; None if there is no plan."""
+    def _add_runner(self, problem: ConvolutionProblem, arrays: Inputs, products: Products) -> None:
+        """Make a runner of the problem's plan for the calling thread; None if products compute it."""
         thread = self._thread
         if thread.handle is None:
             thread.handle = self._frontend.create_handle()
@@ -109,16 +119,57 @@ class ConvolutionPlans:
             if problem not in self._plans:
                 if len(self._plans) >= PLANS:
                     self._plans.clear()
-                self._plans[problem] = self._maker.make(problem, thread.handle)
+                self._plans[problem] = self._plan(problem, arrays, products)
             plan = self._plans[problem]
         if len(thread.runners) >= PLANS:
             thread.runners.clear()
-        runner = None
-        if plan is not None:
-            workspace = self._workspace(plan.workspace)
-            runner = PlanRunner(plan, self._frontend, thread.handle, workspace)
-        thread.runners[problem] = runner
-        return runner
+        thread.runners[problem] = None if plan is None else self._runner(plan)
+
+    def _runner(self, plan: ConvolutionPlan) -> PlanRunner:
+        return PlanRunner(plan, self._frontend, self._thread.handle, self._workspace(plan.workspace))
+
+    def _plan(self, problem: ConvolutionProblem, arrays: Inputs, products: Products) -> ConvolutionPlan | None:
+        """Return the plan that was chosen, now or earlier, else that of the heuristics; None for products."""
+        choices, handle = self._choices(), self._thread.handle
+        choice = choices.find(problem)
+        if choice is None and choices.is_kept and cupy.cuda.get_current_stream().ptr:
+            with choices.choosing():
+                choice = choices.find(problem)
+                if choice is None:
+                    choice = self._measure(problem, arrays, products)
+                    if choice is not None:
+                        choices.add(problem, choice)
+        if choice == PRODUCTS:
+            return None
+        plan = None if choice is None else self._maker.named(problem, handle, choice)
+        return plan or self._maker.make(problem, handle)
+
+    def _choices(self) -> PlanChoices:
+        if self._kept_choices is None:
+            device = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())["name"].decode()
+            libraries = f"cuDNN {self._frontend.backend_version_string()} {getattr(self._frontend, '__version__', '')}"
+            self._kept_choices = PlanChoices(f"{device}, {libraries}, {self._maker.precision}", choices_file())
+        return self._kept_choices
+
+    def _measure(self, problem: ConvolutionProblem, arrays: Inputs, products: Products) -> str | None:
+        """Return the name of the fastest plan, or PRODUCTS; None if nothing could be timed."""
+        pool = cupy.cuda.MemoryPool()
+        with cupy.cuda.using_allocator(pool.malloc):
+            inputs, reference = arrays(), None
+            with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
+                reference = products()
+
+            def candidates() -> Iterator[Candidate]:
+                for plan in itertools.islice(self._maker.plans(problem, self._thread.handle), CANDIDATES):
+                    with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
+                        workspace = cupy.empty(max(plan.workspace, 1), np.uint8)
+                        runner = PlanRunner(plan, self._frontend, self._thread.handle, workspace)
+                        yield Candidate(plan.name, lambda runner=runner: self._run(problem, runner, *inputs))
+                if reference is not None:
+                    yield Candidate(PRODUCTS, products)
+
+            comparable = None if problem.bf16 else reference
+            return fastest(candidates(), comparable, ERRORS[self._maker.precision])
 
     def _workspace(self, size: int) -> Array:
         """Return memory of at least ``size`` bytes, which plans use one after the other on the thread's stream."""
