@@ -1,9 +1,8 @@
 """Time all admissible plans of cuDNN, in both layouts, for the convolutions of a net.
 
 ``python -m tests.benchmarks.gpu_chooser CASE PRECISION SECONDS`` prints a JSON list: for each convolution its shapes,
-the times of conversions to channels-first memory, and by layout the milliseconds, the name and the megabytes of the
-plan that the library's heuristics put first, those of the fastest plan, and how far the results of both layouts are
-apart. It stops after SECONDS.
+and by layout the milliseconds, the name and the megabytes of the plan that the library's heuristics put first, those of
+the fastest plan, and how far the results of both layouts are apart. It stops after SECONDS.
 """
 
 from __future__ import annotations
@@ -55,8 +54,9 @@ class Convolution:
 
     def arrays(self, channels_last: bool) -> list[Any]:
         """Return the inputs and an output in a layout."""
-        from dsinga.ops.cupy.convolution import to_bfloat16, to_rows
+        from dsinga.ops.cupy.arrays import to_rows
         from dsinga.ops.cupy.cudnn_graphs import empty
+        from dsinga.ops.cupy.products import to_bfloat16
 
         inputs = [to_rows(x) if channels_last else x for x in self._inputs]
         inputs = [to_bfloat16(x) for x in inputs] if self.problem.bf16 else inputs
@@ -98,23 +98,6 @@ class Convolution:
         first, fastest = timed[0], min(timed)
         return {"first": first, "fastest": fastest, "plans": len(timed)}, best
 
-    def conversions(self) -> dict[str, float]:
-        """Return the milliseconds of making channels-first copies of inputs and a channels-last copy of the result."""
-        from dsinga.ops.cupy.transposes import to_channels_first, to_channels_last
-        from dsinga.ops.layout import to_image
-
-        xp = self._ops.xp
-        images = [to_image(xp.empty((s[0], *s[2:], s[1]), np.float32)) for s in (*self._shapes, self.problem.result)]
-        stream = self._ops.streams.compute
-        figures = {"of CuPy": milliseconds(stream, xp, lambda: xp.ascontiguousarray(images[0]))}
-        for name, image in zip(("left", "right"), images, strict=False):
-            figures[name] = milliseconds(stream, xp, lambda image=image: to_channels_first(image))
-        exact = [bool((to_channels_first(to_channels_last(x)) == x).all()) for x in self._inputs]
-        assert all(exact), "a transposed image has other numbers"
-        whole = xp.empty(self.problem.result, np.float32)
-        figures["result"] = milliseconds(stream, xp, lambda: to_channels_last(whole))
-        return figures
-
 
 def turn(name: str, precision: str, seconds: str) -> list[dict[str, Any]]:
     """Return the figures of each convolution of a case."""
@@ -133,7 +116,7 @@ def turn(name: str, precision: str, seconds: str) -> list[dict[str, Any]]:
         row |= {"last": last}
         if not problem.bf16:
             first, other = convolution.times(False, deadline)
-            row |= {"first": first, "conversions": convolution.conversions()}
+            row |= {"first": first}
             if exact is not None and other is not None:
                 scale = float((exact**2).mean()) ** 0.5
                 row["apart"] = float(((exact - other) ** 2).mean()) ** 0.5 / scale

@@ -1,7 +1,8 @@
 """List the kernels of an iteration with their time on the device.
 
-``python -m tests.benchmarks.gpu_profile CASE PRECISION`` prints a JSON object with, for dsinga and for PyTorch in eager mode, the milliseconds of all kernels of an iteration and
-those of the kernels that take longest: name, milliseconds, launches. PyTorch's profiler sees the kernels of both.
+``python -m tests.benchmarks.gpu_profile CASE PRECISION`` prints a JSON object with, for dsinga and for PyTorch in eager
+mode, the milliseconds of all kernels of an iteration and those of the kernels that take longest: name, milliseconds,
+launches. PyTorch's profiler sees the kernels of both.
 """
 
 from __future__ import annotations

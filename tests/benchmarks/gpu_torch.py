@@ -1,8 +1,8 @@
 """Measure PyTorch on a GPU: ``python -m tests.benchmarks.gpu_torch CASE PRECISION STEPS [FORM ...]``, as gpu_loop.py.
 
-The forms are "eager"; "graph", all of an iteration captured as one CUDA graph; and "compiled",
-``torch.compile(mode="reduce-overhead")`` of the loss, whose compilation takes half a minute. A form that fails is
-replaced by its error.
+The forms are "eager"; "graph", all of an iteration captured as one CUDA graph; "graph, loss read", the same followed by
+reading the loss; and "compiled", ``torch.compile(mode="reduce-overhead")`` of the loss, whose compilation takes half a
+minute. A form that fails is replaced by its error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.torch_nets import Peer, peer
 
 WARM_UP, REPETITIONS = 20, 3
-FORMS = ("eager", "graph", "compiled")
+FORMS = ("eager", "graph", "graph, loss read", "compiled")
 
 
 def milliseconds(iterate: Callable[[], Any], steps: int) -> float:
@@ -40,18 +40,18 @@ def milliseconds(iterate: Callable[[], Any], steps: int) -> float:
     return statistics.median(means)
 
 
-def iteration(trained: Peer, batch: Any, precision: str) -> Callable[[], None]:
-    """Return a function that runs an iteration eagerly."""
+def iteration(trained: Peer, batch: Any, precision: str) -> Callable[[], Any]:
+    """Return a function that runs an iteration eagerly and returns its loss."""
 
-    def iterate() -> None:
+    def iterate() -> Any:
         context = torch.autocast("cuda", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
-        trained.iterate(batch, context)
+        return trained.iterate(batch, context)
 
     return iterate
 
 
-def captured(iterate: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that launches the graph of an iteration."""
+def captured(iterate: Callable[[], Any], reads: bool) -> Callable[[], Any]:
+    """Return a function that launches the graph of an iteration, and reads its loss if told so."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -60,8 +60,13 @@ def captured(iterate: Callable[[], None]) -> Callable[[], None]:
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        iterate()
-    return graph.replay
+        loss = iterate()
+
+    def replay_and_read() -> float:
+        graph.replay()
+        return loss.item()
+
+    return replay_and_read if reads else graph.replay
 
 
 def prepared(name: str) -> tuple[Peer, Any]:
@@ -76,13 +81,13 @@ def prepared(name: str) -> tuple[Peer, Any]:
     return trained, tuple(array.to("cuda") for array in trained.batch(case.batch))
 
 
-def form_of(form: str, name: str, precision: str) -> Callable[[], None]:
+def form_of(form: str, name: str, precision: str) -> Callable[[], Any]:
     """Return a function that runs an iteration in a form."""
     trained, batch = prepared(name)
     if form == "compiled":
         trained = trained._replace(loss=torch.compile(trained.loss, mode="reduce-overhead"))
     iterate = iteration(trained, batch, precision)
-    return captured(iterate) if form == "graph" else iterate
+    return captured(iterate, "read" in form) if "graph" in form else iterate
 
 
 def turn(name: str, precision: str, steps: str, *forms: str) -> dict[str, Any]:

@@ -102,3 +102,21 @@ def test_the_default_stream_is_not_timed(file, monkeypatch):
     host = Host(file, [], monkeypatch)
     host.ops.convolution(host.ops.asarray(X), host.ops.asarray(W), None, (1, 1), (1, 1))
     assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("times", "choice"), [([3.0, 2.0, 4.0, 5.0, 6.0], PLANS[1]), ([3.0, 2.0, 4.0, 1.0, 6.0], f"float {PLANS[1]}")]
+)
+def test_plans_in_bfloat16_may_give_float32(file, monkeypatch, times, choice):
+    host = Host(file, times, monkeypatch)
+    for _ in range(2):  # measured, then taken from the file
+        worker = host.ops.for_worker(0, "bf16")
+        worker.enter()
+        y = worker.convolution(worker.asarray(X), worker.asarray(W), None, (1, 1), (1, 1))
+        host.ops.enter()
+        expected = NumpyOps().convolution(X, W, None, (1, 1), (1, 1))
+        np.testing.assert_allclose(worker.to_numpy(y), expected, rtol=0.05, atol=0.05)
+        ((name,),) = [section.values() for section in json.loads(file.read_text()).values()]
+        assert name == choice
+    assert host.timed == 5
+    assert host.cudnn.graphs[-1].built == PLANS[1]

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops.cupy.arrays import by_channel, contiguous, empty_image, from_channel_rows, to_rows
+from dsinga.ops.cupy.cudnn_choice import PRODUCTS
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionProblem, Direction
 from dsinga.ops.cupy.cudnn_plans import ConvolutionPlans
+from dsinga.ops.cupy.filters import filter_gradients, has_direct_gradients
 from dsinga.ops.cupy.library import Source, cupy
-from dsinga.ops.cupy.products import Blas, column_sums, from_bfloat16, to_bfloat16
+from dsinga.ops.cupy.products import Blas, column_sums, to_bfloat16
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import output_sizes, to_image
 from dsinga.ops.types import Array, Sizes
@@ -75,9 +77,10 @@ class CupyConvolution(Ops):
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         shapes = x.shape, w.shape, dy.shape, stride, pad
-        dy = to_image(to_rows(dy))  # copied once for all kernels below
-        dw = self._compute("wgrad", shapes, x, dy)
-        dx = self._compute("dgrad", shapes, w, dy) if need_dx else None
+        dy = to_image(to_rows(dy))  # copied, and rounded, once for all kernels below
+        rounded: dict[int, Array] = {}
+        dw = self._compute("wgrad", shapes, x, dy, rounded)
+        dx = self._compute("dgrad", shapes, w, dy, rounded) if need_dx else None
         db = column_sums(by_channel(dy), rounded=dy.dtype) if need_db else None
         return dx, contiguous(dw), db
 
@@ -89,23 +92,34 @@ class CupyConvolution(Ops):
             _elementwise.each("add_rows", y.dtype, y.size, contiguous(b, y.dtype), y, y.shape[1])
         return y
 
-    def _compute(self, direction: Direction, shapes: Shapes, left: Array, right: Array) -> Array:
-        """Return a convolution of ``shapes`` x, w, y, stride and pad, given two of x, w and dy, in this order."""
+    def _compute(
+        self, direction: Direction, shapes: Shapes, left: Array, right: Array, rounded: dict[int, Array] | None = None
+    ) -> Array:
+        """Return a convolution of ``shapes`` x, w, y, stride and pad, given two of x, w and dy, in this order.
+
+        ``rounded`` has the bfloat16 copies of arrays, by their id, that another call may use.
+        """
 
         def products() -> Array:
             return self._by_products(direction, shapes, left, right)
 
         if left.dtype != np.float32 or not (left.size and right.size):
             return products()
-        x, w, y, stride, pad = shapes
+        (x, w, y, stride, pad), others = shapes, {PRODUCTS: products}
+        if direction == "wgrad" and not self.blas.bf16 and has_direct_gradients(x, w, stride, pad):
+            others["direct"] = lambda: filter_gradients(left, right)
         problem = ConvolutionProblem(direction, x, w, y, (*stride,), (*pad,), self.blas.bf16)
 
         def arrays() -> list[Array]:
-            rows = [to_rows(left), to_rows(right)]
-            return [to_bfloat16(array) for array in rows] if problem.bf16 else rows
+            if not problem.bf16:
+                return [to_rows(left), to_rows(right)]
+            copies = {} if rounded is None else rounded
+            for array in (left, right):
+                if id(array) not in copies:
+                    copies[id(array)] = to_bfloat16(to_rows(array))
+            return [copies[id(left)], copies[id(right)]]
 
-        result = self.plans.compute(problem, arrays, products)
-        return from_bfloat16(result) if result.dtype == np.uint16 else result
+        return self.plans.compute(problem, arrays, others)
 
     def _by_products(self, direction: Direction, shapes: Shapes, left: Array, right: Array) -> Array:
         """Return a convolution by matrix products."""
