@@ -21,7 +21,9 @@ from dsinga.ops import Ops, get_ops
 from dsinga.training.metrics import UnreadMetrics
 from dsinga.worker.captured_iterations import recorded
 from dsinga.worker.captured_passes import CapturedPasses
-from tests.benchmarks.gpu_loop import GPU_CASES, Loop, job_of, milliseconds
+from tests.benchmarks.cases import GPU_CASES
+from tests.benchmarks.gpu_loop import Loop, milliseconds
+from tests.benchmarks.ours import job as job_of
 
 CURVE = 100  # steps of the curves of losses that are compared
 BAD_STEP = 50

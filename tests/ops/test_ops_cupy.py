@@ -249,6 +249,13 @@ class TestPlans:
         inexact = [] if precision == "bf16" else ["eng17_"]
         assert [graph.engines_excluded for graph in cudnn.graphs] == 2 * [[], inexact, []]
 
+    @pytest.mark.parametrize(("version", "fast"), [("1.32.0", 3), ("1.32.4", 3), ("1.26.1", 0), ("1.33.0", 0)])
+    def test_plans_run_by_addresses_where_the_front_end_is_known_to_have_that_form(self, version, fast):
+        cudnn = FakeCudnn(version)
+        self.run(emulated_cupy.load(cudnn))
+        assert cudnn.fast == fast
+        assert [graph.executed for graph in cudnn.graphs] == 3 * [True]
+
     def test_arrays_that_begin_where_no_plan_takes_them_are_copied(self, cudnn):
         ops = emulated_cupy.load(cudnn)
         rows, filters = normal(5, 3, 3, 1), normal(1, 1, 3, 3)

@@ -174,7 +174,8 @@ class Stream:
 
     def begin_capture(self) -> None:
         assert self is current()
-        assert not self.null, "cannot capture on the default (legacy) stream"
+        assert not self.null
+        assert self.non_blocking, "cannot capture on the default (legacy) stream"
         graphs.begin_capture()
 
     def end_capture(self) -> graphs.Graph:
@@ -349,7 +350,8 @@ def make_cupy() -> ModuleType:
     )
     cupy.cuda = SimpleNamespace(  # type: ignore[attr-defined]
         runtime=runtime, cublas=cublas, Stream=Stream, Event=Event, Device=Device, get_current_stream=current,
-        alloc_pinned_memory=bytearray, MemoryPool=graphs.MemoryPool, using_allocator=graphs.using_allocator,
+        alloc_pinned_memory=bytearray, memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+        MemoryPool=graphs.MemoryPool, using_allocator=graphs.using_allocator,
         get_elapsed_time=lambda begin, end: 1e3 * (end.at - begin.at),
     )  # fmt: skip
     cupy.__version__ = "14.0.1"
@@ -420,14 +422,15 @@ def load(cudnn: Any = None) -> Any:
     }
     sys.modules["cupy"], sys.modules["cudnn"] = make_cupy(), cudnn  # None: not installed
     try:
-        from dsinga.ops.cupy import cublas, library
+        from dsinga.ops.cupy import cublas, cudnn_choice, cudnn_plans, library
         from dsinga.ops.cupy.cupy_ops import CupyOps
 
         library.cudnn()  # its result is cached
         library.cublas = Cublas(cublas.declare)
         cublas.find_library = lambda: library.cublas
+        cudnn_plans.choices_file = lambda: None  # nothing is measured, so plans do not depend on the clock
         ops = CupyOps()
-        ops.library = library  # for tests of its messages
+        ops.library, ops.choice_module, ops.plans_module = library, cudnn_choice, cudnn_plans  # for tests
         return ops
     finally:
         for name in list(sys.modules):

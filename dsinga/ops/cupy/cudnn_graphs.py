@@ -7,7 +7,9 @@ excluded; the latter are used if there is no other. One engine is excluded by it
 
 from __future__ import annotations
 
+import itertools
 import logging
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from dsinga.ops.cupy.library import cupy
@@ -16,6 +18,8 @@ from dsinga.ops.types import Array, Sizes
 _log = logging.getLogger(__name__)
 
 Direction = Literal["fprop", "dgrad", "wgrad"]
+CANDIDATES = 10  # plans of a problem that are timed
+FLOAT = "float "  # begins the names of plans in bfloat16 whose results are float32
 INEXACT = "eng17_"
 """The engine of weight gradients that is left out in float32 and TF32, although no numerical note covers it: errors of
 1e-3 of the root mean square, 1e-2 at most, where others have 1e-6 (cuDNN 9.19 on an H200, November 2026)."""
@@ -40,18 +44,23 @@ class ConvolutionProblem(NamedTuple):
 
 
 class ConvolutionPlan(NamedTuple):
-    """A graph that can be run: its two input tensors and its output, and the bytes of workspace that it needs."""
+    """A graph that can be run: its two input tensors and its output, and the bytes of workspace that it needs.
+
+    With ``float_result`` the output is float32, whatever the inputs.
+    """
 
     graph: Any
     tensors: tuple[Any, Any, Any]
     workspace: int
+    name: str = ""
+    float_result: bool = False
 
 
 class PlanMaker:
     """Makes the plans of one precision by cuDNN's front end."""
 
     def __init__(self, frontend: Any, precision: str):
-        self._frontend, self._precision = frontend, precision
+        self._frontend, self.precision = frontend, precision
 
     def make(self, problem: ConvolutionProblem, handle: Any) -> ConvolutionPlan | None:
         """Return a plan whose sums have a fixed order, else any plan, else None with a warning that says why."""
@@ -66,7 +75,45 @@ class PlanMaker:
         _log.warning("cuDNN has no plan for %s; matrix products of cuBLAS compute it: %s", problem, reason)
         return None
 
-    def describe(self, problem: ConvolutionProblem, handle: Any, ordered: bool) -> tuple[Any, tuple[Any, Any, Any]]:
+    def named(self, problem: ConvolutionProblem, handle: Any, name: str) -> ConvolutionPlan | None:
+        """Return the plan of that name, or None."""
+        return next(self.plans(problem, handle, name), None)
+
+    def plans(self, problem: ConvolutionProblem, handle: Any, name: str = "") -> Iterator[ConvolutionPlan]:
+        """Yield up to CANDIDATES plans whose sums have a fixed order, or the one of that name; each is built.
+
+        They are in the order of the heuristics: each can be run until the next one is built. Those of a problem in
+        bfloat16 whose results are float32 come after the others, and their names begin with FLOAT.
+        """
+        for prefix in ("", FLOAT) if problem.bf16 else ("",):
+            if name.startswith(FLOAT) == bool(prefix) or not name:
+                plans = self._plans(problem, handle, bool(prefix), name.removeprefix(FLOAT))
+                for plan in itertools.islice(plans, CANDIDATES):
+                    yield plan._replace(name=prefix + plan.name)
+
+    def _plans(
+        self, problem: ConvolutionProblem, handle: Any, float_result: bool, name: str
+    ) -> Iterator[ConvolutionPlan]:
+        errors = (self._frontend.cudnnGraphNotSupportedError, RuntimeError, ValueError)
+        try:
+            graph, tensors = self.describe(problem, handle, True, float_result)
+            graph.check_support()
+            count = graph.get_execution_plan_count()
+        except errors:
+            return
+        for index in range(count):
+            try:
+                plan = graph.get_plan_name_at_index(index)
+                if name and plan != name:
+                    continue
+                graph.build_plan_at_index(index)
+                yield ConvolutionPlan(graph, tensors, int(graph.get_workspace_size()), plan, float_result)
+            except errors:  # one that is excluded, or that the device lacks
+                continue
+
+    def describe(
+        self, problem: ConvolutionProblem, handle: Any, ordered: bool, float_result: bool = False
+    ) -> tuple[Any, tuple[Any, Any, Any]]:
         """Return a graph with its admissible plans, of which none is built, and its tensors.
 
         Raises the front end's errors where there is no plan. With ``ordered`` sums must have a fixed order.
@@ -80,7 +127,7 @@ class PlanMaker:
         result = tensors[2]
         result.set_output(True)
         result.set_uid(3)
-        result.set_data_type(dtype)
+        result.set_data_type(types.FLOAT if float_result else dtype)
         result.set_dim(list(problem.result))
         result.set_stride(strides(problem.result, problem.channels_last))
         graph.validate()
@@ -89,7 +136,7 @@ class PlanMaker:
         excluded = [notes.NONDETERMINISTIC] if ordered else []
         if not problem.bf16:
             excluded += [notes.DOWN_CONVERT_INPUTS]
-            excluded += [notes.TENSOR_CORE] if self._precision == "float32" else []
+            excluded += [notes.TENSOR_CORE] if self.precision == "float32" else []
         graph.deselect_numeric_notes(excluded)
         if problem.direction == "wgrad" and not problem.bf16:
             graph.deselect_engines([INEXACT])

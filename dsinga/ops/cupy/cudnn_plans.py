@@ -5,16 +5,21 @@ Each thread has a handle and runs all plans in one workspace, one after the othe
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from dsinga.ops.cupy.cudnn_choice import ERRORS, PRODUCTS, Candidate, PlanChoices, choices_file, fastest
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlan, ConvolutionProblem, PlanMaker, empty
 from dsinga.ops.cupy.library import cudnn, cupy
+from dsinga.ops.cupy.products import from_bfloat16
 from dsinga.ops.types import Array
 
+Inputs, Others = Callable[[], Sequence[Array]], Mapping[str, Callable[[], Array]]
 PLANS = 512  # of one worker; a net has three for each convolution
 ALIGNMENT = 16  # bytes: every plan takes its arrays to begin at a multiple, as allocations do, and views need not
 FAST = "1.32."  # the versions of the front end whose plans can be run by an array of addresses
@@ -29,6 +34,7 @@ class PlanRunner:
 
     def __init__(self, plan: ConvolutionPlan, frontend: Any, handle: Any, workspace: Array):
         self._plan, self._handle, self._workspace = plan, handle, workspace
+        self.dtype = np.float32 if plan.float_result else None  # of the result; None for that of the inputs
         self._addresses = (ctypes.c_void_p * 3)()
         self._fast = fast_execution(frontend, plan.graph)
         if self._fast:
@@ -66,7 +72,7 @@ class _Thread(threading.local):
         self.handle: Any = None
         self.stream = -1
         self.workspace: Array | None = None
-        self.runners: dict[ConvolutionProblem, PlanRunner | None] = {}
+        self.runners: dict[ConvolutionProblem, PlanRunner | str] = {}
 
 
 class ConvolutionPlans:
@@ -75,33 +81,37 @@ class ConvolutionPlans:
     def __init__(self, precision: str):
         self._frontend: Any = cudnn()
         self._maker = PlanMaker(self._frontend, precision)
-        self._plans: dict[ConvolutionProblem, ConvolutionPlan | None] = {}
+        self._plans: dict[ConvolutionProblem, ConvolutionPlan | str] = {}
+        self._kept_choices: PlanChoices | None = None
         self._thread, self._lock = _Thread(), threading.Lock()
         self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
 
-    def run(self, problem: ConvolutionProblem, left: Array, right: Array) -> Array | None:
-        """Return the result in the problem's layout; None if cuDNN has no plan for it, or is not installed.
+    def compute(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> Array:
+        """Return a convolution, float32, by its plan, or by one of ``others`` where there is no plan or that is faster.
 
-        ``left`` and ``right`` are the inputs of the direction in the order x, w, dy, in the problem's layout. They, and
-        the result, are float32, or bfloat16 stored as uint16.
+        ``arrays()`` are the inputs of the direction in the order x, w, dy, in the problem's layout. They are float32,
+        or bfloat16 stored as uint16. ``others`` compute the result without a plan, by name, PRODUCTS among them.
         """
         if self._frontend is None:
-            return None
+            return others[PRODUCTS]()
         thread = self._thread
-        runner = thread.runners[problem] if problem in thread.runners else self._runner(problem)
-        if runner is None:
-            return None
-        stream = cupy.cuda.get_current_stream().ptr
+        if problem not in thread.runners:
+            self._add_runner(problem, arrays, others)
+        runner = thread.runners[problem]
+        return others[runner]() if isinstance(runner, str) else in_float32(self._run(problem, runner, *arrays()))
+
+    def _run(self, problem: ConvolutionProblem, runner: PlanRunner, left: Array, right: Array) -> Array:
+        thread, stream = self._thread, cupy.cuda.get_current_stream().ptr
         if thread.stream != stream:
             self._frontend.set_stream(handle=thread.handle, stream=stream)
             thread.stream = stream
-        result = empty(problem.result, left.dtype, problem.channels_last)
+        result = empty(problem.result, runner.dtype or left.dtype, problem.channels_last)
         left, right = _aligned(left), _aligned(right)
         runner.run(left.data.ptr, right.data.ptr, result.data.ptr)
         return result
 
-    def _runner(self, problem: ConvolutionProblem) -> PlanRunner | None:
-        """Return a runner of the problem's plan for the calling thread; None if there is no plan."""
+    def _add_runner(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> None:
+        """Make a runner of the problem's plan for the calling thread, or keep the name of what computes it instead."""
         thread = self._thread
         if thread.handle is None:
             thread.handle = self._frontend.create_handle()
@@ -109,16 +119,58 @@ class ConvolutionPlans:
             if problem not in self._plans:
                 if len(self._plans) >= PLANS:
                     self._plans.clear()
-                self._plans[problem] = self._maker.make(problem, thread.handle)
+                self._plans[problem] = self._plan(problem, arrays, others)
             plan = self._plans[problem]
         if len(thread.runners) >= PLANS:
             thread.runners.clear()
-        runner = None
-        if plan is not None:
-            workspace = self._workspace(plan.workspace)
-            runner = PlanRunner(plan, self._frontend, thread.handle, workspace)
-        thread.runners[problem] = runner
-        return runner
+        thread.runners[problem] = plan if isinstance(plan, str) else self._runner(plan)
+
+    def _runner(self, plan: ConvolutionPlan) -> PlanRunner:
+        return PlanRunner(plan, self._frontend, self._thread.handle, self._workspace(plan.workspace))
+
+    def _plan(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> ConvolutionPlan | str:
+        """Return the plan, or the name among ``others``, that was chosen now or earlier, else by the heuristics."""
+        choices, handle = self._choices(), self._thread.handle
+        choice = choices.find(problem)
+        if choice is None and choices.is_kept and cupy.cuda.get_current_stream().ptr:
+            with choices.choosing():
+                choice = choices.find(problem)
+                if choice is None:
+                    choice = self._measure(problem, arrays, others)
+                    if choice is not None:
+                        choices.add(problem, choice)
+        if choice in others:
+            return choice
+        plan = None if choice is None else self._maker.named(problem, handle, choice)
+        return plan or self._maker.make(problem, handle) or PRODUCTS
+
+    def _choices(self) -> PlanChoices:
+        if self._kept_choices is None:
+            device = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())["name"].decode()
+            libraries = f"cuDNN {self._frontend.backend_version_string()} {getattr(self._frontend, '__version__', '')}"
+            self._kept_choices = PlanChoices(f"{device}, {libraries}, {self._maker.precision}", choices_file())
+        return self._kept_choices
+
+    def _measure(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> str | None:
+        """Return the name of the fastest plan, or of one of ``others``; None if nothing could be timed."""
+        pool = cupy.cuda.MemoryPool()
+        with cupy.cuda.using_allocator(pool.malloc):
+            reference = None
+            with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
+                reference = others[PRODUCTS]()
+
+            def candidates() -> Iterator[Candidate]:
+                for plan in self._maker.plans(problem, self._thread.handle):
+                    with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
+                        workspace = cupy.empty(max(plan.workspace, 1), np.uint8)
+                        runner = PlanRunner(plan, self._frontend, self._thread.handle, workspace)
+                        yield Candidate(plan.name, lambda run=runner: in_float32(self._run(problem, run, *arrays())))
+                for name, compute in others.items():
+                    if name != PRODUCTS or reference is not None:
+                        yield Candidate(name, compute)
+
+            comparable = None if problem.bf16 else reference
+            return fastest(candidates(), comparable, ERRORS[self._maker.precision])
 
     def _workspace(self, size: int) -> Array:
         """Return memory of at least ``size`` bytes, which plans use one after the other on the thread's stream."""
@@ -127,6 +179,11 @@ class ConvolutionPlans:
             thread.workspace = cupy.empty(max(size, 1), np.uint8)
             self._workspaces.append(thread.workspace)
         return thread.workspace
+
+
+def in_float32(result: Array) -> Array:
+    """Return a result of a plan as float32."""
+    return from_bfloat16(result) if result.dtype == np.uint16 else result
 
 
 def _aligned(array: Array) -> Array:

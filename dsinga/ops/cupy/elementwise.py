@@ -21,10 +21,13 @@ FLT_MIN = float(np.finfo(np.float32).tiny)
 
 def _apply(kernel: str, x: Array, *others: Array, constants: tuple[float, ...] = ()) -> Array:
     """Run an elementwise kernel on arrays of one shape; the result has the layout and dtype of x."""
-    x = dense(x)
-    result = empty_like(x)
-    arguments = (*(aligned(other, x) for other in others), result, *map(float, constants))
-    _elementwise.each(kernel, x.dtype, x.size, x, *arguments)
+    if x.flags.c_contiguous:  # asked once: each look at the flags takes as long as a launch's other arguments
+        result = cupy.empty(x.shape, x.dtype)
+    else:
+        x = dense(x)
+        result = empty_like(x)
+    arguments = [aligned(other, x) for other in others]
+    _elementwise.each(kernel, x.dtype, x.size, x, *arguments, result, *[float(number) for number in constants])
     return result
 
 
