@@ -62,6 +62,9 @@ class NotedPass(DevicePass):
     def read(self) -> list[float]:
         return [self._value]
 
+    def cancel(self) -> None:
+        self._device.notes.append("cancel")
+
 
 class Device:
     """What a worker's kernels do for captured passes."""
@@ -176,6 +179,19 @@ def test_a_pass_that_is_not_finite_is_called_and_others_are_launched_again(run: 
         assert run(value=np.inf)[0] is None
     assert run() == (None, [])  # so many in a row are no accident
     assert run.passes.failures == [f"metrics of {REJECTED} of them in a row were not finite"]
+
+
+def test_a_graph_is_launched_again_before_it_has_ended_and_no_other_one(run: Runs):
+    run.warm()
+    run.warm(key="other")
+    records = {"data": Records(np.full(4, 1.5))}
+    running = run.passes.launch("key", 6, records)
+    assert run.passes.launch("other", 7, records, running) is None
+    assert run.passes.launch("new", 7, records, running) is None
+    assert run.passes.launch("key", 7, {"data": Records(np.full(4, np.nan))}, running) is running
+    assert running is not None
+    assert run.passes.finish(running, NET) is None
+    assert run.device.notes[-3:] == ["launch 6", "launch 7", "cancel"]
 
 
 def test_a_backend_without_graphs_calls_all_passes(run: Runs):
