@@ -48,11 +48,14 @@ class ChannelSums:
 
     def total(self, partial: Array, factor: float = 1.0, rounded: np.dtype | None = None) -> Array:
         """Return (results, C): the totals of partial sums times ``factor``, in float64 or in the dtype ``rounded``."""
-        dtype, shape = rounded or np.dtype(np.float64), (len(partial), self.channels)
-        result, count = cupy.empty(shape, dtype), partial[0].size // self.channels
+        result = cupy.empty((len(partial), self.channels), rounded or np.float64)
         places = (None, result) if rounded else (result, None)
-        source.rows("add_partial", dtype, result.size, partial, *places, factor, count, self.channels)
+        source.rows("add_partial", result.dtype, result.size, partial, *places, factor, *self.counts())
         return result
+
+    def counts(self) -> tuple[int, int]:
+        """Return the last arguments of kernels that add partial sums: how many there are of each channel, and C."""
+        return self.grid[1] * self.columns // self.channels, self.channels
 
 
 def column_sums(x: Array, y: Array | None = None, rounded: np.dtype | None = None) -> Array:
