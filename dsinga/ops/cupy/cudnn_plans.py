@@ -48,7 +48,7 @@ class PlanRunner:
             addresses = dict(zip(self._plan.tensors, (left, right, result), strict=True))
             self._plan.graph.execute(addresses, int(self._workspace.data.ptr), handle=self._handle)
             return
-        self._addresses[:] = left, right, result
+        self._addresses[:] = [left, right, result]
         self._execute(self._at, 3, *self._last)
 
 
