@@ -79,8 +79,8 @@ class ImagePreprocess(Layer):
             return images[:, :, top : top + height, left : left + width]
         rows, xp = len(images), ctx.ops.xp
         if ctx.unread is not None:
-            places = xp.full(rows, top), xp.full(rows, left), xp.full(rows, False)
-            return ctx.ops.crop(images, *places, self.crop, self.pad)
+            tops, lefts, mirrored = xp.full(rows, top), xp.full(rows, left), xp.full(rows, False)
+            return ctx.ops.crop(images, tops, lefts, mirrored, self.crop, self.pad)
         return ctx.ops.crop(images, [top] * rows, [left] * rows, [False] * rows, self.crop, self.pad)
 
     def _crop_at_random(self, images: Array, ctx: Context) -> Array:
@@ -92,9 +92,8 @@ class ImagePreprocess(Layer):
         uniform = uniform.astype(np.float64)  # float32 could round up to the margin + 1
         tops, lefts = ((uniform[:, k] * (margin + 1)).astype(np.int64) for k, margin in enumerate(margins))
         mirrored = uniform[:, 2] < (0.5 if self.mirror else 0.0)
-        if is_recorded:
-            return ctx.ops.crop(images, tops, lefts, mirrored, self.crop, self.pad)
-        return ctx.ops.crop(images, tops.tolist(), lefts.tolist(), mirrored.tolist(), self.crop, self.pad)
+        windows: list[Any] = [tops, lefts, mirrored] if is_recorded else [x.tolist() for x in (tops, lefts, mirrored)]
+        return ctx.ops.crop(images, windows[0], windows[1], windows[2], self.crop, self.pad)
 
     def _margins(self, images: Array) -> tuple[int, int]:
         """Return by how many pixels the crop can move, down and to the right."""

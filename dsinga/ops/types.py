@@ -34,7 +34,9 @@ def is_plain(array: Any) -> TypeGuard[np.ndarray]:
 
 def is_on_device(array: Any) -> bool:
     """Whether ``array`` is an array in the memory of a device, as labels and codes are where a pass is recorded."""
-    return hasattr(array, "get") and hasattr(array, "dtype")
+    if isinstance(array, np.ndarray):
+        return hasattr(array, "get")  # of an emulated device
+    return hasattr(array, "dtype") and not isinstance(array, np.generic)
 
 
 class CellActivations(NamedTuple):

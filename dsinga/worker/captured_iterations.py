@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from dsinga.ops.interface.device_pass import RecordedStep
 from dsinga.training import Metrics, bp, forward
 from dsinga.training.divergence import are_finite
 from dsinga.training.metrics import UnreadMetrics
-from dsinga.worker.captured_passes import CapturedPasses
+from dsinga.worker.captured_passes import CapturedPass, CapturedPasses
 from dsinga.worker.config import WorkerConfig
 from dsinga.worker.device_params import DeviceParams
 
@@ -33,6 +33,8 @@ class CapturedIterations:
     def __init__(self, config: WorkerConfig, ops: Ops, params: DeviceParams):
         self._config, self._params = config, params
         self._training, self._evaluation = CapturedPasses(ops, "training iterations"), CapturedPasses(ops, "tests")
+        self._running: CapturedPass | None = None  # that which was launched, and how often
+        self._count = 0
         self._why_not = why_not(config, params)
         if self._why_not:
             _log.info("training iterations are not captured as CUDA graphs: %s", self._why_not)
@@ -46,12 +48,45 @@ class CapturedIterations:
             bp(net, self._params, on_device, recorded(ctx, unread), self._params.push)
             self._params.finish()
 
-        key = ctx.rows, self._config.updater.averages_at(step)
-        metrics = self._training.compute(key, net, step, records, compute, self._params.skip)
+        metrics = self._training.compute(self._key(step, ctx), net, step, records, compute, self._params.skip)
         if metrics is None:
             self._params.discard()
             self._params.begin(step)
         return metrics
+
+    def begin(self, step: int) -> None:
+        """Make ``step`` the present one again, where it or one after it was launched and changed nothing."""
+        if not self._why_not:
+            self._params.begin(step)
+
+    def launch(self, step: int, records: Mapping[str, Records], ctx: Context) -> bool:
+        """Launch the graph of an iteration without waiting for it; return whether it has one.
+
+        :meth:`finish` must be called for each, before another one is launched than the graph that runs.
+        """
+        if self._why_not or self._config.skip_bad_batches:
+            return False
+        launched = self._training.launch(self._key(step, ctx), step, records, self._running)
+        if launched is None:
+            return False
+        self._running, self._count = launched, self._count + 1
+        self._params.skip()
+        return True
+
+    def finish(self, net: NeuralNet) -> Metrics | None:
+        """Return the metrics of the first iteration that runs.
+
+        None if one of them is not finite: neither it nor one that was launched after it has changed a param.
+        """
+        assert self._running is not None
+        metrics = self._training.finish(self._running, net)
+        self._count = 0 if metrics is None else self._count - 1
+        if not self._count:
+            self._running = None
+        return metrics
+
+    def _key(self, step: int, ctx: Context) -> Hashable:
+        return ctx.rows, self._config.updater.averages_at(step)
 
     def evaluate(self, net: NeuralNet, batch: int, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
         """Return the metrics of a batch of another phase; None where the pass must be called."""

@@ -47,11 +47,11 @@ class CapturedPass:
 
         ``replay`` is called in place of ``compute`` once the graph has been launched.
         """
-        on_device = {name: self._put(name, batch) for name, batch in records.items()}
         if self.memory.captured:
-            self.memory.launch(step)
+            self.launch(step, records)
             replay()
             return
+        on_device = self._put_all(records)
         self.unread = []
         with self.memory.recording(step):
             if self.recorded < WARM_UPS:
@@ -63,13 +63,21 @@ class CapturedPass:
         if self.memory.captured:
             self.memory.launch(step)
 
+    def launch(self, step: int, records: Mapping[str, Records]) -> None:
+        """Launch the graph on these records."""
+        self._put_all(records)
+        self.memory.launch(step)
+
     def read(self, net: NeuralNet) -> Metrics | None:
-        """Wait for the pass and return its metrics; None if one of them is not finite: no param was changed then."""
+        """Wait for the first pass that runs; return its metrics, None if one of them is not finite."""
         numbers = self.memory.read()
         if not all(map(math.isfinite, numbers)):
             return None
         (unread,) = self.unread
         return report_metrics(net, unread.with_numbers(numbers))
+
+    def _put_all(self, records: Mapping[str, Records]) -> dict[str, Records]:
+        return {name: self._put(name, batch) for name, batch in records.items()}
 
     def _put(self, name: str, batch: Records) -> Records:
         data, labels = batch
@@ -124,7 +132,7 @@ class CapturedPasses:
 
         Then it has changed no param: it cannot be captured, or one of its metrics is not finite.
         """
-        key = key, tuple((name, *map(_kind_of, batch)) for name, batch in records.items())
+        key = _with_shapes(key, records)
         if key in self._failed:
             return None
         try:
@@ -132,14 +140,47 @@ class CapturedPasses:
             if captured is None:
                 return None
             captured.run(step, records, compute, replay)
-            metrics = captured.read(net)
-            captured.rejected = 0 if metrics is not None else captured.rejected + 1
-            if captured.rejected == REJECTED:
-                raise NotCapturable(f"metrics of {REJECTED} of them in a row were not finite")
-            return metrics
         except Exception as error:  # whatever a device, or code of the user's, makes of it: a graph ends no run
             self._give_up(key, error)
             return None
+        return self.finish(captured, net)
+
+    def launch(
+        self, key: Hashable, step: int, records: Mapping[str, Records], after: CapturedPass | None = None
+    ) -> CapturedPass | None:
+        """Launch the graph of a pass, whose metrics :meth:`finish` then returns; None where it has none yet.
+
+        ``after`` is a pass that still runs; another one must not be launched before it is finished.
+        """
+        captured = self._passes.get(key := _with_shapes(key, records))
+        if captured is None or not captured.memory.captured or after not in (None, captured):
+            return None
+        self._passes.move_to_end(key)
+        try:
+            captured.launch(step, records)
+        except Exception as error:  # as above
+            self._give_up(key, error)
+            return None
+        return captured
+
+    def finish(self, captured: CapturedPass, net: NeuralNet) -> Metrics | None:
+        """Return the metrics of the first pass that runs; None if one is not finite, or it cannot be known.
+
+        Then no param was changed, not by passes that were launched after it either; they are cancelled.
+        """
+        reason: Exception | None = None
+        try:
+            metrics = captured.read(net)
+            captured.rejected = 0 if metrics is not None else captured.rejected + 1
+            if metrics is None:
+                captured.memory.cancel()
+        except Exception as error:  # as above
+            metrics, reason = None, error
+        if captured.rejected == REJECTED:
+            reason = NotCapturable(f"metrics of {REJECTED} of them in a row were not finite")
+        for key in [key for key, each in self._passes.items() if reason is not None and each is captured]:
+            self._give_up(key, reason)
+        return metrics
 
     def _find(self, key: Hashable) -> CapturedPass | None:
         """Return the pass of a key, a new one if there is none; None where the backend has no graphs."""
@@ -161,8 +202,14 @@ class CapturedPasses:
             self._passes.clear()
         reason = " ".join(f"{error}".split()) or type(error).__name__
         if reason not in self._failed.values():
-            _log.info("%s are not captured as CUDA graphs: %s", self._what, reason)
+            level = logging.INFO if isinstance(error, NotCapturable) else logging.WARNING
+            _log.log(level, "%s are not captured as CUDA graphs: %s", self._what, reason)
         self._failed[key] = reason
+
+
+def _with_shapes(key: Hashable, records: Mapping[str, Records]) -> Hashable:
+    """Return a key that also has the shapes and dtypes of all records."""
+    return key, tuple((name, *map(_kind_of, batch)) for name, batch in records.items())
 
 
 def _kind_of(array: Any) -> Hashable:

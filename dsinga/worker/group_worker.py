@@ -37,6 +37,7 @@ from dsinga.worker.global_clipping import global_clipping
 from dsinga.worker.mailbox import GroupPeers
 from dsinga.worker.processor import Processor
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
+from dsinga.worker.round import BegunStep, Round
 from dsinga.worker.server_client import ServerClient, WorkerId, open_send_buffer
 
 # The records and the context of each part of a batch that is computed at once.
@@ -64,6 +65,7 @@ class GroupWorker:
         self._ops.enter()
         self._prefetch: Prefetch | None = None
         self._data_seconds = 0.0  # of waiting for records in this iteration
+        self._started = 0.0  # when it began
         self._closed = False
         self._regional_readers: dict[int, BatchReader] = {}  # by the id of the reader of the config
         self._meter = Meter()
@@ -146,23 +148,18 @@ class GroupWorker:
 
     def train(self, start: int, stop: int) -> RoundReport:
         """Run the iterations ``start`` to ``stop`` - 1."""
-        metrics: list[Metrics] = []
-        timings: list[Timing] = []
-        skipped: list[int] = []
-        for step in range(start, stop):
-            step_metrics, timing = self.iterate(step, self.peers)
-            metrics.append(step_metrics or {})
-            timings.append(timing)
-            if step_metrics is None:
-                skipped.append(step)
-        return RoundReport(metrics, timings, stop, skipped)
+        return Round(self._begin, self._launch, self._finish, self._compute).run(start, stop)
 
     def iterate(self, step: int, peers: Peers, observer: PassObserver | None = None) -> tuple[Metrics | None, Timing]:
         """Run iteration ``step``; return its metrics (None if its batch was skipped) and its timing.
 
         With an ``observer`` of the passes of layers, all params are waited for before the first pass.
         """
-        started = time.perf_counter()
+        return self._compute(self._begin(step), peers, observer)
+
+    def _begin(self, step: int) -> BegunStep:
+        """Read the records of a step, and request the values of params."""
+        self._started = time.perf_counter()
         if step != self._step:
             raise RunError(f"{self._key} is at step {self._step} and cannot run step {step}")
         self._ops.set_threads(self._processor.threads)
@@ -170,19 +167,41 @@ class GroupWorker:
         self._data_seconds = 0.0
         records = self._next_records(step)
         self._meter.start()
-        updated = thread_updates.seconds
         self.exchange.begin(step)
+        return BegunStep(step, records, self._data_seconds)
+
+    def _launch(self, begun: BegunStep) -> bool:
+        """Launch the graph of a step, if it has been captured; return whether."""
+        if self._captured is None or not self._captured.launch(begun.step, begun.records, self._whole_context(begun)):
+            return False
+        self._step = begun.step + 1
+        return True
+
+    def _finish(self) -> Metrics | None:
+        """Return the metrics of the first step that was launched; None if it must be computed as it is called."""
+        assert self._captured is not None
+        return self._captured.finish(self.net(Phase.kTrain))
+
+    def _compute(
+        self, begun: BegunStep, peers: Peers | None = None, observer: PassObserver | None = None
+    ) -> tuple[Metrics | None, Timing]:
+        """Compute a step that has begun, or was launched and changed nothing; return its metrics and its timing."""
+        step, updated = begun.step, thread_updates.seconds
+        if self._captured is not None:
+            self._captured.begin(step)
         if observer is not None:
             self._wait_for_params()
-        metrics = self._train_captured(step, records) if observer is None else None
+        metrics = None
+        if self._captured is not None and observer is None:
+            metrics = self._captured.train(self.net(Phase.kTrain), step, begun.records, self._whole_context(begun))
         if metrics is None:
             with buffers.use_bases(self._gradient_memory):
                 train = self._train_or_skip if self._config.skip_bad_batches else self._train_one_batch
-                metrics = train(step, self._micro_batches(records, step, peers, observer))
+                metrics = train(step, self._micro_batches(begun.records, step, peers or self.peers, observer))
         self.peers.finish()
         self._step = step + 1
         meter, updated = self._meter, thread_updates.seconds - updated
-        total = time.perf_counter() - started
+        total = time.perf_counter() - self._started
         return metrics, Timing(total, self._data_seconds, meter.waited, meter.crossing, meter.within, updated)
 
     def _next_records(self, step: int) -> dict[str, Records]:
@@ -215,13 +234,10 @@ class GroupWorker:
             ctx = replace(ctx, observer=observer, micro_batch=reader.micro_batch(number))
             yield records, ctx
 
-    def _train_captured(self, step: int, records: Mapping[str, Records]) -> Metrics | None:
-        """Run the iteration by a graph of the device; None, with nothing changed, where that cannot be."""
-        if self._captured is None:
-            return None
+    def _whole_context(self, begun: BegunStep) -> Context:
+        """Return the context of a step that computes its whole batch at once."""
         rows = self._config.readers[Phase.kTrain].rows(self._key.worker, 0)
-        ctx = self._context(Phase.kTrain, rows, step, f"step {step}", self.peers)
-        return self._captured.train(self.net(Phase.kTrain), step, records, ctx)
+        return self._context(Phase.kTrain, rows, begun.step, f"step {begun.step}", self.peers)
 
     def _wait_for_params(self) -> None:
         started = time.perf_counter()

@@ -362,10 +362,16 @@ def make_cupy() -> ModuleType:
         "empty zeros asarray ascontiguousarray concatenate arange argsort flatnonzero stack split moveaxis broadcast_to"
     ).split():
         setattr(cupy, name, functools.partial(_call, getattr(np, name)))
-    cupy.__getattr__ = lambda name: functools.partial(_call, getattr(np, name))  # type: ignore[method-assign]
+    cupy.__getattr__ = _function  # type: ignore[method-assign]
     cupy.argsort = functools.partial(_call, functools.partial(np.argsort, kind="stable"))  # type: ignore[attr-defined]
     cupy.empty_like = lambda x, dtype=None: _device(np.empty_like(x, dtype=dtype))  # type: ignore[attr-defined]
     return cupy
+
+
+def _function(name: str) -> Any:
+    """Return a function of numpy's for arrays of the device; a type as it is."""
+    attribute = getattr(np, name)
+    return attribute if isinstance(attribute, type) else functools.partial(_call, attribute)
 
 
 VIEWS = {"empty", "empty_like", "broadcast_to", "moveaxis", "split", "reshape", "transpose"}

@@ -79,8 +79,8 @@ class CupyArrays(CupyRecording):
 
     def asarray(self, array: Any) -> Array:
         """Return a device array unchanged, and a copy of a host array, which is ordered with the kernels."""
-        if self.is_recording and not isinstance(array, cupy.ndarray):
-            raise NotCapturable("it copies an array to the device")
+        if self.recording is not None and not isinstance(array, cupy.ndarray):
+            return self.recording.constant(array)
         return cupy.asarray(array)
 
     def to_numpy(self, array: Array) -> Array:

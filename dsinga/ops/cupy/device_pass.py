@@ -7,6 +7,7 @@ pass is recorded with fixed memory before it is captured, by the same calls, whi
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,9 @@ class CupyPass(DevicePass):
         self._pool = cupy.cuda.MemoryPool()
         self._graph: Any = None
         self._buffers: dict[str, Array] = {}
+        self._unread: deque[tuple[np.ndarray, Any]] = (
+            deque()
+        )  # numbers of passes that run, and the event after the copy
         with self._memory():
             self._recording = Recording()
 
@@ -83,10 +87,29 @@ class CupyPass(DevicePass):
     def launch(self, step: int) -> None:
         self._recording.block.fill(step, self._streams.compute)
         self._graph.launch(stream=self._streams.compute)
+        self._start_reading()
+
+    def _start_reading(self) -> None:
+        """Copy the numbers of the last pass to the host, before the next one overwrites them."""
+        numbers, stream = self._recording.numbers, self._streams.compute
+        assert numbers is not None
+        host = pinned(numbers.shape, numbers.dtype)
+        numbers.get(stream=stream, out=host, blocking=False)
+        self._unread.append((host, self._streams.event(stream)))
 
     def read(self) -> list[float]:
-        numbers = self._recording.numbers
-        return [] if numbers is None else numbers.get().tolist()
+        if self._recording.numbers is None:
+            return []
+        if not self._unread:  # it was recorded
+            self._start_reading()
+        host, done = self._unread.popleft()
+        done.synchronize()
+        return host.tolist()
+
+    def cancel(self) -> None:
+        while self._unread:
+            self.read()
+        self._recording.block.allow(self._streams.compute)
 
     @property
     def nbytes(self) -> int:

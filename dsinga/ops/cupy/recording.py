@@ -30,11 +30,27 @@ class Recording:
         self.block = StepBlock()
         self.numbers: Array | None = None
         self.references: list[Any] = []
+        self._constants: list[tuple[np.ndarray, Array]] = []
+        self._used = 0
 
     def begin(self, step: int, is_capturing: bool = False) -> None:
         """Begin to record the pass of ``step``."""
-        self.numbers, self.references = None, []
+        self.numbers, self.references, self._used = None, [], 0
         self.block.begin(step, is_capturing)
+
+    def constant(self, array: Any) -> Array:
+        """Return a copy on the device of an array that a layer has made in host memory, the same in each pass.
+
+        It depends on no batch and no step, since both are on the device. Raises NotCapturable where it does change.
+        """
+        array = np.asarray(array)
+        if self._used == len(self._constants):
+            self._constants.append((array.copy(), cupy.asarray(array)))
+        before, on_device = self._constants[self._used]
+        self._used += 1
+        if before.dtype != array.dtype or not np.array_equal(before, array, equal_nan=array.dtype.kind == "f"):
+            raise NotCapturable("an array in host memory changes from batch to batch")
+        return on_device
 
     def defer(self, numbers: Sequence[Any]) -> None:
         """Copy numbers to where they are read later, and note in the block whether all of them are finite."""

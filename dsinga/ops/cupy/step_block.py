@@ -18,7 +18,7 @@ from dsinga.ops.interface.device_pass import NotCapturable
 from dsinga.ops.types import Array
 
 CAPACITY = 1 << 16  # numbers of 8 bytes; the table of updates has some 10 for each param
-STEP, FINITE, FIRST = 0, 1, 2  # places of the step, of whether all metrics are finite, and of the first number after
+FINITE, STEP, FIRST = 0, 1, 2  # places of whether all metrics are finite, of the step, and of the first number after
 
 Write = Callable[[int, np.ndarray], None]
 """A function that writes the numbers of a step to their place, int64 (n,), in host memory."""
@@ -44,13 +44,13 @@ class StepBlock:
 
     @property
     def finite(self) -> Array:
-        """1 until a metric of the pass is not finite, then 0, int64 (1,)."""
+        """1 until a metric is not finite, then 0 until :meth:`begin` or :meth:`allow`, int64 (1,)."""
         return self._device[FINITE : FINITE + 1]
 
     def begin(self, step: int, is_capturing: bool) -> None:
         """Begin to record a pass with the numbers of ``step``; one that is captured must not copy them."""
         self._writes, self._used, self._step, self.is_capturing = [], FIRST, step, is_capturing
-        self._host[:FIRST] = step, 1
+        self._host[:FIRST] = 1, step
         if not is_capturing:
             self._device[:FIRST].set(self._host[:FIRST], stream=cupy.cuda.get_current_stream())
 
@@ -76,13 +76,18 @@ class StepBlock:
 
     def fill(self, step: int, stream: Any) -> None:
         """Compute all numbers for ``step``, and copy them to the device, before what ``stream`` does next."""
-        self._host[:FIRST] = step, 1
+        self._host[STEP] = step
         for place, write in self._writes:
             write(step, self._host[place])
         self._turn = 1 - self._turn
         staged, copied = self._staged[self._turn], self._copied[self._turn]
         if copied is not None:
             copied.synchronize()
-        staged[: self._used] = self._host[: self._used]
-        self._device[: self._used].set(staged[: self._used], stream=stream)
+        numbers = slice(STEP, self._used)
+        staged[numbers] = self._host[numbers]
+        self._device[numbers].set(staged[numbers], stream=stream)
         self._copied[self._turn] = stream.record(cupy.cuda.Event(disable_timing=True))
+
+    def allow(self, stream: Any) -> None:
+        """Let updates change params again, after metrics that were not finite."""
+        self._device[FINITE : FINITE + 1].set(np.ones(1, np.int64), stream=stream)

@@ -58,10 +58,14 @@ class DevicePass(ABC):
 
     @abstractmethod
     def read(self) -> list[float]:
-        """Wait for the pass; return the numbers of :meth:`dsinga.ops.Ops.defer_read`.
+        """Wait for the first pass that was not read; return its numbers of :meth:`dsinga.ops.Ops.defer_read`.
 
-        If any of them is not finite, the pass has changed no param.
+        If any of them is not finite, that pass has changed no param, nor does a launch after it, until :meth:`cancel`.
         """
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Wait for all launches, forget their numbers, and let later ones change params again."""
 
     @property
     @abstractmethod
