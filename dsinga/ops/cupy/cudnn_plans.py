@@ -65,7 +65,7 @@ def fast_execution(frontend: Any, graph: Any) -> tuple[Any, int] | None:
     return graph._lowered_graph._execute_with_raw_ptrs, number
 
 
-class _Thread(threading.local):
+class _ThreadPlans(threading.local):
     """The cuDNN handle of the calling thread, the stream that was set on it last, its workspace and its runners."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class ConvolutionPlans:
         self._maker = PlanMaker(self._frontend, precision)
         self._plans: dict[ConvolutionProblem, ConvolutionPlan | str] = {}
         self._kept_choices: PlanChoices | None = None
-        self._thread, self._lock = _Thread(), threading.Lock()
+        self._thread, self._lock = _ThreadPlans(), threading.Lock()
         self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
 
     def compute(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> Array:
