@@ -7,11 +7,12 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+from dsinga.job import UpdaterConf
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops
 from dsinga.ops.interface.device_pass import RecordedStep
-from dsinga.training import Metrics, bp, forward
+from dsinga.training import Algorithm, Metrics, bp, forward
 from dsinga.training.divergence import are_finite
 from dsinga.training.metrics import UnreadMetrics
 from dsinga.worker.captured_passes import CapturedPass, CapturedPasses
@@ -35,7 +36,8 @@ class CapturedIterations:
         self._training, self._evaluation = CapturedPasses(ops, "training iterations"), CapturedPasses(ops, "tests")
         self._running: CapturedPass | None = None  # that which was launched, and how often
         self._count = 0
-        self._why_not = why_not(config, params)
+        micro_batches = max(reader.micro_batches for reader in config.readers.values())
+        self._why_not = why_not(params.is_local, config.algorithm, config.updater.conf, micro_batches)
         if self._why_not:
             _log.info("training iterations are not captured as CUDA graphs: %s", self._why_not)
 
@@ -109,14 +111,17 @@ def recorded(ctx: Context, unread: list[UnreadMetrics]) -> Context:
     return replace(ctx, step=cast(Any, RecordedStep()), unread=unread)
 
 
-def why_not(config: WorkerConfig, params: DeviceParams) -> str:
-    """Return why no iteration of this worker can be captured, "" if that depends on its layers."""
-    if not params.is_local:
+def why_not(is_local: bool, algorithm: Algorithm, updater: UpdaterConf, micro_batches: int) -> str:
+    """Return why no iteration of a job can be captured, "" if that depends on its layers.
+
+    ``is_local`` says that a worker updates all params itself.
+    """
+    if not is_local:
         return "params are exchanged with servers"
-    if config.algorithm is not bp:
+    if algorithm is not bp:
         return "only back-propagation is"
-    if config.updater.conf.clip_global_norm:
+    if updater.clip_global_norm:
         return "clip_global_norm adds up the norms of all gradients in host memory"
-    if any(reader.micro_batches > 1 for reader in config.readers.values()):
+    if micro_batches > 1:
         return "batches are computed in micro_batches"
     return ""

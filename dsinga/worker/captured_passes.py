@@ -178,8 +178,9 @@ class CapturedPasses:
             metrics, reason = None, error
         if captured.rejected == REJECTED:
             reason = NotCapturable(f"metrics of {REJECTED} of them in a row were not finite")
-        for key in [key for key, each in self._passes.items() if reason is not None and each is captured]:
-            self._give_up(key, reason)
+        if reason is not None:
+            for key in [key for key, each in self._passes.items() if each is captured]:
+                self._give_up(key, reason)
         return metrics
 
     def _find(self, key: Hashable) -> CapturedPass | None:

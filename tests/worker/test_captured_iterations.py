@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -108,13 +109,21 @@ def with_updater(text: str) -> str:
     return LINEAR.replace("type: kSGD", text)
 
 
-@pytest.mark.parametrize("kind", [kind.name for kind in UpdaterType if kind is not UpdaterType.kUserUpdater])
+KINDS = [kind.name for kind in UpdaterType if kind is not UpdaterType.kUserUpdater]
+
+
+def quick(name: str, names: Iterable[str]) -> list[Any]:
+    """Return parameters of a test, of which all but ``name`` are slow."""
+    return [each if each == name else pytest.param(each, marks=pytest.mark.slow) for each in names]
+
+
+@pytest.mark.parametrize("kind", quick("kAdamW", KINDS))
 def test_every_updater(kind: str):
     whole = kind in ("kLamb", "kMuon")
     compare(job_of(with_updater(f"type: {kind} {UPDATERS.get(kind, '')}")), graphs=0 if whole else None)
 
 
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", quick("averages", SETTINGS))
 def test_settings_that_change_from_step_to_step(settings: str):
     # Each third step also moves the averages, by other formulas: a graph of its own.
     compare(job_of(with_updater(f"type: kSGD {SETTINGS[settings]}")), 12, graphs=8 if settings == "averages" else None)
@@ -183,6 +192,16 @@ def test_bad_batches_are_skipped():
     x = X.copy()
     x[20, 2] = np.nan
     compare(job_of(LINEAR, data=(x, Y), skip_bad_batches=True), 19)
+
+
+def test_the_next_graph_is_launched_before_the_metrics_of_the_last_one_are_waited_for():
+    with device_worker(job_of(LINEAR)) as worker:
+        worker.thread.submit(worker.train, 0, 4).result(60)
+        emulated_cupy.log.clear()
+        worker.thread.submit(worker.train, 4, 7).result(60)
+    host = [what for stream, what, _ in emulated_cupy.log if what == "graph" or (stream, what) == (None, "wait")]
+    launch = ["wait", "graph"]  # the host waits for the memory from which the block was copied two steps before
+    assert host == [*launch, *launch, "wait", *launch, "wait", "wait"]
 
 
 def test_tests_are_captured_too():
