@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,8 @@ from dsinga.ops.cupy.library import cudnn, cupy
 from dsinga.ops.cupy.products import from_bfloat16
 from dsinga.ops.types import Array
 
-Inputs, Others = Callable[[], Sequence[Array]], Mapping[str, Callable[[], Array]]
+Inputs = Callable[[], Sequence[Array]]
+Others = Mapping[str, Callable[[], Array]]
 PLANS = 512  # of one worker; a net has three for each convolution
 ALIGNMENT = 16  # bytes: every plan takes its arrays to begin at a multiple, as allocations do, and views need not
 FAST = "1.32."  # the versions of the front end whose plans can be run by an array of addresses
@@ -98,17 +100,17 @@ class ConvolutionPlans:
         if problem not in thread.runners:
             self._add_runner(problem, arrays, others)
         runner = thread.runners[problem]
-        return others[runner]() if isinstance(runner, str) else in_float32(self._run(problem, runner, *arrays()))
+        return others[runner]() if isinstance(runner, str) else self._run(problem, runner, arrays)
 
-    def _run(self, problem: ConvolutionProblem, runner: PlanRunner, left: Array, right: Array) -> Array:
+    def _run(self, problem: ConvolutionProblem, runner: PlanRunner, arrays: Inputs) -> Array:
+        left, right = map(_aligned, arrays())
         thread, stream = self._thread, cupy.cuda.get_current_stream().ptr
         if thread.stream != stream:
             self._frontend.set_stream(handle=thread.handle, stream=stream)
             thread.stream = stream
         result = empty(problem.result, runner.dtype or left.dtype, problem.channels_last)
-        left, right = _aligned(left), _aligned(right)
         runner.run(left.data.ptr, right.data.ptr, result.data.ptr)
-        return result
+        return from_bfloat16(result) if result.dtype == np.uint16 else result
 
     def _add_runner(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> None:
         """Make a runner of the problem's plan for the calling thread, or keep the name of what computes it instead."""
@@ -139,7 +141,7 @@ class ConvolutionPlans:
                     choice = self._measure(problem, arrays, others)
                     if choice is not None:
                         choices.add(problem, choice)
-        if choice in others:
+        if choice is not None and choice in others:
             return choice
         plan = None if choice is None else self._maker.named(problem, handle, choice)
         return plan or self._maker.make(problem, handle) or PRODUCTS
@@ -164,7 +166,7 @@ class ConvolutionPlans:
                     with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
                         workspace = cupy.empty(max(plan.workspace, 1), np.uint8)
                         runner = PlanRunner(plan, self._frontend, self._thread.handle, workspace)
-                        yield Candidate(plan.name, lambda run=runner: in_float32(self._run(problem, run, *arrays())))
+                        yield Candidate(plan.name, functools.partial(self._run, problem, runner, arrays))
                 for name, compute in others.items():
                     if name != PRODUCTS or reference is not None:
                         yield Candidate(name, compute)
@@ -179,11 +181,6 @@ class ConvolutionPlans:
             thread.workspace = cupy.empty(max(size, 1), np.uint8)
             self._workspaces.append(thread.workspace)
         return thread.workspace
-
-
-def in_float32(result: Array) -> Array:
-    """Return a result of a plan as float32."""
-    return from_bfloat16(result) if result.dtype == np.uint16 else result
 
 
 def _aligned(array: Array) -> Array:
