@@ -71,7 +71,8 @@ def defer_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[Any, float]]]]
     if any(isinstance(total, MetricState) for _, metrics in unread.reports for total, _ in metrics.values()):
         raise NotCapturable("a metric is computed in host memory")
     ctx.unread.append(unread)
-    ctx.ops.defer_read(unread.arrays)
+    if unread.arrays:
+        ctx.ops.defer_read(unread.arrays)
     return {}
 
 

@@ -50,11 +50,12 @@ class CapturedIterations:
             bp(net, self._params, on_device, recorded(ctx, unread), self._params.push)
             self._params.finish()
 
-        metrics = self._training.compute(self._key(step, ctx), net, step, records, compute, self._params.skip)
-        if metrics is None:
+        result = self._training.compute(self._key(step, ctx), net, step, records, compute, self._params.skip)
+        if result is None:
             self._params.discard()
             self._params.begin(step)
-        return metrics
+            return None
+        return result.metrics
 
     def begin(self, step: int) -> None:
         """Make ``step`` the present one again, where it or one after it was launched and changed nothing."""
@@ -98,7 +99,8 @@ class CapturedIterations:
         def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> None:
             forward(net, self._params, on_device, recorded(ctx, unread))
 
-        return self._evaluation.compute((ctx.phase, ctx.rows, id(net)), net, batch, records, compute)
+        result = self._evaluation.compute((net, ctx.phase, ctx.rows), net, batch, records, compute)
+        return None if result is None else result.metrics
 
     def clear(self) -> None:
         """Forget all graphs, because params have other addresses now."""

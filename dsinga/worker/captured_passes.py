@@ -11,8 +11,9 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from dsinga.errors import UserError
 from dsinga.layers import Records
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops
@@ -27,8 +28,15 @@ GRAPHS = 8  # kept at most, each with the memory of its pass
 WARM_UPS = 2  # passes before the capture, in which libraries compile, choose and allocate
 REJECTED = 3  # passes in a row that are computed again, as they are called, because their metrics are not finite
 
-Compute = Callable[[Mapping[str, Records], list[UnreadMetrics]], None]
-"""A function that computes a pass on records of the device, and appends its metrics to the list."""
+Compute = Callable[[Mapping[str, Records], list[UnreadMetrics]], Any]
+"""A function that computes a pass on records of the device, appends its metrics to the list, and returns outputs."""
+
+
+class PassResult(NamedTuple):
+    """The metrics of a pass, and its outputs on the device, which the next pass overwrites."""
+
+    metrics: Metrics
+    outputs: Any = None
 
 
 class CapturedPass:
@@ -41,6 +49,7 @@ class CapturedPass:
         self.memory = memory
         self.recorded = self.rejected = 0
         self.unread: list[UnreadMetrics] = []
+        self.outputs: Any = None
 
     def run(self, step: int, records: Mapping[str, Records], compute: Compute, replay: Callable[[], None]) -> None:
         """Compute the pass of a step: by ``compute`` while it is recorded and captured, else by its graph.
@@ -55,10 +64,10 @@ class CapturedPass:
         self.unread = []
         with self.memory.recording(step):
             if self.recorded < WARM_UPS:
-                compute(on_device, self.unread)
+                self.outputs = compute(on_device, self.unread)
             else:
                 with self.memory.capturing():
-                    compute(on_device, self.unread)
+                    self.outputs = compute(on_device, self.unread)
         self.recorded += 1
         if self.memory.captured:
             self.memory.launch(step)
@@ -127,8 +136,8 @@ class CapturedPasses:
         records: Mapping[str, Records],
         compute: Compute,
         replay: Callable[[], None] = lambda: None,
-    ) -> Metrics | None:
-        """Return the metrics of a pass of ``step``; None where it must be computed as it is called.
+    ) -> PassResult | None:
+        """Return the result of a pass of ``step``; None where it must be computed as it is called.
 
         Then it has changed no param: it cannot be captured, or one of its metrics is not finite.
         """
@@ -143,7 +152,8 @@ class CapturedPasses:
         except Exception as error:  # whatever a device, or code of the user's, makes of it: a graph ends no run
             self._give_up(key, error)
             return None
-        return self.finish(captured, net)
+        metrics = self.finish(captured, net)
+        return None if metrics is None else PassResult(metrics, captured.outputs)
 
     def launch(
         self, key: Hashable, step: int, records: Mapping[str, Records], after: CapturedPass | None = None
@@ -199,6 +209,8 @@ class CapturedPasses:
     def _give_up(self, key: Hashable, error: Exception) -> None:
         """Compute passes of this key as they are called from now on; say why, unless that has been said."""
         self._passes.pop(key, None)
+        if isinstance(error, UserError):  # which the call will raise, too
+            return
         if type(error).__name__ == "OutOfMemoryError":  # CuPy's: the memory of other graphs may be what is missing
             self._passes.clear()
         reason = " ".join(f"{error}".split()) or type(error).__name__

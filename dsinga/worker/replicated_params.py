@@ -114,7 +114,10 @@ class ReplicatedParams(Mapping[str, Array]):
         self.squares = {}
         if factor != 1.0:
             scale = np.float32(factor)
-            updates = [(norm, update._replace(gradient=update.gradient * scale)) for norm, update in updates]
+            updates = [
+                (norm, update if update.formula is assign else update._replace(gradient=update.gradient * scale))
+                for norm, update in updates
+            ]
         if self._ops.is_recording:
             self._ops.check_recordable([update for _, update in updates])
         for clip_norm in dict.fromkeys(norm for norm, _ in updates):

@@ -68,7 +68,8 @@ class CapturedLoop(Loop):
             self.train(self.net, values, on_device, recorded(ctx, unread), self._push)
             self.params.finish()
 
-        return self.passes.compute("iteration", self.net, self.step, records, compute)
+        result = self.passes.compute("iteration", self.net, self.step, records, compute)
+        return None if result is None else result.metrics
 
 
 def curve(loop: Loop, records: Mapping[str, Records], steps: int) -> list[float]:

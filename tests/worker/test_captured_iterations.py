@@ -17,6 +17,7 @@ from dsinga.training import Metrics
 from tests.support import emulated_cupy
 from tests.support.device_worker import device_worker, params
 from tests.support.small_job import assert_same
+from tests.support.train_in_threads import train_in_threads
 
 WARM_UPS, STEPS = 2, 7
 RNG = np.random.default_rng(0)
@@ -66,6 +67,14 @@ CODES = RNG.integers(0, 7, (20, 5)).astype(np.int32)
 def job_of(text: str = DENSE, *overrides: str, data: Any = (X, Y), **more: Any) -> Job:
     job = loads(text, "job.conf", list(overrides))
     return bind_records(job.replace(**more), (CODES[:, :-1], CODES[:, 1:]) if text == TEXT else data)
+
+
+def test_all_gradients_may_be_clipped_together():
+    job = job_of(DENSE, "updater.clip_global_norm=0.05")
+    trained = train(job, captured=True, steps=3)[0]
+    expected = train_in_threads(job.replace(train_steps=3)).params
+    for name, value in expected.items():
+        np.testing.assert_allclose(trained[name].reshape(value.shape), value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def launched() -> int:

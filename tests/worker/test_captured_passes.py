@@ -99,9 +99,9 @@ class Runs:
             self.replays += 1
 
         records = {"data": Records(np.full(rows, value))}
-        metrics = self.passes.compute(key, NET, self.step, records, compute, replay)
+        result = self.passes.compute(key, NET, self.step, records, compute, replay)
         self.step += 1
-        return metrics, list(self.device.notes)
+        return result and result.metrics, list(self.device.notes)
 
     def warm(self, **options: Any) -> None:
         for _ in range(WARM_UPS + 1):
