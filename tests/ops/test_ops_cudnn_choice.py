@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,22 @@ def test_without_a_usable_file_nothing_depends_on_the_clock(file, monkeypatch, t
         return
     file.write_text(text)
     assert Host(file, [3.0, 2.0, 4.0], monkeypatch).convolve() == PLANS[1]
+
+
+def test_without_a_lock_file_the_heuristics_choose(file, monkeypatch, caplog):
+    file.with_suffix(".lock").mkdir()
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        assert Host(file, [], monkeypatch).convolve() == "heuristics"
+    assert "plans of cuDNN are not timed, since choices cannot be kept" in caplog.text
+
+
+def test_zeros_are_timed_as_other_numbers(file, monkeypatch):
+    host = Host(file, [3.0, 2.0, 4.0], monkeypatch)
+    worker = host.ops.for_worker(0)
+    worker.enter()
+    worker.convolution(worker.asarray(0 * X), worker.asarray(W), None, (1, 1), (1, 1))
+    host.ops.enter()
+    assert host.timed == 3
 
 
 def test_a_plan_that_is_not_there_any_more_is_replaced_by_the_heuristics(file, monkeypatch):

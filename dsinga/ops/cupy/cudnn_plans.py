@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlan, ConvolutionProblem, Pl
 from dsinga.ops.cupy.library import cudnn, cupy
 from dsinga.ops.cupy.products import from_bfloat16
 from dsinga.ops.types import Array
+
+_log = logging.getLogger(__name__)
 
 Inputs = Callable[[], Sequence[Array]]
 Others = Mapping[str, Callable[[], Array]]
@@ -135,16 +138,24 @@ class ConvolutionPlans:
         choices, handle = self._choices(), self._thread.handle
         choice = choices.find(problem)
         if choice is None and choices.is_kept and cupy.cuda.get_current_stream().ptr:
-            with choices.choosing():
-                choice = choices.find(problem)
-                if choice is None:
-                    choice = self._measure(problem, arrays, others)
-                    if choice is not None:
-                        choices.add(problem, choice)
+            try:
+                choice = self._choose(problem, choices, arrays, others)
+            except OSError as error:
+                _log.warning("plans of cuDNN are not timed, since choices cannot be kept: %s", error)
         if choice is not None and choice in others:
             return choice
         plan = None if choice is None else self._maker.named(problem, handle, choice)
         return plan or self._maker.make(problem, handle) or PRODUCTS
+
+    def _choose(self, problem: ConvolutionProblem, choices: PlanChoices, arrays: Inputs, others: Others) -> str | None:
+        """Return the choice that another worker has made meanwhile, or measure and keep one."""
+        with choices.choosing():
+            choice = choices.find(problem)
+            if choice is None:
+                choice = self._measure(problem, arrays, others)
+                if choice is not None:
+                    choices.add(problem, choice)
+        return choice
 
     def _choices(self) -> PlanChoices:
         if self._kept_choices is None:
