@@ -28,7 +28,7 @@ class NormalisationKernels:
         exact = ops.channel_moments(x)
         pairs = zip(params[2:], exact, (1.0, UNBIAS), strict=True)
         running = [ops.moving_average(before, new, SHARE, factor) for before, new, factor in pairs]
-        by_steps = *exact, *ops.batch_norm_affine(*params[:2], *exact, EPSILON), *running
+        by_steps = *exact, *ops.batch_norm_affine(params[0], params[1], *exact, EPSILON), *running
         compare(backend, (*moments, *affine, *moved), by_steps)
         size = max(batch * (12 if image else 1), 1)
         slopes, gradients = ops.batch_norm_training_grad(x, dy, params[0], exact, size, EPSILON)

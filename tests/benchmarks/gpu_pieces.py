@@ -99,14 +99,13 @@ def executions(ops: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the executions of cuDNN's plan of the convolution in each form."""
     image, filters = ops.images(ops.xp.ones((8, 16, 16, 16), np.float32)), ops.xp.ones((16, 16, 3, 3), np.float32)
     ops.convolution(image, filters, None, (1, 1), (1, 1))
-    thread = ops.plans._thread
-    runner = next((runner for runner in thread.runners.values() if runner is not None), None)
+    thread, frontend = ops.plans._thread, ops.plans._frontend
+    runners = ((problem, runner) for problem, runner in thread.runners.items() if not isinstance(runner, str))
+    problem, runner = next(runners, (None, None))
     if runner is None:
         return
-    (problem, *_), frontend = thread.runners, ops.plans._frontend
-    shapes = [problem.x, problem.w, problem.y]
-    arrays = [ops.xp.ones(shape, np.float32).data for shape in shapes]
-    addresses = [array.ptr for array in arrays]
+    arrays = [ops.xp.ones(shape, np.float32) for shape in (problem.x, problem.w, problem.y)]
+    addresses = [array.data.ptr for array in arrays]
     yield "plan, by addresses" if runner._fast else "plan, no fast form", lambda: runner.run(*addresses)
     pointers = dict(zip(runner._plan.tensors, addresses, strict=True))
     graph, workspace, handle = runner._plan.graph, runner._workspace.data.ptr, thread.handle

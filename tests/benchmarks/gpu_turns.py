@@ -46,7 +46,8 @@ def json_of(*command: str) -> Any:
 
 def cell(figures: Figures, key: str = "ms") -> str:
     """Return a figure for a table, or the reason why it is missing."""
-    return f"{figures[key]:.2f}" if key in figures else f"failed: {figures.get('failed', 'not measured')}"
+    number = figures.get(key)
+    return f"failed: {figures.get('failed', 'not measured')}" if number is None else f"{number:.2f}"
 
 
 def head(*columns: str) -> None:

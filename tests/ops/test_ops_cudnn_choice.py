@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,22 @@ def test_without_a_usable_file_nothing_depends_on_the_clock(file, monkeypatch, t
     assert Host(file, [3.0, 2.0, 4.0], monkeypatch).convolve() == PLANS[1]
 
 
+def test_without_a_lock_file_the_heuristics_choose(file, monkeypatch, caplog):
+    file.with_suffix(".lock").mkdir()
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        assert Host(file, [], monkeypatch).convolve() == "heuristics"
+    assert "plans of cuDNN are not timed, since choices cannot be kept" in caplog.text
+
+
+def test_zeros_are_timed_as_other_numbers(file, monkeypatch):
+    host = Host(file, [3.0, 2.0, 4.0], monkeypatch)
+    worker = host.ops.for_worker(0)
+    worker.enter()
+    worker.convolution(worker.asarray(0 * X), worker.asarray(W), None, (1, 1), (1, 1))
+    host.ops.enter()
+    assert host.timed == 3
+
+
 def test_a_plan_that_is_not_there_any_more_is_replaced_by_the_heuristics(file, monkeypatch):
     Host(file, [3.0, 2.0, 4.0], monkeypatch).convolve()
     file.write_text(file.read_text().replace(PLANS[1], "eng9_k1=0"))
@@ -120,3 +137,41 @@ def test_plans_in_bfloat16_may_give_float32(file, monkeypatch, times, choice):
         assert name == choice
     assert host.timed == 5
     assert host.cudnn.graphs[-1].built == PLANS[1]
+
+
+@pytest.mark.parametrize(
+    ("batch", "channels", "filters", "size"),
+    [(2, 16, 16, (5, 6)), (3, 32, 16, (4, 4)), (1, 16, 32, (9, 3)), (2, 16, 16, (1, 1))],
+)
+def test_gradients_of_3x3_filters_by_a_kernel_are_numpys(batch, channels, filters, size):
+    """Bands of rows that do not divide the image, several tiles of channels and outputs, and one pixel."""
+    ops, rng = emulated_cupy.load(), np.random.default_rng(size)
+    x, dy = (rng.standard_normal((batch, n, *size)).astype(np.float32) for n in (channels, filters))
+    w = np.zeros((filters, channels, 3, 3), np.float32)  # whose shape alone is used
+    assert ops.filters_module.has_direct_gradients(x.shape, w.shape, (1, 1), (1, 1))
+    dw = ops.to_numpy(ops.filters_module.filter_gradients(ops.asarray(x), ops.asarray(dy)))
+    _, expected, _ = NumpyOps().convolution_grad(x, w, dy, (1, 1), (1, 1), False, False)
+    np.testing.assert_allclose(dw, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_this_kernel_is_a_candidate(file, monkeypatch):
+    host = Host(file, [3.0, 2.0, 4.0, 1.0], monkeypatch)
+    x, w = np.ones((1, 16, 1, 1), np.float32), np.ones((16, 16, 3, 3), np.float32)
+    for _ in range(2):  # measured, then chosen
+        worker = host.ops.for_worker(0)
+        worker.enter()
+        emulated_cupy.log.clear()
+        worker.convolution_grad(*map(worker.asarray, (x, w, x)), (1, 1), (1, 1), False, False)
+        host.ops.enter()
+    assert [name for _, what, name in emulated_cupy.log if what == "kernel"][0] == "filter_gradients"
+    ((name,),) = [section.values() for section in json.loads(file.read_text()).values()]
+    assert (name, host.timed) == ("direct", 4)
+
+
+def test_other_filters_have_no_such_kernel(file, monkeypatch):
+    host = Host(file, 3 * [1.0], monkeypatch)
+    worker = host.ops.for_worker(0)
+    worker.enter()
+    worker.convolution_grad(*map(worker.asarray, (X, W, X[:, [0, 0, 0, 0]])), (1, 1), (1, 1), False, False)
+    host.ops.enter()
+    assert host.timed == 3

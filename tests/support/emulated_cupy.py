@@ -344,6 +344,7 @@ def make_cupy() -> ModuleType:
         CUDARuntimeError=RuntimeFailure,
         memGetInfo=lambda: (10**9, 2 * 10**9),
         runtimeGetVersion=lambda: 13000,
+        driverGetVersion=lambda: 13000,
         getDevice=lambda: 0,
         getDeviceProperties=lambda number: {"name": b"a device on the CPU"},
         **{"CUDA_R_32F": 0, "CUDA_R_64F": 1, "CUDA_R_16BF": 14},
@@ -422,7 +423,7 @@ def load(cudnn: Any = None) -> Any:
     }
     sys.modules["cupy"], sys.modules["cudnn"] = make_cupy(), cudnn  # None: not installed
     try:
-        from dsinga.ops.cupy import cublas, cudnn_choice, cudnn_plans, library
+        from dsinga.ops.cupy import cublas, cudnn_choice, cudnn_plans, filters, library
         from dsinga.ops.cupy.cupy_ops import CupyOps
 
         library.cudnn()  # its result is cached
@@ -431,6 +432,8 @@ def load(cudnn: Any = None) -> Any:
         cudnn_plans.choices_file = lambda: None  # nothing is measured, so plans do not depend on the clock
         ops = CupyOps()
         ops.library, ops.choice_module, ops.plans_module = library, cudnn_choice, cudnn_plans  # for tests
+        ops.filters_module = filters
+        ops.modules = {name: module for name, module in sys.modules.items() if name.startswith("dsinga.ops.cupy")}
         return ops
     finally:
         for name in list(sys.modules):

@@ -51,7 +51,7 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     return library
 
 
-class _Thread(threading.local):
+class _ThreadHandle(threading.local):
     """The handle of the calling thread, 0 until it is created, and the stream that was set on it last."""
 
     handle = 0
@@ -62,7 +62,7 @@ class CuBlas:
     """The cuBLAS handles of one worker."""
 
     def __init__(self) -> None:
-        self._thread = _Thread()
+        self._thread = _ThreadHandle()
         self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
         self._gemm: Any = None
         self._batched: Any = None

@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 PRODUCTS = "products"  # the choice that is no plan
 CALLS, RUNS = 3, 3  # calls in the graph that is timed, and launches of it
+TINY = 1e-30
 NEAR = 1.05  # the first candidate in order that takes at most this many times the shortest time is chosen
 ERRORS = {"float32": 1e-5, "tf32": 1e-2, "bf16": 5e-2}
 """The root mean square by which a plan's result may differ from that of products, relative to the latter's: it rules
@@ -122,8 +123,8 @@ def fastest(candidates: Iterator[Candidate], reference: Array | None, bound: flo
 
 
 def distance(result: Array, reference: Array) -> float:
-    """Return the root mean square of a difference, relative to that of the reference."""
-    return float((((result - reference) ** 2).mean() / (reference**2).mean()) ** 0.5)
+    """Return the root mean square of a difference, relative to that of the reference; 0 where both are zeros."""
+    return float((((result - reference) ** 2).mean() / ((reference**2).mean() + TINY)) ** 0.5)
 
 
 def milliseconds(compute: Callable[[], Any]) -> float:

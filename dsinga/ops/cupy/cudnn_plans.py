@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +21,10 @@ from dsinga.ops.cupy.library import cudnn, cupy
 from dsinga.ops.cupy.products import from_bfloat16
 from dsinga.ops.types import Array
 
-Inputs, Others = Callable[[], Sequence[Array]], Mapping[str, Callable[[], Array]]
+_log = logging.getLogger(__name__)
+
+Inputs = Callable[[], Sequence[Array]]
+Others = Mapping[str, Callable[[], Array]]
 PLANS = 512  # of one worker; a net has three for each convolution
 ALIGNMENT = 16  # bytes: every plan takes its arrays to begin at a multiple, as allocations do, and views need not
 FAST = "1.32."  # the versions of the front end whose plans can be run by an array of addresses
@@ -48,7 +53,7 @@ class PlanRunner:
             addresses = dict(zip(self._plan.tensors, (left, right, result), strict=True))
             self._plan.graph.execute(addresses, int(self._workspace.data.ptr), handle=self._handle)
             return
-        self._addresses[:] = left, right, result
+        self._addresses[:] = [left, right, result]
         self._execute(self._at, 3, *self._last)
 
 
@@ -65,7 +70,7 @@ def fast_execution(frontend: Any, graph: Any) -> tuple[Any, int] | None:
     return graph._lowered_graph._execute_with_raw_ptrs, number
 
 
-class _Thread(threading.local):
+class _ThreadPlans(threading.local):
     """The cuDNN handle of the calling thread, the stream that was set on it last, its workspace and its runners."""
 
     def __init__(self) -> None:
@@ -83,7 +88,7 @@ class ConvolutionPlans:
         self._maker = PlanMaker(self._frontend, precision)
         self._plans: dict[ConvolutionProblem, ConvolutionPlan | str] = {}
         self._kept_choices: PlanChoices | None = None
-        self._thread, self._lock = _Thread(), threading.Lock()
+        self._thread, self._lock = _ThreadPlans(), threading.Lock()
         self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
 
     def compute(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> Array:
@@ -98,17 +103,17 @@ class ConvolutionPlans:
         if problem not in thread.runners:
             self._add_runner(problem, arrays, others)
         runner = thread.runners[problem]
-        return others[runner]() if isinstance(runner, str) else in_float32(self._run(problem, runner, *arrays()))
+        return others[runner]() if isinstance(runner, str) else self._run(problem, runner, arrays)
 
-    def _run(self, problem: ConvolutionProblem, runner: PlanRunner, left: Array, right: Array) -> Array:
+    def _run(self, problem: ConvolutionProblem, runner: PlanRunner, arrays: Inputs) -> Array:
+        left, right = map(_aligned, arrays())
         thread, stream = self._thread, cupy.cuda.get_current_stream().ptr
         if thread.stream != stream:
             self._frontend.set_stream(handle=thread.handle, stream=stream)
             thread.stream = stream
         result = empty(problem.result, runner.dtype or left.dtype, problem.channels_last)
-        left, right = _aligned(left), _aligned(right)
         runner.run(left.data.ptr, right.data.ptr, result.data.ptr)
-        return result
+        return from_bfloat16(result) if result.dtype == np.uint16 else result
 
     def _add_runner(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> None:
         """Make a runner of the problem's plan for the calling thread, or keep the name of what computes it instead."""
@@ -133,16 +138,24 @@ class ConvolutionPlans:
         choices, handle = self._choices(), self._thread.handle
         choice = choices.find(problem)
         if choice is None and choices.is_kept and cupy.cuda.get_current_stream().ptr:
-            with choices.choosing():
-                choice = choices.find(problem)
-                if choice is None:
-                    choice = self._measure(problem, arrays, others)
-                    if choice is not None:
-                        choices.add(problem, choice)
-        if choice in others:
+            try:
+                choice = self._choose(problem, choices, arrays, others)
+            except OSError as error:
+                _log.warning("plans of cuDNN are not timed, since choices cannot be kept: %s", error)
+        if choice is not None and choice in others:
             return choice
         plan = None if choice is None else self._maker.named(problem, handle, choice)
         return plan or self._maker.make(problem, handle) or PRODUCTS
+
+    def _choose(self, problem: ConvolutionProblem, choices: PlanChoices, arrays: Inputs, others: Others) -> str | None:
+        """Return the choice that another worker has made meanwhile, or measure and keep one."""
+        with choices.choosing():
+            choice = choices.find(problem)
+            if choice is None:
+                choice = self._measure(problem, arrays, others)
+                if choice is not None:
+                    choices.add(problem, choice)
+        return choice
 
     def _choices(self) -> PlanChoices:
         if self._kept_choices is None:
@@ -164,7 +177,7 @@ class ConvolutionPlans:
                     with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
                         workspace = cupy.empty(max(plan.workspace, 1), np.uint8)
                         runner = PlanRunner(plan, self._frontend, self._thread.handle, workspace)
-                        yield Candidate(plan.name, lambda run=runner: in_float32(self._run(problem, run, *arrays())))
+                        yield Candidate(plan.name, functools.partial(self._run, problem, runner, arrays))
                 for name, compute in others.items():
                     if name != PRODUCTS or reference is not None:
                         yield Candidate(name, compute)
@@ -179,11 +192,6 @@ class ConvolutionPlans:
             thread.workspace = cupy.empty(max(size, 1), np.uint8)
             self._workspaces.append(thread.workspace)
         return thread.workspace
-
-
-def in_float32(result: Array) -> Array:
-    """Return a result of a plan as float32."""
-    return from_bfloat16(result) if result.dtype == np.uint16 else result
 
 
 def _aligned(array: Array) -> Array:

@@ -1,5 +1,5 @@
-// Gradients of 3 x 3 filters at stride 1 and padding 1, directly from channels-last images: no copies, and sums whose order is
-// fixed, where cuDNN's fast engines add by atomic operations.
+// Gradients of 3 x 3 filters at stride 1 and padding 1, directly from channels-last images, without copies. Sums have a
+// fixed order, where cuDNN's fast engines add by atomic operations.
 //
 // A block has the filters of 16 channels and 16 outputs, a thread those of one pair, for a stretch of bands: `height`
 // rows of an image each. A band goes through shared memory with a border of zeros. Each block writes a row of `partial`,
@@ -60,4 +60,13 @@ KERNEL filter_gradients(
     }
     REAL* result = partial + ((blockIdx.y * f + first_output + output) * c + first_channel + own) * 9;
     for (int k = 0; k < 9; ++k) result[k] = sums[k];
+}
+
+// The sum of the `count` rows of each of n columns.
+KERNEL add_rows_of(const double* partial, REAL* total, Index count, Index n) {
+    FOR_EACH(i, n) {
+        double sum = 0;
+        for (Index row = 0; row < count; ++row) sum += partial[row * n + i];
+        total[i] = sum;
+    }
 }

@@ -6,7 +6,7 @@ import numpy as np
 
 from dsinga.ops.cupy.arrays import to_rows
 from dsinga.ops.cupy.library import Source, cupy
-from dsinga.ops.cupy.products import column_sums
+from dsinga.ops.cupy.products import ChannelSums
 from dsinga.ops.types import Array, Sizes
 
 _filters = Source("filters")
@@ -30,10 +30,16 @@ def filter_gradients(x: Array, dy: Array) -> Array:
     bands, tiles = batch * -(-height // rows), channels // _PAIRS * (filters // _PAIRS)
     stretch = -(-bands // max(1, min(bands, _BLOCKS // tiles)))
     blocks = -(-bands // stretch)
-    partial = cupy.empty((blocks, filters * channels * 9), np.float32)
+    partial, dw = (
+        cupy.empty((blocks, filters * channels * 9), np.float32),
+        cupy.empty((filters, channels, 3, 3), np.float32),
+    )
     arguments = to_rows(x), to_rows(dy), partial, height, width, channels, filters, rows, bands, stretch
     _filters.grid("filter_gradients", x.dtype, (tiles, blocks), *arguments, shared=_shared(rows, width))
-    return column_sums(partial, rounded=x.dtype).reshape(filters, channels, 3, 3)
+    sums = ChannelSums(*partial.shape)
+    totals = sums.partial("sums_of", partial.dtype, partial)
+    _filters.each("add_rows_of", dw.dtype, dw.size, totals, dw, totals.shape[1])
+    return dw
 
 
 def _shared(rows: int, width: int) -> int:

@@ -101,18 +101,27 @@ class CupyNormalisation(Ops):
         return (mean, variance), (factor, shift), (moved[0], moved[1])
 
     def batch_norm_training_grad(
-        self, x: Array, dy: Array, scale: Array, moments: Sequence[Array], size: int, epsilon: float
+        self, x: Array, dy: Array, scale: Array, moments: tuple[Array, Array], size: int, epsilon: float
     ) -> tuple[Sequence[Array], tuple[Array, Array]]:
         rows = by_channel(x)
         if not rows.size:
             return super().batch_norm_training_grad(x, dy, scale, moments, size, epsilon)
-        sums, moments, scale = ChannelSums(*rows.shape), _doubles(*moments), contiguous(scale)
-        arguments = rows, by_channel(dy), *moments, float(epsilon), sums.channels
+        sums, statistics, scale = ChannelSums(*rows.shape), _doubles(*moments), contiguous(scale)
+        arguments = rows, by_channel(dy), *statistics, float(epsilon), sums.channels
         partial = sums.partial("sums_of_gradients", x.dtype, *arguments, results=2)
         results = [empty_like(scale) for _ in range(5)]
         constants = float(size), float(epsilon), *sums.counts()
         source.rows(
-            *("batch_norm_training_grad", scale.dtype, sums.channels, *partial, scale, *moments, *results, *constants)
+            *(
+                "batch_norm_training_grad",
+                scale.dtype,
+                sums.channels,
+                *partial,
+                scale,
+                *statistics,
+                *results,
+                *constants,
+            )
         )
         dscale, dbias, *slopes = results
         return slopes, (dscale, dbias)

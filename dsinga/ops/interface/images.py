@@ -222,7 +222,7 @@ class ImageOps(ElementwiseOps):
         return (mean, variance), affine, moved
 
     def batch_norm_training_grad(
-        self, x: Array, dy: Array, scale: Array, moments: Sequence[Array], size: int, epsilon: float
+        self, x: Array, dy: Array, scale: Array, moments: tuple[Array, Array], size: int, epsilon: float
     ) -> tuple[Sequence[Array], tuple[Array, Array]]:
         """Return :meth:`batch_norm_slopes` and the gradients of scale and bias, for a whole batch."""
         sums = self.batch_norm_sums(x, dy, *moments, epsilon)
