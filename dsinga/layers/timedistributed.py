@@ -194,8 +194,13 @@ class _StepsContext(Context):
         self, numbers: Callable[..., Array], xp: Any, layer: str, columns: int, part: Columns | None
     ) -> Array:
         assert self.flat is not None, layer
-        copies = [numbers(copy_name(step, layer), columns, part) for step in range(self.flat.steps)]
-        return self.flat.choose(xp.stack(copies, axis=1).reshape(-1, columns))
+        steps, copies = self.flat.steps, None
+        for step in range(steps):  # not by stack, for which CuPy copies many addresses to the device
+            copy = numbers(copy_name(step, layer), columns, part)
+            copies = xp.empty((len(copy), steps, columns), copy.dtype) if copies is None else copies
+            copies[:, step] = copy
+        assert copies is not None
+        return self.flat.choose(copies.reshape(-1, columns))
 
 
 def copy_name(step: int, layer: str) -> str:

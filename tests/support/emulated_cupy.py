@@ -391,6 +391,8 @@ def _call(function: Any, *arguments: Any, **options: Any) -> Any:
         log.append((current(), "copy", "up"))
         return _device(np.array(np.asarray(*arguments, **options), order="C"))  # such a copy is C-contiguous
     plain = [_plain_list(argument) for argument in arguments]
+    if name in ("concatenate", "stack") and len(plain[0]) > 8:
+        graphs.refuse("a copy of more than 8 addresses to the device")  # for one kernel that joins all arrays
     if name in VIEWS:
         result = function(*plain, **options)
         return [array.view(DeviceArray) for array in result] if isinstance(result, list) else _device(result)
