@@ -58,6 +58,7 @@ class SoftmaxLoss(Layer):
     optional_sources = 1
     labels = Labels(source=1, per="row", shares=True)
     is_loss = True
+    marks_wrong_labels = True
     metric_names = ("loss", "accuracy")
     cut = Cut(gathered_because="normalises over all classes of a row")
 

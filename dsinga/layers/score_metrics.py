@@ -37,6 +37,7 @@ class TopKAccuracy(Layer):
     source_count = 2
     labels = Labels(source=1, per="row")
     is_output = True
+    marks_wrong_labels = True
     cut = Cut(gathered_because="ranks all classes of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

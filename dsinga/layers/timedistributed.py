@@ -15,6 +15,7 @@ from dsinga.layers.context import Columns, Context
 from dsinga.layers.contract import make_layer
 from dsinga.layers.declarations import Bfloat16, Cut
 from dsinga.ops import Ops
+from dsinga.ops.interface.device_pass import NotCapturable
 from dsinga.ops.types import is_on_device
 
 
@@ -104,7 +105,9 @@ class TimeDistributed(Layer):
         chosen = None
         if self.labels.source is not None and sources[self.labels.source] is not None:
             labels = sources[self.labels.source]
-            labels = labels if is_on_device(labels) else np.asarray(labels)  # those of a recorded pass have no -1
+            if is_on_device(labels):
+                self._check_on_device()
+            labels = labels if is_on_device(labels) else np.asarray(labels)
             if not is_on_device(labels) and labels.ndim == 2 and labels.dtype.kind != "f" and (labels < 0).any():
                 chosen = np.flatnonzero(labels.reshape(-1) >= 0)
         rows = len(next(source for source in sources if source is not None))
@@ -119,6 +122,11 @@ class TimeDistributed(Layer):
             else:
                 inner_sources.append(flat.repeat(source) if self.repeated[k] else flat.pick(source))
         return flat._replace(sources=inner_sources)
+
+    def _check_on_device(self) -> None:
+        """Raise NotCapturable unless steps after the end of a sequence show in a loss: all are computed then."""
+        if not self.layer.marks_wrong_labels:
+            raise NotCapturable("sequences have different lengths")
 
     def _check_labels(self, labels: np.ndarray) -> np.ndarray:
         if labels.shape[1] != self.steps:

@@ -65,7 +65,7 @@ class GroupWorker:
         self._ops.enter()
         self._prefetch: Prefetch | None = None
         self._data_seconds = 0.0  # of waiting for records in this iteration
-        self._started = 0.0  # when it began
+        self._started = self._updated = 0.0  # when it began, and the seconds of updates in this thread until then
         self._closed = False
         self._regional_readers: dict[int, BatchReader] = {}  # by the id of the reader of the config
         self._meter = Meter()
@@ -167,6 +167,7 @@ class GroupWorker:
         self._data_seconds = 0.0
         records = self._next_records(step)
         self._meter.start()
+        self._updated = thread_updates.seconds
         self.exchange.begin(step)
         return BegunStep(step, records, self._data_seconds)
 
@@ -186,7 +187,7 @@ class GroupWorker:
         self, begun: BegunStep, peers: Peers | None = None, observer: PassObserver | None = None
     ) -> tuple[Metrics | None, Timing]:
         """Compute a step that has begun, or was launched and changed nothing; return its metrics and its timing."""
-        step, updated = begun.step, thread_updates.seconds
+        step = begun.step
         if self._captured is not None:
             self._captured.begin(step)
         if observer is not None:
@@ -200,7 +201,7 @@ class GroupWorker:
                 metrics = train(step, self._micro_batches(begun.records, step, peers or self.peers, observer))
         self.peers.finish()
         self._step = step + 1
-        meter, updated = self._meter, thread_updates.seconds - updated
+        meter, updated = self._meter, thread_updates.seconds - self._updated
         total = time.perf_counter() - self._started
         return metrics, Timing(total, self._data_seconds, meter.waited, meter.crossing, meter.within, updated)
 

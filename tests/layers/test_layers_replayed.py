@@ -14,8 +14,10 @@ import pytest
 
 from dsinga.job import LayerConf
 from dsinga.layers import Layer, Output, Records
+from dsinga.layers.timedistributed import TimeDistributed
 from dsinga.ops import Ops, SparseRows
 from dsinga.ops.interface.device_pass import NotCapturable, RecordedStep
+from dsinga.registry import lookup
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import feature_parts, layer_context, random_gradient
 from tests.support import emulated_cupy
@@ -135,6 +137,15 @@ def test_all_layers_are_launched_again(ops: Ops):
     reasons = [(case, refusal(case, ops)) for case in CASES]
     assert not [(str(case), why) for case, why in reasons if why and not may_be_refused(case, why)]
     assert sum(not why for _, why in reasons) >= 231
+
+
+def test_steps_after_the_end_of_a_sequence_are_refused_unless_they_show_in_the_loss(ops: Ops):
+    """All steps are computed in a recorded pass: with a label of -1 a loss is NaN, where others would be wrong."""
+    conf = LayerConf(name="layer", type="kLabel")
+    layer = TimeDistributed(lookup("layer", "kLabel"), conf, [(5, 4)], 4, [False])
+    labels = ops.asarray(np.full((5, 4), -1))
+    with pytest.raises(NotCapturable, match="sequences have different lengths"):
+        layer.compute_feature([], [labels], layer_context(ops, 5, unread=[]))
 
 
 def test_a_number_of_the_host_is_found(ops: Ops):
