@@ -81,6 +81,12 @@ def test_inexact_plans_are_not_chosen(file, monkeypatch):
     assert host.timed == 2
 
 
+def test_plans_that_need_too_much_memory_are_not_chosen(file, monkeypatch):
+    host = Host(file, [3.0], monkeypatch)
+    monkeypatch.setattr(host.ops.plans_module, "LARGEST", 4)  # a plan of FakeCudnn needs 8 bytes
+    assert host.convolve() == "products"
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a device": 3}', None])
 def test_without_a_usable_file_nothing_depends_on_the_clock(file, monkeypatch, text):
     """A damaged file is replaced; where none can be written, the heuristics choose."""

@@ -27,6 +27,7 @@ Inputs = Callable[[], Sequence[Array]]
 Others = Mapping[str, Callable[[], Array]]
 PLANS = 512  # of one worker; a net has three for each convolution
 ALIGNMENT = 16  # bytes: every plan takes its arrays to begin at a multiple, as allocations do, and views need not
+LARGEST = 2**30  # bytes of workspace of a plan that is chosen: a thread keeps one workspace for all of its plans
 FAST = "1.32."  # the versions of the front end whose plans can be run by an array of addresses
 
 
@@ -174,6 +175,8 @@ class ConvolutionPlans:
 
             def candidates() -> Iterator[Candidate]:
                 for plan in self._maker.plans(problem, self._thread.handle):
+                    if plan.workspace > LARGEST:
+                        continue
                     with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
                         workspace = cupy.empty(max(plan.workspace, 1), np.uint8)
                         runner = PlanRunner(plan, self._frontend, self._thread.handle, workspace)
