@@ -29,6 +29,7 @@ def show(
     from dsinga import api
     from dsinga.commands.net_tables import (
         expected_memory,
+        print_graphs,
         print_memory,
         print_net,
         print_padding,
@@ -53,6 +54,7 @@ def show(
     if phase == "train":
         print_settings(job, net)
         print_precision(job, net)
+        print_graphs(job, net)
         print_padding(job, data_root)
         print_memory(expected_memory(job, net, data_root))
     svg = svg or Path(f"{job.name}.svg")

@@ -12,14 +12,15 @@ import rich.table
 
 from dsinga.api import roots, with_workers
 from dsinga.base.errors import UserError
-from dsinga.job import AlgType, Job, Phase, Precision
+from dsinga.job import AlgType, ClusterConf, Job, Phase, Precision
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.planner.memory import Memory, worker_memory
 from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.reading.sequence_lengths import padding_share
-from dsinga.training import check_patterns, create_updater, describe_settings
+from dsinga.training import algorithm, check_patterns, create_updater, describe_settings
+from dsinga.worker.captured_iterations import why_not
 
 PADDING_BATCHES = 200  # that are read for the share of padding
 
@@ -80,6 +81,19 @@ def print_precision(job: Job, net: NeuralNet | PartitionedNet) -> None:
     names = [layer.name for layer in layers if layer.bf16 is Bfloat16.kNothing and not layer.is_input]
     if job.precision is Precision.kBF16 and names:
         click.echo(f"in kBF16 on CPU cores, these layers compute in float32: {', '.join(names)}")
+
+
+def print_graphs(job: Job, net: NeuralNet | PartitionedNet) -> None:
+    """Print why the iterations of a job on GPUs are not captured as CUDA graphs, where that is known beforehand."""
+    whole = net if isinstance(net, NeuralNet) else net.whole
+    cluster = job.cluster or ClusterConf()
+    is_single = cluster.nworker_groups == cluster.nworkers_per_group == 1
+    reason = why_not(is_single, algorithm(job.train_one_batch), job.updater, job.micro_batches)
+    sparse = [param.name for param in whole.params.values() if param.spec.sparse and param.trainable]
+    if not reason and sparse:
+        reason = f"gradients have few rows, of {', '.join(sparse)}"
+    if job.gpu and reason:
+        click.echo(f"on GPUs, training iterations are not captured as CUDA graphs: {reason}")
 
 
 def print_padding(job: Job, data_root: str | None = None) -> None:

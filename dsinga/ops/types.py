@@ -35,6 +35,13 @@ def is_plain(array: Any) -> TypeGuard[np.ndarray]:
     return type(array) is np.ndarray and array.dtype is FLOAT32 and array.flags.c_contiguous
 
 
+def is_on_device(array: Any) -> bool:
+    """Whether ``array`` is an array in the memory of a device, as labels and codes are where a pass is recorded."""
+    if isinstance(array, np.ndarray):
+        return hasattr(array, "get")  # of an emulated device
+    return hasattr(array, "dtype") and not isinstance(array, np.generic)
+
+
 class CellActivations(NamedTuple):
     """The activations of a recurrent cell's gates, of its candidate, and of an LSTM's cell state in its output.
 
@@ -60,6 +67,12 @@ class AsyncCopy(ABC):
         The caller waits for a copy to the host; the device itself waits for a copy to the device. Further calls return
         the same array.
         """
+
+    @property
+    def kind(self) -> tuple[Shape, Any]:
+        """The shape and the dtype of the array."""
+        array = self.result()
+        return tuple(array.shape), array.dtype
 
 
 @dataclass(frozen=True, eq=False)

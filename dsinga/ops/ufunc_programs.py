@@ -15,7 +15,7 @@ from dsinga.ops.update import Formula
 
 OPERATIONS = {
     np.add, np.subtract, np.multiply, np.divide, np.sqrt, np.square, np.maximum, np.minimum, np.fmax, np.fmin,
-    np.absolute, np.negative,
+    np.absolute, np.negative, np.positive,
 }  # fmt: skip
 W, G, FIRST_SLOT = 0, 1, 2
 

@@ -34,7 +34,8 @@ class Update(NamedTuple):
 
     With ``rows`` (n,), ascending, ``gradient`` is (n, width): the gradient of these rows of the value seen as
     (-1, width). The other rows are not changed. With ``whole`` the formula is called once, with the whole arrays, and
-    may be any function of them, not elementwise alone.
+    may be any function of them, not elementwise alone. ``formula_at`` returns the formula of any step; without it, that
+    does not change.
     """
 
     formula: Formula
@@ -43,6 +44,12 @@ class Update(NamedTuple):
     state: Sequence[Array]
     rows: Array | None = None
     whole: bool = False
+    formula_at: Callable[[int], Formula] | None = None
+
+
+def assign(w: Array, g: Array, slots: Sequence[Array], t: Array, s: Array) -> None:
+    """Set w = g: the formula of state that is replaced, not trained."""
+    np.positive(g, out=w)
 
 
 def apply(update: Update, clip_norm: float = 0.0) -> None:

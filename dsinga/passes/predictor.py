@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,19 +13,31 @@ from dsinga.data.conversion import as_records
 from dsinga.data.missing_values import plain_array
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
+from dsinga.layers.dense.embedding import CodesLayer
 from dsinga.layers.interface.layer import Output
 from dsinga.net import NeuralNet
 from dsinga.net.node import Node
 from dsinga.ops import Array, Ops
+from dsinga.ops.types import is_on_device
+from dsinga.passes.captured_passes import CapturedPasses, PassResult, recorded
 from dsinga.passes.cut_runner import CutRunner, join_features
 from dsinga.passes.processor import Processor
 from dsinga.training import Metrics, add_metrics, forward, name_metrics
+from dsinga.training.metrics import UnreadMetrics
 
 FEATURE_BYTES = 1 << 25  # of all layers in one pass of predict and evaluate: enough rows that kernels are fast
 ONE_CORE = Processor(1)
 
 # The features of the layers that are asked for, with their labels, and the metrics, of one batch.
 BatchResult = tuple[dict[str, Records], Metrics]
+
+
+class ThreadKernels(NamedTuple):
+    """The kernels of one thread, the params as their arrays, and, on a device, the passes that are captured."""
+
+    ops: Ops
+    params: dict[str, Array]
+    passes: CapturedPasses | None
 
 
 class Predictor:
@@ -68,7 +80,7 @@ class Predictor:
             self._states = {node.layer.name: _state_params(node) for node in net.nodes if states.keys() & node.params}
             params = {**(params or {}), **states}
         self._params = {} if params is None else {name: params[name] for name in net.params}
-        self._by_thread: dict[tuple[int, Processor], tuple[Ops, dict[str, Array]]] = {}
+        self._by_thread: dict[tuple[int, Processor], ThreadKernels] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_ops": None, "_by_thread": {}}
@@ -97,15 +109,40 @@ class Predictor:
         """
         if self._cut is not None:
             return self._forward_cut(self._cut, records, rows, keep, params or {}, step)
-        ops, values = self._open(processor)
+        ops, values, passes = self._open(processor)
         if params is not None:
             values = _load(ops, params)
         ctx = Context(ops, self._phase, Rows(0, rows, rows), self._seed, step)
         names = [*keep, *self._states] if self._states else keep
+        if passes is not None and params is None and not self._states:
+            result = self._launch(passes, values, records, ctx, names)
+            if result is not None:
+                return {name: _to_host(result.outputs[name], ops) for name in keep}, result.metrics
         outputs, metrics = forward(self.net, values, records, ctx, names)
         for layer, params_by_role in self._states.items():
             values |= {param: outputs[layer].state[role] for role, param in params_by_role.items()}
         return {name: _to_host(outputs[name], ops) for name in keep}, metrics
+
+    def _launch(
+        self,
+        passes: CapturedPasses,
+        values: Mapping[str, Array],
+        records: Mapping[str, Records],
+        ctx: Context,
+        names: Collection[str],
+    ) -> PassResult | None:
+        """Compute a batch by a graph of the device; None where that cannot be.
+
+        Codes of sequences are checked in host memory, and a feature, unlike a loss, does not show wrong ones.
+        """
+        if any(isinstance(node.layer, CodesLayer) for node in self.net.nodes):
+            return None
+
+        def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> dict[str, Output]:
+            return forward(self.net, values, on_device, recorded(ctx, unread), names)[0]
+
+        key = self.net, ctx.phase, ctx.rows, tuple(names)  # the net itself, which must outlive its graph
+        return passes.compute(key, self.net, ctx.step, records, compute)
 
     def predict(self, records: np.ndarray, layer: str) -> np.ndarray:
         """Return the feature (n, ...) of ``layer`` for records (n, ...), in batches that take bounded memory.
@@ -120,16 +157,17 @@ class Predictor:
 
         return in_batches(compute, len(records), batch_rows(self.net))
 
-    def _open(self, processor: Processor) -> tuple[Ops, dict[str, Array]]:
-        """Return the kernels of the calling thread, and the predictor's params as arrays of these kernels."""
+    def _open(self, processor: Processor) -> ThreadKernels:
+        """Return the kernels of the calling thread, with the predictor's params."""
         thread = threading.get_ident(), processor
         kernels = self._by_thread.get(thread)
         if kernels is None:
             ops = self._ops or processor.ops()
             ops.enter()
-            kernels = self._by_thread[thread] = ops, _load(ops, self._params)
-        kernels[0].enter()
-        kernels[0].set_threads(self._threads)
+            passes = CapturedPasses(ops, "forward passes") if ops.device_count() else None
+            kernels = self._by_thread[thread] = ThreadKernels(ops, _load(ops, self._params), passes)
+        kernels.ops.enter()
+        kernels.ops.set_threads(self._threads)
         return kernels
 
     def _forward_cut(
@@ -169,6 +207,8 @@ def _load(ops: Ops, params: Mapping[str, Array]) -> dict[str, Array]:
 def _to_host(output: Output, ops: Ops) -> Records:
     """Return a feature in host memory, with its labels, or without where they are not those of its rows."""
     feature, labels = np.ascontiguousarray(ops.to_numpy(output.feature)), output.labels
+    if is_on_device(labels):  # of a recorded pass
+        labels = ops.to_numpy(labels)
     return Records(feature, labels if isinstance(labels, np.ndarray) and len(labels) == len(feature) else None)
 
 

@@ -17,11 +17,19 @@ from dsinga.testing.kernel_crf import CRFKernels
 from dsinga.testing.kernel_elementwise import ElementwiseKernels
 from dsinga.testing.kernel_fields import FieldKernels
 from dsinga.testing.kernel_images import ImageKernels
+from dsinga.testing.kernel_normalisation import NormalisationKernels
 from dsinga.testing.kernel_sequences import SequenceKernels
 
 
 class KernelContract(
-    ArrayKernels, ImageKernels, FieldKernels, ElementwiseKernels, SequenceKernels, CRFKernels, AttentionKernels
+    ArrayKernels,
+    ImageKernels,
+    NormalisationKernels,
+    FieldKernels,
+    ElementwiseKernels,
+    SequenceKernels,
+    CRFKernels,
+    AttentionKernels,
 ):
     """The checks that every kernel backend must pass; a subclass, named ``Test...``, makes the backend.
 

@@ -19,7 +19,7 @@ from dsinga.ops import SparseRows
 from dsinga.ops.sparse import add_up, no_rows
 from dsinga.training.divergence import check_losses
 from dsinga.training.forward_pass import TapeEntry, forward_pass, without_features
-from dsinga.training.metrics import Metrics, read_metrics, report_metrics
+from dsinga.training.metrics import Metrics, defer_metrics, read_metrics, report_metrics
 from dsinga.training.recomputation import Recomputation
 
 Push = Callable[[str, Array], None]
@@ -70,10 +70,13 @@ def back_propagate(
             tape.append(entry if entry.stage.backward else without_features(entry))
         del entry  # or it would keep features alive that the tape has dropped
     layer_metrics = ((entry.stage.layer.name, entry.output.metrics) for entry in tape if entry.output.metrics)
-    reports = read_metrics(layer_metrics, ctx.ops)
-    metrics = report_metrics(net, reports)
-    if not ctx.skips:
-        check_losses(net, tape, reports, ctx)
+    if ctx.unread is not None:  # the update then asks on the device whether losses are finite
+        metrics = defer_metrics(layer_metrics, ctx)
+    else:
+        reports = read_metrics(layer_metrics, ctx.ops)
+        metrics = report_metrics(net, reports)
+        if not ctx.skips:
+            check_losses(net, tape, reports, ctx)
     gradients: list[Any] = [None] * len(tape)  # for the feature of each layer, as far as they have come in
     sums: dict[str, Array] = {}  # for params, likewise
     observe = ctx.observer

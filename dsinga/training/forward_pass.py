@@ -13,7 +13,7 @@ from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import Array, Layer, Output
 from dsinga.net import Edge, NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE_FEATURE
-from dsinga.training.metrics import Metrics, read_metrics, report_metrics
+from dsinga.training.metrics import Metrics, defer_metrics, read_metrics, report_metrics
 
 
 class TapeEntry(NamedTuple):
@@ -48,6 +48,8 @@ def forward(
         if entry.stage.position in positions:
             outputs[layer.name] = entry.output._replace(feature=ctx.ops.to_float32(entry.output.feature))
         del entry  # or it would keep its features alive while the next layer computes
+    if ctx.unread is not None:
+        return outputs, defer_metrics(metrics, ctx)
     return outputs, report_metrics(net, read_metrics(metrics, ctx.ops))
 
 

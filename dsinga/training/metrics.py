@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dsinga.layers.interface.context import Context
 from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops
+from dsinga.ops.interface.device_pass import NotCapturable
 
 COPY = re.compile(r"^\d+#")  # prefix of the name of a layer's copy for a time step
 # A sum may also be a MetricState of dsinga.layers.metrics.metric_state, which adds up with others of its kind.
@@ -29,21 +31,49 @@ def add_metrics(parts: Iterable[Metrics]) -> Metrics:
 
 def read_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[float, float]]]], ops: Ops) -> Reports:
     """Return the metrics of layers as Python numbers; those on a device are copied to the host together."""
-    reports = list(reports)
-    places = [
-        (k, name, index)
-        for k, (_, metrics) in enumerate(reports)
-        for name, metric in metrics.items()
-        for index in range(2)
-        if type(metric[index]) not in (int, float) and not isinstance(metric[index], MetricState)
-    ]
-    if places:
-        numbers = ops.read([reports[k][1][name][index] for k, name, index in places])
-        for (k, name, index), number in zip(places, numbers, strict=True):
+    unread = UnreadMetrics(reports)
+    return unread.with_numbers(ops.read(unread.arrays)) if unread.arrays else unread.reports
+
+
+class UnreadMetrics:
+    """The metrics of the layers of a pass, some of whose numbers are still on a device.
+
+    Attributes:
+        reports: the metrics of each layer, by its name.
+        arrays: those numbers of them that are on a device.
+    """
+
+    def __init__(self, reports: Iterable[tuple[str, Mapping[str, tuple[Any, float]]]]):
+        self.reports = list(reports)
+        self._places = [
+            (k, name, index)
+            for k, (_, metrics) in enumerate(self.reports)
+            for name, metric in metrics.items()
+            for index in range(2)
+            if type(metric[index]) not in (int, float) and not isinstance(metric[index], MetricState)
+        ]
+        self.arrays = [self.reports[k][1][name][index] for k, name, index in self._places]
+
+    def with_numbers(self, numbers: Sequence[float]) -> Reports:
+        """Return the reports with ``numbers`` in place of the arrays, in their order."""
+        reports = list(self.reports)
+        for (k, name, index), number in zip(self._places, numbers, strict=True):
             layer, metrics = reports[k]
             total, count = metrics[name]
             reports[k] = layer, {**metrics, name: (total, number) if index else (number, count)}
-    return reports
+        return reports
+
+
+def defer_metrics(reports: Iterable[tuple[str, Mapping[str, tuple[Any, float]]]], ctx: Context) -> Metrics:
+    """Keep the metrics of a recorded pass in ``ctx.unread`` for the host to read after each pass; return none."""
+    assert ctx.unread is not None
+    unread = UnreadMetrics(reports)
+    if any(isinstance(total, MetricState) for _, metrics in unread.reports for total, _ in metrics.values()):
+        raise NotCapturable("a metric is computed in host memory")
+    ctx.unread.append(unread)
+    if unread.arrays:
+        ctx.ops.defer_read(unread.arrays)
+    return {}
 
 
 def merge_metrics(reports: Reports) -> Metrics:

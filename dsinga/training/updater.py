@@ -280,23 +280,24 @@ class Updater(Configured, ABC):
         The norm of the gradient is not clipped yet: ``Ops.update`` takes ``clip_norm``. Where ``clip_global_norm``
         bounds the norm of all gradients, the caller has scaled this one.
         """
-        lr = self.rate_at(step) * lr_scale
-        shape = shape if self.whole else ()
-        counted = step + self.conf.earlier_steps
-        ema_decay, decay = decay_at(self.conf.ema_conf, counted), self.conf.weight_decay * wd_scale
-        formula = Formula(self, self.change_at(counted), lr, decay, shape, ema_decay)
+        formulas = Formulas(self, lr_scale, wd_scale, shape if self.whole else ())
+        formula = formulas(step)
         slots = [state[slot] for slot in self.state_slots]
         if self.whole:
             gradient = gradient.dense().reshape(-1) if isinstance(gradient, SparseRows) else gradient
-            return Update(formula, value, gradient, slots, whole=True)
+            return Update(formula, value, gradient, slots, whole=True, formula_at=formulas)
         if isinstance(gradient, SparseRows):
             values = gradient.values.reshape(len(gradient.rows), math.prod(gradient.shape[1:]))
-            return Update(formula, value, values, slots, gradient.rows)
-        return Update(formula, value, gradient, slots)
+            return Update(formula, value, values, slots, gradient.rows, formula_at=formulas)
+        return Update(formula, value, gradient, slots, formula_at=formulas)
 
     def change_at(self, step: int) -> Change:
         """Return the function that changes a block at ``step``: :meth:`change`, unless it depends on the step."""
         return self.change
+
+    def averages_at(self, step: int) -> bool:
+        """Whether params go into their averages at ``step``."""
+        return decay_at(self.conf.ema_conf, step + self.conf.earlier_steps) is not None
 
     def decay_and_change(
         self, change: Change, lr: float, decay: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
@@ -318,6 +319,23 @@ class Updater(Configured, ABC):
 
 def _names(names: Collection[str]) -> str:
     return ", ".join(map(repr, sorted(names))) or "none"
+
+
+@dataclass(frozen=True)
+class Formulas:
+    """The formulas of an updater for a param with these factors, one for each step."""
+
+    updater: Updater
+    lr_scale: float
+    wd_scale: float
+    shape: tuple[int, ...] = ()
+
+    def __call__(self, step: int) -> Formula:
+        """Return the formula of a step, with its learning rate, momentum and share of the average."""
+        updater = self.updater
+        conf, counted = updater.conf, step + updater.conf.earlier_steps
+        lr, decay = updater.rate_at(step) * self.lr_scale, conf.weight_decay * self.wd_scale
+        return Formula(updater, updater.change_at(counted), lr, decay, self.shape, decay_at(conf.ema_conf, counted))
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,16 @@ class DeviceParams(Mapping[str, Array]):
         value = self._wait(self._values[name])
         return value.result() if isinstance(value, AsyncCopy) else value
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the worker updates all params itself."""
+        return len(self._local) == len(self._exchange)
+
+    def discard(self) -> None:
+        """Forget the gradients that were pushed in the present step; all params must be local."""
+        assert self.is_local
+        self._exchange.discard()
+
     def begin(self, step: int) -> None:
         """Make ``step`` the present step and start to fetch values, as :meth:`Exchange.begin` does."""
         self._inner.start()
@@ -133,7 +143,7 @@ class DeviceParams(Mapping[str, Array]):
 
     def _call(self, method: Callable[..., T], *arguments: Any) -> T:
         """Call a method of the exchange in its thread; directly where the worker updates all params itself."""
-        if len(self._local) == len(self._exchange):
+        if self.is_local:
             return method(*arguments)
         return self._wait(self._thread.submit(method, *arguments))
 

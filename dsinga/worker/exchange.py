@@ -178,6 +178,12 @@ class Exchange(Mapping[str, Array]):
             bucket.send(self._step, skip=True)
         self._step += 1
 
+    def discard(self) -> None:
+        """Forget the gradients that were pushed in the present step, of params that the worker updates itself."""
+        self._pushed.clear()
+        if self._replicas is not None:
+            self._replicas.discard()
+
     def all_reduce(self, key: str, array: Array) -> Array:
         """Return the sum of the workers' arrays, in their order. A key is used once in a run."""
         return self._collective("all_reduce", key, array, f"the sum {key!r} over the workers")

@@ -30,6 +30,7 @@ from dsinga.server.update_executors import thread_updates
 from dsinga.training import Metrics, forward
 from dsinga.transport.endpoints import OpenConnection, connect
 from dsinga.transport.interface import Transport
+from dsinga.worker.captured_iterations import CapturedIterations
 from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
 from dsinga.worker.device_params import DeviceParams
 from dsinga.worker.exchange import COLLECTIVES_SERVER, Exchange, move_local_slices, param_homes
@@ -37,6 +38,7 @@ from dsinga.worker.exchange_options import Meter
 from dsinga.worker.global_clipping import global_clipping
 from dsinga.worker.mailbox import GroupPeers
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
+from dsinga.worker.round import BegunStep, Round
 from dsinga.worker.server_client import ServerClient, WorkerId, open_send_buffer
 
 SHARED_GRADIENT = 1 << 20  # bytes; larger gradients of a single worker are computed in the same memory
@@ -61,6 +63,7 @@ class GroupWorker:
         self._ops.enter()
         self._prefetch: Prefetch | None = None
         self._data_seconds = 0.0  # of waiting for records in this iteration
+        self._started = self._updated = 0.0  # when it began, and the seconds of updates in this thread until then
         self._closed = False
         self._regional_readers: dict[int, BatchReader] = {}  # by the id of the reader of the config
         self._meter = Meter()
@@ -102,6 +105,9 @@ class GroupWorker:
         self._training_step = TrainingStep(
             config.algorithm, self.net(Phase.kTrain), micro_batches, config.skip_bad_batches
         )
+        self._captured: CapturedIterations | None = None
+        if isinstance(self.exchange, DeviceParams):
+            self._captured = CapturedIterations(config, self._ops, self.exchange)
 
     def _share_gradient_memory(
         self,
@@ -144,23 +150,18 @@ class GroupWorker:
 
     def train(self, start: int, stop: int) -> RoundReport:
         """Run the iterations ``start`` to ``stop`` - 1."""
-        metrics: list[Metrics] = []
-        timings: list[Timing] = []
-        skipped: list[int] = []
-        for step in range(start, stop):
-            step_metrics, timing = self.iterate(step, self.peers)
-            metrics.append(step_metrics or {})
-            timings.append(timing)
-            if step_metrics is None:
-                skipped.append(step)
-        return RoundReport(metrics, timings, stop, skipped)
+        return Round(self._begin, self._launch, self._finish, self._compute).run(start, stop)
 
     def iterate(self, step: int, peers: Peers, observer: PassObserver | None = None) -> tuple[Metrics | None, Timing]:
         """Run iteration ``step``; return its metrics (None if its batch was skipped) and its timing.
 
         With an ``observer`` of the passes of layers, all params are waited for before the first pass.
         """
-        started = time.perf_counter()
+        return self._compute(self._begin(step), peers, observer)
+
+    def _begin(self, step: int) -> BegunStep:
+        """Read the records of a step, and request the values of params."""
+        self._started = time.perf_counter()
         if step != self._step:
             raise RunError(f"{self._key} is at step {self._step} and cannot run step {step}")
         self._ops.set_threads(self._processor.threads)
@@ -168,17 +169,42 @@ class GroupWorker:
         self._data_seconds = 0.0
         records = self._next_records(step)
         self._meter.start()
-        updated = thread_updates.seconds
+        self._updated = thread_updates.seconds
         self.exchange.begin(step)
+        return BegunStep(step, records, self._data_seconds)
+
+    def _launch(self, begun: BegunStep) -> bool:
+        """Launch the graph of a step, if it has been captured; return whether."""
+        if self._captured is None or not self._captured.launch(begun.step, begun.records, self._whole_context(begun)):
+            return False
+        self._step = begun.step + 1
+        return True
+
+    def _finish(self) -> Metrics | None:
+        """Return the metrics of the first step that was launched; None if it must be computed as it is called."""
+        assert self._captured is not None
+        return self._captured.finish(self.net(Phase.kTrain))
+
+    def _compute(
+        self, begun: BegunStep, peers: Peers | None = None, observer: PassObserver | None = None
+    ) -> tuple[Metrics | None, Timing]:
+        """Compute a step that has begun, or was launched and changed nothing; return its metrics and its timing."""
+        step = begun.step
+        if self._captured is not None:
+            self._captured.begin(step)
         if observer is not None:
             self._wait_for_params()
-        with buffers.use_bases(self._gradient_memory):
-            batches = self._micro_batches(records, step, peers, observer)
-            metrics = self._training_step.run(step, self.exchange, batches, self.exchange)
+        metrics = None
+        if self._captured is not None and observer is None:
+            metrics = self._captured.train(self.net(Phase.kTrain), step, begun.records, self._whole_context(begun))
+        if metrics is None:
+            with buffers.use_bases(self._gradient_memory):
+                batches = self._micro_batches(begun.records, step, peers or self.peers, observer)
+                metrics = self._training_step.run(step, self.exchange, batches, self.exchange)
         self.peers.finish()
         self._step = step + 1
-        meter, updated = self._meter, thread_updates.seconds - updated
-        total = time.perf_counter() - started
+        meter, updated = self._meter, thread_updates.seconds - self._updated
+        total = time.perf_counter() - self._started
         return metrics, Timing(total, self._data_seconds, meter.waited, meter.crossing, meter.within, updated)
 
     def _next_records(self, step: int) -> dict[str, Records]:
@@ -211,6 +237,11 @@ class GroupWorker:
             ctx = replace(ctx, observer=observer, micro_batch=reader.micro_batch(number))
             yield records, ctx
 
+    def _whole_context(self, begun: BegunStep) -> Context:
+        """Return the context of a step that computes its whole batch at once."""
+        rows = self._config.readers[Phase.kTrain].rows(self._key.worker, 0)
+        return self._context(Phase.kTrain, rows, begun.step, f"step {begun.step}", self.peers)
+
     def _wait_for_params(self) -> None:
         started = time.perf_counter()
         self.exchange.wait_all()
@@ -236,7 +267,10 @@ class GroupWorker:
             iteration = f"batch {batch} of {phase.name} at step {version}"
             self.peers.begin(iteration)
             ctx = self._context(phase, reader.parts[self._key.worker], batch, iteration, self.peers)
-            metrics = forward(net, values, records, ctx)[1]
+            captured = self._captured if params is None else None
+            metrics = None if captured is None else captured.evaluate(net, batch, records, ctx)
+            if metrics is None:
+                metrics = forward(net, values, records, ctx)[1]
             self.peers.finish()
             return metrics
 
@@ -248,6 +282,8 @@ class GroupWorker:
         if self._replicated is not None:
             self._ops.enter()
             self._replicated.put(state)
+            if self._captured is not None:
+                self._captured.clear()
 
     def replica_state(self) -> ReplicaState:
         """Return the replicated params for which this worker is the first user."""

@@ -10,8 +10,9 @@ import numpy as np
 
 from dsinga.net import Param
 from dsinga.ops import Array, Ops, SparseRows, Update
+from dsinga.ops.interface.device_pass import NotCapturable
 from dsinga.ops.numpy.numpy_ops import NumpyOps
-from dsinga.ops.update import sum_of_squares
+from dsinga.ops.update import assign, sum_of_squares
 from dsinga.server import Slice, SliceSpec
 from dsinga.server.served_slice import ServedSlice
 from dsinga.training import Updater
@@ -99,7 +100,8 @@ class ReplicatedParams(Mapping[str, Array]):
         if type(param.value) is np.ndarray and not (self._whole and param.spec.trainable):
             self.update(step, name, 0, gradient)
         elif not param.spec.trainable and not isinstance(gradient, SparseRows):
-            param.value = self._move(gradient, param)  # not a copy, which would be a launch
+            # In place, since the graph of a captured pass has its address; the launch of all updates does it.
+            self._updates.append((0.0, Update(assign, param.value, self._move(gradient, param), [])))
         else:
             update = self._create_update(step, param, param.value, self._move(gradient, param), param.state)
             self._updates.append((self._updater_of(param).conf.clip_norm, update))
@@ -112,9 +114,18 @@ class ReplicatedParams(Mapping[str, Array]):
         self.squares = {}
         if factor != 1.0:
             scale = np.float32(factor)
-            updates = [(norm, update._replace(gradient=update.gradient * scale)) for norm, update in updates]
+            updates = [
+                (norm, update if update.formula is assign else update._replace(gradient=update.gradient * scale))
+                for norm, update in updates
+            ]
+        if self._ops.is_recording:
+            self._ops.check_recordable([update for _, update in updates])
         for clip_norm in dict.fromkeys(norm for norm, _ in updates):
             self._ops.update([update for norm, update in updates if norm == clip_norm], clip_norm)
+
+    def discard(self) -> None:
+        """Forget the gradients that were pushed and not applied."""
+        self._updates, self.squares = [], {}
 
     def update(self, step: int, name: str, start: int, gradient: Array) -> None:
         """Apply the gradient of the elements from ``start`` on; it replaces a param that is not trainable."""
@@ -153,6 +164,8 @@ class ReplicatedParams(Mapping[str, Array]):
             gradient = gradient.dense().reshape(-1)
         if type(param.value) is np.ndarray:
             return gradient
+        if self._ops.is_recording and (type(gradient) is np.ndarray or isinstance(gradient, SparseRows)):
+            raise NotCapturable(f"the gradient of {param.spec.whole_param!r} is in host memory")
         if isinstance(gradient, SparseRows):
             rows, values = self._ops.asarray(gradient.rows), self._ops.upload(gradient.values).result()
             return SparseRows(rows, values, gradient.shape)

@@ -1,16 +1,23 @@
 """Run all checks and benchmarks that need a GPU: ``python -m tests.benchmarks.gpu [TABLE ...]``.
 
-Installs missing packages (unless ``--no-install``) and prints these tables, or those that are named:
+Installs missing packages (unless ``--no-install``) and prints these tables, or those that are named, each within the
+seconds of ``SECONDS``:
 
-- ``tests``: the contracts of kernels and of layers;
+- ``smoke``: whether pieces of an iteration can be captured as CUDA graphs, and whether replays give the eager bits;
+- ``pieces``: the host's microseconds for each call of an iteration;
+- ``tests``: the contracts of the kernels and layers that a graph or a product depends on;
+- ``nets``, ``nets_bf16``: the time of an iteration, eager and as one graph, beside that of PyTorch on the same card;
+  whether losses and params of graphs are those of eager iterations, bit for bit, and params survive a NaN;
+- ``chooser``: the plans of cuDNN for the convolutions of the nets, in both layouts;
+- ``workers``: the first layer whose numbers depend on the sharing of a batch, and two workers against one;
+- ``compiled``: PyTorch's iterations compiled by TorchInductor;
+- ``contracts``: all contracts of kernels and of layers;
 - ``limits``: the rates of products and copies on the card;
-- ``nets``: the time of an iteration, that of PyTorch in eager mode on the same card, and the limit by those rates;
 - ``copies``: iterations with no copies, synchronous and overlapped ones (figure 20a of the paper);
-- ``precision``: errors of each precision against float64;
-- ``workers``: two workers that share the card against one.
+- ``precision``: errors of each precision against float64.
 
 Each turn is a process of its own. A failure is printed in place of its figures, and the rest goes on. ``--json`` names
-a file for the figures: it is written after each table and keeps those of other tables, so that several calls may make
+a file for the figures: it is written after each of them and keeps those of other tables, so that several calls may make
 the tables.
 """
 
@@ -22,18 +29,19 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tests.benchmarks.cases import GPU_CASES
+from tests.benchmarks.gpu_tables import TABLES
+from tests.benchmarks.gpu_turns import Deadline, Figures
 
-PRECISIONS = ("float32", "tf32", "bf16")
-COPIED = ("cifar10", "alexnet")
-TIMEOUT_SECONDS = 240  # for a turn
-Figures = dict[str, Any]
+SECONDS = {
+    "smoke": 40, "pieces": 40, "tests": 90, "nets": 160, "nets_bf16": 140, "chooser": 90, "workers": 90,
+    "compiled": 240, "contracts": 300, "limits": 40, "copies": 90, "precision": 40,
+}  # fmt: skip
+"""The bounds of the tables. The first seven, in this order, are for ten minutes of a card."""
 
 
 def install() -> None:
@@ -72,116 +80,17 @@ def cuda_release() -> int:
     return min(13, int(version[1])) if version else 12
 
 
-def turn(module: str, *arguments: str) -> Figures:
-    """Run a module in a process of its own; return the figures that it prints, or the error as ``failed``."""
-    command = [sys.executable, "-m", f"tests.benchmarks.{module}", *arguments]
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return {"failed": f"took more than {TIMEOUT_SECONDS} s"}
-    if ended.returncode:
-        lines = ended.stderr.strip().splitlines() or ["ended without a message"]
-        return {"failed": lines[-1], "errors": ended.stderr}
-    return json.loads(ended.stdout.splitlines()[-1])
-
-
-def cell(figures: Figures, key: str = "ms") -> str:
-    """Return a figure for a table, or the reason why it is missing."""
-    return f"{figures[key]:.2f}" if key in figures else f"failed: {figures.get('failed', 'not measured')}"
-
-
-def head(*columns: str) -> None:
-    """Print the first two lines of a table."""
-    click.echo("\n| " + " | ".join(columns) + " |\n" + "| --- " * len(columns) + "|")
-
-
-def row(*cells: str) -> None:
-    """Print a line of a table."""
-    click.echo("| " + " | ".join(cells) + " |")
-
-
-def tests(previous: Figures, steps: int) -> Figures:
-    """Run the contracts of kernels and of layers over the device; print pytest's last lines."""
-    results = {}
-    for arguments in (["-m", "gpu", "tests/ops"], ["tests/layers/test_layers_contract.py", "-k", "CuPy"]):
-        command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *arguments]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT_SECONDS, check=False)
-        last = "\n".join((ended.stdout + ended.stderr).strip().splitlines()[-40:])
-        click.echo(last)
-        results[" ".join(arguments)] = {"ms": 0.0, "last": last} if not ended.returncode else {"failed": last}
-    return results
-
-
-def limits(previous: Figures, steps: int) -> Figures:
-    """Print rates of products, in operations a second, and of copies, in bytes a second."""
-    rates = turn("gpu_limits")
-    click.echo(f"\nrates: {json.dumps({key: rates[key] for key in ('matrix', 'copy', 'failed') if key in rates})}")
-    return rates
-
-
-def nets(previous: Figures, steps: int) -> Figures:
-    """Print the iteration times of the nets, those of PyTorch, and the limits."""
-    head("net, batch", "precision", "dsinga ms", "PyTorch ms", "ratio", "goal", "limit ms")
-    rows = {}
-    for name, case in GPU_CASES.items():
-        for precision in PRECISIONS:
-            ours, theirs = (turn(module, name, precision, str(steps)) for module in ("gpu_loop", "gpu_torch"))
-            ratio = ours["ms"] / theirs["ms"] if "ms" in ours and "ms" in theirs else None
-            goal = f"{case.goal:.2f}" if precision == "float32" else ""
-            bound = previous.get("limits", {}).get("limits", {}).get(name, {}).get(precision)
-            figures = cell(ours), cell(theirs), f"{ratio:.2f}" if ratio else "-", goal, f"{bound:.2f}" if bound else "-"
-            row(f"{name}, {case.batch}", precision, *figures)
-            rows[f"{name} {precision}"] = {"dsinga": ours, "pytorch": theirs, "ratio": ratio}
-    runs = [
-        figures["runs"] for pair in rows.values() for figures in (pair["dsinga"], pair["pytorch"]) if "runs" in figures
-    ]
-    click.echo("\n" + ("; ".join(dict.fromkeys(runs)) or "nothing ran"))
-    return rows
-
-
-def copies(previous: Figures, steps: int) -> Figures:
-    """Print the cost of copies to and from servers in host memory."""
-    ways = "no copy", "synchronous", "overlapped"
-    head("net", *(f"{way} ms" for way in ways))
-    rows = {}
-    for name in COPIED:
-        rows[name] = figures = turn("gpu_copies", name, str(steps))
-        row(name, *(cell(figures, way) for way in ways))
-    return rows
-
-
-def precision(previous: Figures, steps: int) -> Figures:
-    """Print the errors of each precision against float64."""
-    figures = turn("gpu_precision")
-    click.echo("\nerrors against float64, relative to the result's root mean square: root mean square (largest)")
-    if "failed" in figures:
-        click.echo(f"failed: {figures['failed']}")
-        return figures
-    head("kernel", *PRECISIONS)
-    for kernel in figures[PRECISIONS[0]]:
-        errors = [figures[precision][kernel] for precision in PRECISIONS]
-        row(kernel, *(f"{error['rms']:.1e} ({error['max']:.1e})" for error in errors))
-    return figures
-
-
-def workers(previous: Figures, steps: int) -> Figures:
-    """Print the difference of the params of two workers on the card from those of one worker."""
-    figures = turn("gpu_workers", "cifar10")
-    text = json.dumps({key: value for key, value in figures.items() if key != "errors"})
-    click.echo(f"\nlargest difference of a param to one worker on the GPU (at most 1e-4): {text}")
-    return figures
-
-
-TABLES: dict[str, Callable[[Figures, int], Figures]] = {
-    table.__name__: table for table in (tests, limits, nets, copies, precision, workers)
-}
-
-
 def failures(figures: Any) -> int:
     """Count the failures."""
     if not isinstance(figures, dict):
         return 0
-    return int("failed" in figures) + sum(map(failures, figures.values()))
+    return sum(str(key).endswith("failed") for key in figures) + sum(map(failures, figures.values()))
+
+
+def write(file: Path | None, figures: Figures) -> None:
+    """Write the figures so far."""
+    if file:
+        file.write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
 
 @click.command()
@@ -197,15 +106,17 @@ def main(tables: tuple[str, ...], wants_install: bool, steps: int, file: Path | 
         install()
     figures: Figures = json.loads(file.read_text(encoding="utf-8")) if file and file.exists() else {}
     for name in tables or TABLES:
-        started = time.perf_counter()
+        started = time.monotonic()
+        Deadline.at = started + SECONDS[name]
         try:
-            figures[name] = TABLES[name](figures, steps)
+            for table in TABLES[name](figures, steps):
+                figures[name] = table
+                write(file, figures)
         except Exception as error:  # an error in one table must not stop the others
             figures[name] = {"failed": f"{type(error).__name__}: {error}"}
             click.echo(f"the table {name!r} failed: {figures[name]['failed']}")
-        click.echo(f"({name}: {time.perf_counter() - started:.0f} s)")
-        if file:
-            file.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+            write(file, figures)
+        click.echo(f"({name}: {time.monotonic() - started:.0f} s)")
     failed = sum(failures(figures[name]) for name in tables or TABLES)
     if failed:
         raise click.ClickException(f"{failed} of the figures could not be measured")

@@ -1,14 +1,8 @@
-"""A training loop of one worker on a GPU without servers, for the benchmarks.
-
-``python -m tests.benchmarks.gpu_loop CASE PRECISION STEPS`` prints the milliseconds of an iteration, measured by device
-events, as JSON.
-"""
+"""A training loop of one worker on a GPU without servers, for the benchmarks."""
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,12 +15,10 @@ from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.context import PassObserver
 from dsinga.net import create_net
-from dsinga.ops import Array, Ops, get_ops
+from dsinga.ops import Array, Ops
 from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.training import algorithm, create_updater, initial_values
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
-from tests.benchmarks.cases import GPU_CASES
-from tests.benchmarks.ours import job as job_of
 
 WARM_UP, REPETITIONS = 20, 3
 
@@ -93,16 +85,3 @@ def milliseconds(ops: Ops, iterate: Callable[[], Any], steps: int) -> float:
         end.synchronize()
         means.append(float(ops.xp.cuda.get_elapsed_time(begin, end)) / steps)
     return statistics.median(means)
-
-
-def turn(name: str, precision: str, steps: str) -> dict[str, Any]:
-    """Return the figures of a case."""
-    case, ops = GPU_CASES[name], get_ops("cupy").for_worker(0, precision)
-    loop = Loop(job_of(case.net, case.batch), ops)
-    ms = milliseconds(ops, loop.iterate, int(steps))
-    pool = ops.xp.get_default_memory_pool()
-    return {"ms": ms, "mb": pool.total_bytes() / 1e6, "runs": ops.describe()}
-
-
-if __name__ == "__main__":
-    print(json.dumps(turn(*sys.argv[1:])))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,21 @@ from click.testing import CliRunner, Result
 
 import dsinga.ops
 from dsinga.cluster import connect
-from tests.benchmarks import gpu, gpu_copies, gpu_limits, gpu_loop, gpu_precision, gpu_workers
+from tests.benchmarks import (
+    gpu,
+    gpu_capture,
+    gpu_chooser,
+    gpu_copies,
+    gpu_limits,
+    gpu_loop,
+    gpu_pieces,
+    gpu_precision,
+    gpu_shares,
+    gpu_smoke,
+    gpu_tables,
+    gpu_turns,
+    gpu_workers,
+)
 from tests.benchmarks.cases import Case
 from tests.benchmarks.ours import job
 from tests.support import emulated_cupy
@@ -37,9 +52,12 @@ def call_turn(module: str, *arguments: str) -> dict[str, Any]:
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
     """An emulated GPU in this process, and nets that it can train."""
     monkeypatch.delenv("DSINGA_OPS", raising=False)
-    monkeypatch.setitem(dsinga.ops._loaded, "cupy", emulated_cupy.load(FakeCudnn()))
-    monkeypatch.setattr(gpu, "turn", call_turn)
-    for module in (gpu, gpu_limits, gpu_loop, gpu_copies, gpu_workers):
+    ops = emulated_cupy.load(FakeCudnn())
+    monkeypatch.setitem(dsinga.ops._loaded, "cupy", ops)
+    for name, module in ops.modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(gpu_turns, "turn", call_turn)
+    for module in (gpu_tables, gpu_limits, gpu_loop, gpu_copies, gpu_workers, gpu_capture, gpu_shares):
         if hasattr(module, "GPU_CASES"):
             monkeypatch.setattr(module, "GPU_CASES", CASES)
         if hasattr(module, "WARM_UP"):
@@ -48,8 +66,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_limits, "BYTES", 2**12)
     monkeypatch.setattr(gpu_precision, "SHRINK", 16)
     monkeypatch.setattr(gpu_workers, "BATCH", 4)
-    monkeypatch.setattr(gpu_workers, "STEPS", 2)
-    monkeypatch.setattr(gpu, "COPIED", ("cifar10",))
+    monkeypatch.setattr(gpu_workers, "STEPS", (2,))
+    monkeypatch.setattr(gpu_shares, "BATCH", 4)
+    monkeypatch.setattr(gpu_tables, "COPIED", ("cifar10",))
     monkeypatch.setattr(gpu_workers, "connect", lambda workers, separate_processes: connect(workers=workers))
 
 
@@ -66,47 +85,80 @@ def test_launches_of_an_iteration():
     emulated_cupy.log.clear()
     loop.iterate()
     kinds = [what for _, what, _ in emulated_cupy.log]
-    assert (kinds.count("kernel"), kinds.count("copy")) == (57, 3)
+    assert (kinds.count("kernel"), kinds.count("copy")) == (58, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_table_is_printed(device: None, tmp_path: Path):
     file = tmp_path / "gpu.json"
-    printed = run("limits", "nets", "copies", "precision", "workers", "--steps", "1", "--json", str(file))
-    figures = r"\| \d+\.\d\d \| \d+\.\d\d \| \d+\.\d\d \|"
+    printed = run(
+        "smoke", "nets", "nets_bf16", "limits", "copies", "precision", "workers", "--steps", "1", "--json", str(file)
+    )
+    number = r"\d+\.\d\d"
+    for piece in gpu_smoke.PIECES:
+        assert re.search(rf'{piece}: \{{"equal": true, ', printed.output), printed.output
     assert re.search(r'rates: \{"matrix": \{"float32": .*"copy": \{"device": ', printed.output), printed.output
-    for precision in gpu.PRECISIONS:  # only PyTorch needs a real GPU
-        assert re.search(rf"\| cifar10, 2 \| {precision} \| \d+\.\d\d \| failed: .* \| - \|", printed.output)
-    assert re.search(rf"\| cifar10 {figures}", printed.output), printed.output
+    for precision in ("float32", "bf16"):  # only PyTorch needs a real GPU
+        ours = rf"({number} \| ){{4}}T T T"
+        assert re.search(rf"\| cifar10, 2 \| {precision} \| {ours} \| failed: .* \| - \|", printed.output), (
+            printed.output
+        )
+    assert re.search(rf"\| cifar10 (\| {number} ){{3}}\|", printed.output), printed.output
     assert re.search(r"\| GRU of \d+, \d+ steps (\| \d\.\de[+-]\d\d \(.*\) ){3}\|", printed.output), printed.output
-    assert re.search(r'"two workers on the GPU": [\d.e-]+, "one worker on CPU cores": [\d.e-]+\}', printed.output)
+    assert re.search(r"\| params conv1 0 (\| \d\.\de[+-]\d\d ){3}\|", printed.output), printed.output
     figures = json.loads(file.read_text())
-    assert list(figures) == ["limits", "nets", "copies", "precision", "workers"]
-    assert max(figures["workers"].values()) < 1e-4
+    assert list(figures) == ["smoke", "nets", "nets_bf16", "limits", "copies", "precision", "workers"]
+    assert max(figures["workers"]["params"]["2 steps"].values()) < 1e-4
+    assert max(errors["two"] for errors in figures["workers"]["shares"].values()) < 1e-6
     assert printed.exit_code == 1  # because PyTorch fails
+
+
+@pytest.mark.slow
+def test_each_convolution_is_timed(device: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gpu_chooser, "GPU_CASES", CASES)
+    rows = call_turn("gpu_chooser", "cifar10", "float32", "60")
+    assert len(rows) == 8
+    assert {row["problem"][0] for row in rows} == {"fprop", "dgrad", "wgrad"}
+    assert all(row[layout]["plans"] == 2 for row in rows for layout in ("last", "first"))
+
+
+def test_each_call_is_timed(device: None, monkeypatch: pytest.MonkeyPatch):
+    """But for those of CuPy's cuBLAS and the driver, which the emulated device lacks."""
+    monkeypatch.setattr(gpu_pieces, "CALLS", 1)
+    monkeypatch.setattr(gpu_pieces, "REPETITIONS", 1)
+    figures = call_turn("gpu_pieces")
+    assert {name for name, figure in figures.items() if isinstance(figure, dict)} <= {
+        "products",
+        "launches",
+        "executions",
+    }
+    assert figures["relu"] > 0
 
 
 def test_a_failing_table_stops_no_other_and_others_stay_in_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def broken(*_: Any) -> Any:
+        yield {"rows": 1}
         raise KeyError("rows")
 
-    monkeypatch.setattr(gpu, "turn", lambda *_: {"two workers on the GPU": 0.0})
+    monkeypatch.setattr(gpu_turns, "turn", lambda *_: {})
     monkeypatch.setitem(gpu.TABLES, "precision", broken)
     file = tmp_path / "gpu.json"
     file.write_text('{"limits": {"matrix": {}}}')
     printed = run("precision", "workers", "--json", str(file))
     assert "the table 'precision' failed: KeyError: 'rows'" in printed.output
-    assert '(at most 1e-4): {"two workers on the GPU": 0.0}' in printed.output
+    assert "(after 5 steps at most 1e-4): {}" in printed.output
     assert printed.exit_code == 1
     assert "1 of the figures could not be measured" in printed.output
     assert list(json.loads(file.read_text())) == ["limits", "precision", "workers"]
 
 
 def test_a_failing_turn_returns_its_error():
-    assert "No module named" in gpu.turn("no_such_turn")["failed"]
+    assert "No module named" in gpu_turns.turn("no_such_turn")["failed"]
 
 
-def test_a_turn_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(gpu, "TIMEOUT_SECONDS", 0.01)
-    assert gpu.turn("gpu_limits") == {"failed": "took more than 0.01 s"}
+def test_a_turn_ends_with_the_time_of_its_table(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gpu_turns.Deadline, "left", lambda: 1.01)
+    assert gpu_turns.json_of("sleep", "60") == {"failed": "took more than 1 s"}
+    monkeypatch.setattr(gpu_turns.Deadline, "left", lambda: 0.5)
+    assert gpu_turns.turn("gpu_limits") == {"failed": "no time was left for it"}

@@ -109,8 +109,8 @@ class Peer(NamedTuple):
         """Return this peer with its loss compiled by TorchInductor."""
         return self._replace(loss=torch.compile(self.loss))
 
-    def iterate(self, batch: Batch, precision: contextlib.AbstractContextManager[Any] | None = None) -> None:
-        """Run an iteration, its forward pass in a context."""
+    def iterate(self, batch: Batch, precision: contextlib.AbstractContextManager[Any] | None = None) -> Tensor | None:
+        """Run an iteration, its forward pass in a context; return the loss, if there is one."""
         self.updater.zero_grad(set_to_none=True)
         with precision or contextlib.nullcontext():
             loss = self.loss(self.net, batch)
@@ -119,6 +119,7 @@ class Peer(NamedTuple):
         if self.clip:
             nn.utils.clip_grad_value_(self.net.parameters(), self.clip)
         self.updater.step()
+        return loss
 
 
 def peer(name: str) -> Peer:

@@ -251,6 +251,13 @@ def test_show_prints_and_draws(dsinga: Dsinga, folder: Path) -> None:
     assert (folder / "cli.svg").read_text().lstrip().startswith("<svg")
 
 
+def test_show_says_why_iterations_on_gpus_are_no_graphs(dsinga: Dsinga, folder: Path) -> None:
+    on_gpu = "show", "job.conf", "--set", "gpu=[0]"
+    assert "CUDA graphs" not in dsinga(*on_gpu).stdout
+    shown = dsinga(*on_gpu, "--set", "updater.clip_global_norm=1").stdout
+    assert "on GPUs, training iterations are not captured as CUDA graphs: clip_global_norm adds up" in shown
+
+
 def test_show_prints_the_parts_of_a_cut_net(dsinga: Dsinga, folder: Path) -> None:
     cut = ["--set", "neuralnet.layer[ip1].partition_dim=1", "--partitions", "2"]
     shown = dsinga("show", "job.conf", "--svg", "parts.svg", *cut)

@@ -22,6 +22,7 @@ import pytest
 from dsinga.base.errors import UserError
 from dsinga.ops import BACKENDS
 from dsinga.ops import cupy as room
+from dsinga.ops.interface.device_pass import NotCapturable
 from dsinga.ops.numpy.numpy_ops import NumpyOps
 from tests.support import emulated_cupy
 from tests.support.emulated_cudnn import FakeCudnn, Unsupported
@@ -189,7 +190,7 @@ class TestStreams:
 
 
 class TestPrecision:
-    @pytest.mark.parametrize(("precision", "compute"), [("float32", 0), ("tf32", 1), ("bf16", 0)])
+    @pytest.mark.parametrize(("precision", "compute"), [("float32", 68), ("tf32", 77), ("bf16", 68)])
     def test_each_product_has_the_precision_of_its_worker(self, ops, precision, compute):
         worker, x, w = ops.for_worker(0, precision), normal(4, 6), normal(3, 6)
         emulated_cupy.log.clear()
@@ -213,6 +214,47 @@ class TestPrecision:
         worker, x = ops.for_worker(0, "bf16"), normal(4, 4).astype(np.float64)
         y = worker.to_numpy(worker.inner_product(worker.asarray(x), worker.asarray(x), None))
         np.testing.assert_allclose(y, x @ x.T, rtol=1e-12)
+
+
+class TestRecording:
+    def test_labels_and_codes_that_are_none_give_nan(self, ops):
+        """Those of a recorded pass are on the device, where the host does not check them."""
+        p, labels, codes = normal(4, 3), np.array([0, 3, -1, 2]), np.array([1, -1, 3, -2])
+        losses, hits = ops.to_numpy(ops.label_losses(ops.asarray(p**2 + 0.1), ops.asarray(labels), 1))
+        assert [*np.isnan(losses)] == [*np.isnan(hits)] == [False, True, True, False]
+        table, codes = ops.asarray(normal(3, 2)), ops.asarray(codes)
+        for vectors in (ops.one_hot(codes, 3), ops.embedding(table, codes)):
+            assert [*np.isnan(ops.to_numpy(vectors)).all(axis=1)] == [False, False, True, True]
+            assert not ops.to_numpy(vectors)[1].any()  # after the end of a sequence
+
+    def test_what_the_host_reads_or_changes_is_refused(self, ops):
+        worker = ops.for_worker(0)
+        worker.enter()
+        x, memory = worker.asarray(normal(3)), worker.new_pass()
+        with memory.recording(0):
+            worker.asarray(normal(2))
+            with pytest.raises(NotCapturable, match="the host reads an array of the device"):
+                worker.to_numpy(x)
+            with pytest.raises(NotCapturable, match="the host reads numbers"):
+                worker.read([x[0]])
+            with pytest.raises(NotCapturable, match="a metric is computed in host memory"):
+                worker.defer_read([np.float64(1)])
+        with memory.recording(1), pytest.raises(NotCapturable, match="changes from batch to batch"):
+            worker.asarray(2 * normal(2))
+        assert not worker.is_recording
+        assert ops.new_pass() is None  # on the default stream
+        ops.enter()
+
+    def test_a_pass_takes_its_memory_from_a_pool_of_its_own(self, ops):
+        worker = ops.for_worker(0)
+        worker.enter()
+        memory = worker.new_pass()
+        before = memory.nbytes
+        memory.put("x", normal(8))
+        with memory.recording(0):
+            worker.relu(memory.put("x", normal(8)))
+        assert memory.nbytes == before + 2 * 32
+        ops.enter()
 
 
 class TestPlans:
@@ -248,6 +290,13 @@ class TestPlans:
         assert {graph.dtype for graph in cudnn.graphs} == {"BFLOAT16" if precision == "bf16" else "FLOAT"}
         inexact = [] if precision == "bf16" else ["eng17_"]
         assert [graph.engines_excluded for graph in cudnn.graphs] == 2 * [[], inexact, []]
+
+    @pytest.mark.parametrize(("version", "fast"), [("1.32.0", 3), ("1.32.4", 3), ("1.26.1", 0), ("1.33.0", 0)])
+    def test_plans_run_by_addresses_where_the_front_end_is_known_to_have_that_form(self, version, fast):
+        cudnn = FakeCudnn(version)
+        self.run(emulated_cupy.load(cudnn))
+        assert cudnn.fast == fast
+        assert [graph.executed for graph in cudnn.graphs] == 3 * [True]
 
     def test_arrays_that_begin_where_no_plan_takes_them_are_copied(self, cudnn):
         ops = emulated_cupy.load(cudnn)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from dsinga.ops.numpy.numpy_ops import NumpyOps
 from tests.support import emulated_cupy
+from tests.support import emulated_graphs as graphs
 
 plain = NumpyOps()
 
@@ -21,11 +23,15 @@ class Unsupported(Exception):
 class Tensor:
     """A tensor of a graph."""
 
-    def __init__(self, name: str = "", dim: Any = None, stride: Any = None, data_type: Any = None):
+    def __init__(self, name: str = "", dim: Any = None, stride: Any = None, data_type: Any = None, uid: int = 0):
         self.name, self.dim, self.stride, self.data_type, self.output = name, dim, stride, data_type, False
+        self.uid = uid
 
     def set_output(self, value: bool) -> None:
         self.output = value
+
+    def set_uid(self, uid: int) -> None:
+        self.uid = uid
 
     def set_data_type(self, data_type: str) -> None:
         self.data_type = data_type
@@ -46,6 +52,9 @@ class Tensor:
         return np.lib.stride_tricks.as_strided(flat, self.dim, steps)
 
 
+PLAN = SimpleNamespace(cpp_index=5)
+
+
 class Graph:
     """A graph of one convolution, whose stages must be built in the order of cuDNN's documentation."""
 
@@ -54,14 +63,15 @@ class Graph:
     def __init__(
         self, cudnn: FakeCudnn, io_data_type: str, intermediate_data_type: str, compute_data_type: str, handle: Any
     ):
-        assert (intermediate_data_type, compute_data_type, handle) == ("FLOAT", "FLOAT", "handle")
+        assert (intermediate_data_type, compute_data_type, handle) == ("FLOAT", "FLOAT", cudnn.handle)
         self._cudnn, self.dtype, self.excluded, self.executed = cudnn, io_data_type, set(), False
         self.engines_excluded: list[str] = []
+        self.built = ""  # the name of the plan that was built; "" for the one of the heuristics
         self._stages: list[str] = []
         cudnn.graphs.append(self)
 
-    def tensor(self, name: str, dim: list[int], stride: list[int], data_type: str) -> Tensor:
-        return Tensor(name, dim, stride, data_type)
+    def tensor(self, name: str, dim: list[int], stride: list[int], data_type: str, uid: int) -> Tensor:
+        return Tensor(name, dim, stride, data_type, uid)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("conv_"):
@@ -89,18 +99,51 @@ class Graph:
         assert self._stages[-1] == "create_execution_plans"
         self.engines_excluded = names
 
+    def get_execution_plan_count(self) -> int:
+        return 2
+
+    def get_plan_name_at_index(self, index: int) -> str:
+        return f"eng{index}_k1=0"
+
+    def build_plan_at_index(self, index: int) -> None:
+        self.built = self.get_plan_name_at_index(index)
+        if self._stages[-1] == "check_support":
+            self._pass("build_plans")
+
     def get_workspace_size(self) -> int:
         return 8
+
+    def _execute_with_raw_ptrs(self, addresses: int, count: int, workspace: int, handle: int, index: int) -> None:
+        """Compute on the memory at the addresses in an array, in the order of the tensors' numbers: the fast form."""
+        assert (handle, index) == (self._cudnn.handle.backend_handle, PLAN.cpp_index)
+        tensors = sorted((*self._inputs.values(), self._result), key=lambda tensor: tensor.uid)
+        values = list((ctypes.c_void_p * count).from_address(addresses))
+        self._cudnn.fast += 1
+        self.execute(dict(zip(tensors, values, strict=True)), workspace, self._cudnn.handle)
+
+    @property
+    def _lowered_graph(self) -> Graph:
+        return self
+
+    def _variant_pack_uids(self) -> list[int]:
+        return sorted(tensor.uid for tensor in (*self._inputs.values(), self._result))
+
+    selected_engine = None
+    _plans, _plan_index = property(lambda self: [None, PLAN]), 1
 
     def execute(self, pointers: dict[Tensor, int], workspace: int, handle: Any) -> None:
         """Compute on the memory at these addresses."""
         assert self._stages == list(self.STAGES)
         assert self._result.output
         assert workspace
-        assert handle == "handle"
+        assert handle is self._cudnn.handle
         assert not any(address % 16 for address in pointers.values()), "CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER"
         self.executed = True
         emulated_cupy.note(f"cudnn {self.operation}")
+        pointers = dict(pointers)
+        graphs.launch(lambda: self._compute(pointers))
+
+    def _compute(self, pointers: dict[Tensor, int]) -> None:
         arrays = {name: plain_float(tensor.at(pointers[tensor])) for name, tensor in self._inputs.items()}
         shape = self._result.dim
         if self.operation == "conv_fprop":
@@ -113,6 +156,7 @@ class Graph:
             _, result, _ = plain.convolution_grad(
                 arrays["image"], weight, arrays["loss"], *self._geometry, False, False
             )
+        result = result + np.float32(self._cudnn.error_of.get(self.built, 0))
         out = self._result.at(pointers[self._result])
         out[...] = result if out.dtype == np.float32 else (result.view(np.uint32) >> 16).astype(np.uint16)
 
@@ -134,7 +178,10 @@ class FakeCudnn:
     data_type = numerical_note = heur_mode = build_plan_policy = Names()
     cudnnGraphNotSupportedError = Unsupported
 
-    def __init__(self) -> None:
+    def __init__(self, version: str = "1.32.0") -> None:
+        self.__version__, self.fast = version, 0  # the number of executions in the fast form
+        self.handle = SimpleNamespace(backend_handle=77)
+        self.error_of: dict[str, float] = {}  # what a plan adds to each number, by name
         self.graphs: list[Graph] = []
         self.streams: list[int] = []
         self.supports: Callable[[set[str]], bool] = lambda excluded: True
@@ -145,10 +192,11 @@ class FakeCudnn:
     def backend_version_string(self) -> str:
         return "9.8.0"
 
-    def create_handle(self) -> str:
-        return "handle"
+    def create_handle(self) -> Any:
+        return self.handle
 
-    def set_stream(self, handle: str, stream: int) -> None:
+    def set_stream(self, handle: Any, stream: int) -> None:
+        assert handle is self.handle
         self.streams.append(stream)
 
     def pygraph(self, **arguments: Any) -> Graph:

@@ -25,7 +25,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support import emulated_graphs as graphs
+
 HEADER = Path(__file__).parent / "emulation" / "cuda.h"
+CUBLAS = Path(__file__).parent / "emulation" / "cublas.cpp"
 WAITS = re.compile(r"__syncthreads|block_sum|block_max|sum_columns")
 
 log: list[tuple[Any, ...]] = []
@@ -42,49 +45,97 @@ class DeviceArray(np.ndarray):
         arrays = (*inputs, *(out or ()))
         if any(isinstance(array, np.ndarray) and array.ndim and not isinstance(array, DeviceArray) for array in arrays):
             raise TypeError(f"{ufunc} was called with arrays of the host and of the device")
-        plain = [value.view(np.ndarray) if isinstance(value, DeviceArray) else value for value in inputs]
+        plain = [_plain(value) for value in inputs]
         note(f"cupy.{ufunc.__name__}")
         if out:
-            options["out"] = tuple(array.view(np.ndarray) for array in out)
-        result = getattr(ufunc, method)(*plain, **options)
-        return out[0] if out else _device(np.asarray(result))
+            options["out"] = tuple(_plain(array) for array in out)
+            graphs.launch(lambda: getattr(ufunc, method)(*plain, **options))
+            return out[0]
+        return _device(graphs.produce(lambda: getattr(ufunc, method)(*plain, **options)))
 
     def __getitem__(self, index: Any) -> Any:
         indices = index if isinstance(index, tuple) else (index,)
         if any(isinstance(part, np.ndarray) and not isinstance(part, DeviceArray) for part in indices):
             raise TypeError("an array of the host cannot be the index of an array of the device")
-        result = _device(np.asarray(super().__getitem__(index)))
-        if any(isinstance(part, np.ndarray) for part in indices):
-            note("cupy.take")
-        return result
+        if not any(isinstance(part, np.ndarray) for part in indices):
+            dots = () if Ellipsis in indices else (...,)  # for a view of one number, where numpy has a copy
+            return self.view(np.ndarray)[(*indices, *dots)].view(DeviceArray)
+        if any(isinstance(part, np.ndarray) and part.dtype == bool for part in indices):
+            graphs.refuse("an index of booleans, for whose number the host waits,")
+        note("cupy.take")
+        x, places = self.view(np.ndarray), tuple(_plain(part) for part in indices)
+        zeros = tuple(np.zeros_like(part) if isinstance(part, np.ndarray) else part for part in places)
+        return _device(graphs.produce(lambda: x[places], lambda: x[zeros]))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         note("cupy.copyto")
-        super().__setitem__(index, value)
+        if isinstance(value, np.ndarray) and not isinstance(value, DeviceArray):
+            graphs.refuse("a copy from the host")
+        x, places, plain = self.view(np.ndarray), _plain_index(index), _plain(value)
+        graphs.launch(lambda: x.__setitem__(places, plain))
 
-    def astype(self, *arguments: Any, **options: Any) -> Any:
-        result = super().astype(*arguments, **options)
-        if result is not self:
-            note("cupy.astype")
-        return result
+    def astype(self, dtype: Any, copy: bool = True, **options: Any) -> Any:
+        if self.dtype == dtype and not copy:
+            return self
+        note("cupy.astype")
+        x = self.view(np.ndarray)
+        return _device(graphs.produce(lambda: x.astype(dtype, **options)))
 
     def copy(self, order: Any = "C") -> Any:
         note("cupy.copy")
-        return super().copy(order)
+        x = self.view(np.ndarray)
+        return _device(graphs.produce(lambda: x.copy(order)))
+
+    def reshape(self, *shape: Any, **options: Any) -> Any:
+        x = self.view(np.ndarray)
+        view = x.reshape(*shape, **options)
+        return view.view(DeviceArray) if np.may_share_memory(view, x) else self._method("reshape", *shape, **options)
+
+    def _method(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """Return a new array by one of numpy's methods that call no ufunc."""
+        note(f"cupy.{name}")
+        x, plain = self.view(np.ndarray), tuple(map(_plain, arguments))
+        return _device(graphs.produce(lambda: getattr(x, name)(*plain, **options)))
+
+    repeat = functools.partialmethod(_method, "repeat")
+    argmax = functools.partialmethod(_method, "argmax")
+    argmin = functools.partialmethod(_method, "argmin")
+    cumsum = functools.partialmethod(_method, "cumsum")
+    take = functools.partialmethod(_method, "take")
+    flatten = functools.partialmethod(_method, "flatten")
+
+    def __bool__(self) -> bool:
+        graphs.refuse("a decision of the host")
+        return bool(self.view(np.ndarray))
+
+    def __float__(self) -> float:
+        graphs.refuse("a number for the host")
+        return float(self.view(np.ndarray))
 
     @property
     def data(self) -> Any:
         return SimpleNamespace(ptr=self.ctypes.data)
 
     def get(self, stream: Any = None, out: np.ndarray | None = None, blocking: bool = True) -> np.ndarray:
+        graphs.refuse("a copy to the host")
         host = np.empty(self.shape, self.dtype) if out is None else out
         np.copyto(host, self.view(np.ndarray))
         log.append((stream or current(), "copy", "down"))
         return host
 
     def set(self, array: np.ndarray, stream: Any = None) -> None:
+        graphs.refuse("a copy to the device")
         np.copyto(self.view(np.ndarray), array)
         log.append((stream or current(), "copy", "up"))
+
+
+def _plain(value: Any) -> Any:
+    """Return an array of the device as numpy's; all else as it is."""
+    return value.view(np.ndarray) if isinstance(value, DeviceArray) else value
+
+
+def _plain_index(index: Any) -> Any:
+    return tuple(map(_plain, index)) if isinstance(index, tuple) else _plain(index)
 
 
 class Event:
@@ -99,6 +150,7 @@ class Event:
         (stream or current()).record(self)
 
     def synchronize(self) -> None:
+        graphs.refuse("waiting for an event")
         log.append((None, "wait", self))
 
 
@@ -120,15 +172,27 @@ class Stream:
         _thread.stream = self
         return self
 
+    def begin_capture(self) -> None:
+        assert self is current()
+        assert not self.null
+        assert self.non_blocking, "cannot capture on the default (legacy) stream"
+        graphs.begin_capture()
+
+    def end_capture(self) -> graphs.Graph:
+        return graphs.Graph(graphs.end_capture(), log)
+
     def record(self, event: Event) -> Event:
+        graphs.refuse("an event that the host asks for")
         event.at = time.perf_counter()
         log.append((self, "record", event))
         return event
 
     def wait_event(self, event: Event) -> None:
+        graphs.refuse("waiting for an event of another stream")
         log.append((self, "wait", event))
 
     def synchronize(self) -> None:
+        graphs.refuse("waiting for a stream")
         log.append((self, "wait", "host"))
 
 
@@ -158,8 +222,9 @@ def current() -> Stream:
 
 
 def note(kernel: str) -> None:
-    """Record the launch of one of CuPy's own kernels."""
-    log.append((current(), "kernel", kernel))
+    """Record the launch of a kernel, unless it is captured or run by a graph."""
+    if not graphs.is_silent():
+        log.append((current(), "kernel", kernel))
 
 
 @functools.cache
@@ -168,20 +233,25 @@ def compiled(code: str, options: tuple[str, ...]) -> ctypes.PyDLL:
     code = code.replace("extern __shared__ double memory[]", "static double memory[6144]")
     names = re.findall(r"^KERNEL (\w+)\(", code, re.M) + re.findall(r"^IMAGES\((\w+),", code, re.M)
     text = "\n".join([f'#include "{HEADER.name}"', code, *(f"EMULATE({name})" for name in names)])
-    digest = hashlib.sha256("".join((text, HEADER.read_text(), *options)).encode()).hexdigest()
+    macros = tuple(option for option in options if option.startswith("-D"))
+    return ctypes.PyDLL(str(built(text, ("-O1", f"-I{HEADER.parent}", *macros), HEADER.read_text())))
+
+
+def built(text: str, options: tuple[str, ...], headers: str = "") -> Path:
+    """Return the shared library of a C++ source, from a cache of the user's."""
+    digest = hashlib.sha256("".join((text, headers, *options)).encode()).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dsinga-tests"
     target = cache / f"{digest}.so"
     if not target.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        macros = [option for option in options if option.startswith("-D")]
-        command = ["g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{HEADER.parent}", *macros]
+        command = ["g++", "-std=c++17", "-w", "-shared", "-fPIC", *options]
         with tempfile.TemporaryDirectory(dir=cache) as folder:  # other processes may compile the same source
             library = Path(folder) / target.name
             subprocess.run(
                 [*command, "-x", "c++", "-", "-o", str(library)], input=text, text=True, check=True, timeout=110
             )
             library.replace(target)
-    return ctypes.PyDLL(str(target))
+    return target
 
 
 class Kernel:
@@ -193,7 +263,7 @@ class Kernel:
         self._launch = getattr(compiled(code, options), f"launch_{name}")
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple, shared_mem: int = 0) -> None:
-        log.append((current(), "kernel", self._name))
+        note(self._name)
         assert all(0 < side < 2**31 for side in grid)
         assert shared_mem <= 48 * 1024
         assert block[0] % 32 == 0
@@ -211,9 +281,14 @@ class Kernel:
                 kinds.append((b"d", 8))
         addresses = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
         types = (ArgumentKind * len(kinds))(*kinds)
-        fault = self._launch(addresses, types, len(cells), grid[0], (*grid, 1)[1], block[0], self._waits)
-        faults = "its arguments have other types", "its threads wait for each other"
-        assert not fault, f"{self._name}: {faults[fault - 1]}"
+
+        def run() -> None:
+            assert len(cells) == len(arguments)  # whose numbers and arrays live as long as the launch
+            fault = self._launch(addresses, types, len(cells), grid[0], (*grid, 1)[1], block[0], self._waits)
+            faults = "its arguments have other types", "its threads wait for each other"
+            assert not fault, f"{self._name}: {faults[fault - 1]}"
+
+        graphs.launch(run)
 
 
 class ArgumentKind(ctypes.Structure):
@@ -234,76 +309,70 @@ class RuntimeFailure(RuntimeError):
     pass
 
 
-def gemm(
-    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int, a: int, atype: int, lda: int, b: int,
-    btype: int, ldb: int, beta: int, c: int, ctype: int, ldc: int, compute: int, algorithm: int,
-) -> None:  # fmt: skip
-    """Compute C = alpha·op(A) op(B) + beta·C on column-major matrices at these addresses."""
-    log.append((current(), "kernel", f"gemm {compute}"))
-    assert lda >= max(1, k if transa else m)
-    assert ldb >= max(1, n if transb else k)
-    assert ldc >= max(1, m)
-    real = np.float64 if ctype == 1 else np.float32
-    alpha_value, beta_value = (
-        np.ctypeslib.as_array(ctypes.cast(at, ctypes.POINTER(np.ctypeslib.as_ctypes_type(real))), (1,))[0]
-        for at in (alpha, beta)
-    )
-    left = matrix(a, atype, lda, k if transa else m, m if transa else k)
-    right = matrix(b, btype, ldb, n if transb else k, k if transb else n)
-    product = (left.T if transa else left) @ (right.T if transb else right)
-    out = matrix(c, ctype, ldc, m, n)
-    out[...] = alpha_value * product + (beta_value * out if beta_value else 0)
+class Cublas:
+    """emulation/cublas.cpp in place of cuBLAS; products are recorded as "gemm" and the way of computing."""
+
+    def __init__(self, declare: Any):
+        self._library = declare(ctypes.CDLL(str(built(CUBLAS.read_text(), ("-O2",)))))
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._library, name)
+        return functools.partial(gemm, function) if "Gemm" in name else function
 
 
-def matrix(address: int, kind: int, step: int, rows: int, columns: int) -> np.ndarray:
-    """Return the column-major matrix at an address; bfloat16 as float32, a copy."""
-    dtype = {0: np.float32, 1: np.float64, 14: np.uint16}[kind]
-    size = (columns - 1) * step + rows
-    flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(np.ctypeslib.as_ctypes_type(dtype))), (size,))
-    item = flat.itemsize
-    array = np.lib.stride_tricks.as_strided(flat, (rows, columns), (item, step * item))
-    return (array.astype(np.uint32) << 16).view(np.float32) if kind == 14 else array
+def gemm(function: Any, *arguments: int) -> int:
+    """Call a function that multiplies matrices; return its status."""
+    note(f"gemm {arguments[-2]}")
+    if graphs.capture() is None:
+        return int(function(*arguments))
+    graphs.launch(lambda: function(*arguments))
+    return 0
 
 
 def _device(array: Any) -> Any:
-    return array.view(DeviceArray) if isinstance(array, np.ndarray) else array
+    return graphs.allocated(array.view(DeviceArray)) if isinstance(array, np.ndarray) else array
 
 
 def make_cupy() -> ModuleType:
     """Return a module in place of CuPy."""
     cupy = ModuleType("cupy")
-    constants = {
-        name: number
-        for number, name in enumerate(("CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_32F_FAST_TF32", "CUBLAS_COMPUTE_64F"))
-    }
     cublas = SimpleNamespace(
-        gemmEx=gemm, setMathMode=lambda *_: None, CUBLAS_DEFAULT_MATH=0, CUBLAS_GEMM_DEFAULT=-1, **constants
+        CUBLAS_COMPUTE_32F=68, CUBLAS_COMPUTE_64F=70, CUBLAS_COMPUTE_32F_FAST_TF32=77, CUBLAS_GEMM_DEFAULT=-1
     )
     runtime = SimpleNamespace(
         getDeviceCount=lambda: 1,
         CUDARuntimeError=RuntimeFailure,
         memGetInfo=lambda: (10**9, 2 * 10**9),
         runtimeGetVersion=lambda: 13000,
+        driverGetVersion=lambda: 13000,
         getDevice=lambda: 0,
         getDeviceProperties=lambda number: {"name": b"a device on the CPU"},
         **{"CUDA_R_32F": 0, "CUDA_R_64F": 1, "CUDA_R_16BF": 14},
     )
     cupy.cuda = SimpleNamespace(  # type: ignore[attr-defined]
         runtime=runtime, cublas=cublas, Stream=Stream, Event=Event, Device=Device, get_current_stream=current,
-        device=SimpleNamespace(get_cublas_handle=lambda: 1), alloc_pinned_memory=bytearray,
+        alloc_pinned_memory=bytearray, memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+        MemoryPool=graphs.MemoryPool, using_allocator=graphs.using_allocator,
         get_elapsed_time=lambda begin, end: 1e3 * (end.at - begin.at),
     )  # fmt: skip
     cupy.__version__ = "14.0.1"
     cupy.ndarray, cupy.RawModule = DeviceArray, RawModule  # type: ignore[attr-defined]
-    cupy.get_default_memory_pool = lambda: SimpleNamespace(free_bytes=lambda: 5, total_bytes=lambda: 7)  # type: ignore[attr-defined]
+    pool = SimpleNamespace(free_bytes=lambda: 5, total_bytes=lambda: 7, free_all_blocks=lambda: None)
+    cupy.get_default_memory_pool = lambda: pool  # type: ignore[attr-defined]
     for name in (
         "empty zeros asarray ascontiguousarray concatenate arange argsort flatnonzero stack split moveaxis broadcast_to"
     ).split():
         setattr(cupy, name, functools.partial(_call, getattr(np, name)))
-    cupy.__getattr__ = lambda name: functools.partial(_call, getattr(np, name))  # type: ignore[method-assign]
-    cupy.argsort = lambda x: _device(np.argsort(x, kind="stable"))  # type: ignore[attr-defined]
+    cupy.__getattr__ = _function  # type: ignore[method-assign]
+    cupy.argsort = functools.partial(_call, functools.partial(np.argsort, kind="stable"))  # type: ignore[attr-defined]
     cupy.empty_like = lambda x, dtype=None: _device(np.empty_like(x, dtype=dtype))  # type: ignore[attr-defined]
     return cupy
+
+
+def _function(name: str) -> Any:
+    """Return a function of numpy's for arrays of the device; a type as it is."""
+    attribute = getattr(np, name)
+    return attribute if isinstance(attribute, type) else functools.partial(_call, attribute)
 
 
 VIEWS = {"empty", "empty_like", "broadcast_to", "moveaxis", "split", "reshape", "transpose"}
@@ -311,17 +380,37 @@ VIEWS = {"empty", "empty_like", "broadcast_to", "moveaxis", "split", "reshape", 
 
 
 def _call(function: Any, *arguments: Any, **options: Any) -> Any:
+    """Call a function of numpy's for arrays of the device."""
+    name = getattr(function, "__name__", "argsort")
     if function is np.ascontiguousarray and not isinstance(arguments[0], DeviceArray):
         raise TypeError("ascontiguousarray takes an array of the device")
-    result = function(*arguments, **options)
+    if isinstance(function, np.ufunc):
+        return function(*arguments, **options)  # which DeviceArray records
     if function is np.asarray and arguments and not isinstance(arguments[0], DeviceArray):
-        result = np.array(result, order="C")  # a copy to the device is C-contiguous
+        graphs.refuse("a copy to the device")
         log.append((current(), "copy", "up"))
-    elif isinstance(function, np.ufunc) or function.__name__ in VIEWS:
-        pass  # ufuncs are recorded by DeviceArray
-    elif not (function in (np.asarray, np.ascontiguousarray) and np.may_share_memory(result, arguments[0])):
-        note(f"cupy.{function.__name__}")
-    return [_device(array) for array in result] if isinstance(result, list) else _device(result)
+        return _device(np.array(np.asarray(*arguments, **options), order="C"))  # such a copy is C-contiguous
+    plain = [_plain_list(argument) for argument in arguments]
+    if name in ("concatenate", "stack") and len(plain[0]) > 8:
+        graphs.refuse("a copy of more than 8 addresses to the device")  # for one kernel that joins all arrays
+    if name in VIEWS:
+        result = function(*plain, **options)
+        return [array.view(DeviceArray) for array in result] if isinstance(result, list) else _device(result)
+    if function is np.copyto:
+        note("cupy.copyto")
+        graphs.launch(lambda: function(*plain, **options))
+        return None
+    if function in (np.asarray, np.ascontiguousarray):
+        same = function(*plain, **options)
+        if np.may_share_memory(same, plain[0]):
+            return same.view(DeviceArray)
+    note(f"cupy.{name}")
+    result = graphs.produce(lambda: function(*plain, **options))
+    return _device(result)
+
+
+def _plain_list(value: Any) -> Any:
+    return type(value)(map(_plain, value)) if isinstance(value, (list, tuple)) else _plain(value)
 
 
 @functools.cache
@@ -336,12 +425,17 @@ def load(cudnn: Any = None) -> Any:
     }
     sys.modules["cupy"], sys.modules["cudnn"] = make_cupy(), cudnn  # None: not installed
     try:
-        from dsinga.ops.cupy import library
+        from dsinga.ops.cupy import cublas, cudnn_choice, cudnn_plans, filters, library
         from dsinga.ops.cupy.cupy_ops import CupyOps
 
         library.cudnn()  # its result is cached
+        library.cublas = Cublas(cublas.declare)
+        cublas.find_library = lambda: library.cublas
+        cudnn_plans.choices_file = lambda: None  # nothing is measured, so plans do not depend on the clock
         ops = CupyOps()
-        ops.library = library  # for tests of its messages
+        ops.library, ops.choice_module, ops.plans_module = library, cudnn_choice, cudnn_plans  # for tests
+        ops.filters_module = filters
+        ops.modules = {name: module for name, module in sys.modules.items() if name.startswith("dsinga.ops.cupy")}
         return ops
     finally:
         for name in list(sys.modules):

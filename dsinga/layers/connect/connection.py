@@ -22,6 +22,7 @@ from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Outpu
 from dsinga.layers.interface.reach import Reach
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, SECOND
+from dsinga.ops.types import is_on_device
 
 
 @register("layer", kSplit=504)
@@ -219,7 +220,7 @@ def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
 
     Parts are arrays of the backend, or labels and codes in host memory.
     """
-    xp = np if isinstance(parts[0], np.ndarray) else ops.xp
+    xp = ops.xp if is_on_device(parts[0]) else np
     axes = parts[0].ndim
     if axes not in LAST:
         return xp.concatenate(parts, axis=axis)

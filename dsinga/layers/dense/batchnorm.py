@@ -78,30 +78,37 @@ class BatchNorm(Layer):
             statistics = BatchStatistics(running_mean.astype(np.float64), running_variance.astype(np.float64))
             feature = self.normalise(sources, scale, bias, statistics, ctx)
             return Output(feature, saved=statistics if ctx.training else None)
-        statistics = self.batch_statistics(x, ctx)
-        share, move = max(self.momentum, 1 / (ctx.step + 1)), ctx.ops.moving_average
-        unbiased = statistics.size / max(statistics.size - 1, 1)
+        size = self.batch_size(x, ctx)
+        share, unbias = ctx.step_number(lambda step: max(self.momentum, 1 / (step + 1))), size / max(size - 1, 1)
+        if ctx.all_reduce is single_worker:  # then nothing has to leave the device
+            moments, affine, moved = ctx.ops.batch_norm_training(x, params, share, unbias, EPSILON)
+            state = {"mean": moved[0], "variance": moved[1]}
+            return Output(self.apply(sources, affine, ctx), saved=BatchStatistics(*moments, size), state=state)
+        statistics, move = self.batch_statistics(x, size, ctx), ctx.ops.moving_average
         state = {
             "mean": move(running_mean, statistics.mean, share),
-            "variance": move(running_variance, statistics.variance, share, unbiased),
+            "variance": move(running_variance, statistics.variance, share, unbias),
         }
         return Output(self.normalise(sources, scale, bias, statistics, ctx), saved=statistics, state=state)
 
     def normalise(self, sources: Arrays, scale: Array, bias: Array, statistics: BatchStatistics, ctx: Context) -> Array:
         """Return the feature for these statistics."""
         affine = ctx.ops.batch_norm_affine(scale, bias, statistics.mean, statistics.variance, EPSILON)
+        return self.apply(sources, affine, ctx)
+
+    def apply(self, sources: Arrays, affine: tuple[Array, Array], ctx: Context) -> Array:
+        """Return the feature, given the factor and the shift of each channel."""
         return ctx.ops.channel_affine(sources[0], *affine)
 
-    def batch_statistics(self, x: Array, ctx: Context) -> BatchStatistics:
-        """Return the statistics of the global batch, of which this worker has x: some rows, or a region of each."""
-        numbers_per_row = math.prod(x.shape[2:])
-        whole_row = math.prod(self.region.whole(self.shape)[2:]) if self.region else numbers_per_row
-        size = (ctx.pass_rows.stop - ctx.pass_rows.start) * whole_row
-        mean, variance = ctx.ops.channel_moments(x)
-        if ctx.all_reduce is single_worker:  # then nothing has to leave the device
-            return BatchStatistics(mean, variance, size)
-        mean, variance = map(ctx.ops.to_numpy, (mean, variance))
-        sums = len(x) * numbers_per_row * np.stack([mean, variance + mean * mean])
+    def batch_size(self, x: Array, ctx: Context) -> int:
+        """Return how many numbers of a channel the global batch has, of which this worker has x."""
+        whole_row = math.prod(self.region.whole(self.shape)[2:]) if self.region else math.prod(x.shape[2:])
+        return (ctx.pass_rows.stop - ctx.pass_rows.start) * whole_row
+
+    def batch_statistics(self, x: Array, size: int, ctx: Context) -> BatchStatistics:
+        """Return the statistics of the global batch, which workers share, of ``size`` numbers of a channel."""
+        mean, variance = map(ctx.ops.to_numpy, ctx.ops.channel_moments(x))
+        sums = x.size // max(x.shape[1], 1) * np.stack([mean, variance + mean * mean])
         mean, square = ctx.all_reduce(f"{self.name}.feature", sums) / size
         variance = np.maximum(square - mean * mean, 0)
         return BatchStatistics(ctx.ops.asarray(mean), ctx.ops.asarray(variance), size)
@@ -110,6 +117,12 @@ class BatchNorm(Layer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         x, statistics, scale = sources[0], output.saved, params[0]
+        if ctx.all_reduce is single_worker and not self.use_global_stats:
+            moments = statistics.mean, statistics.variance
+            slopes, (dscale, dbias) = ctx.ops.batch_norm_training_grad(
+                x, grad, scale, moments, statistics.size, EPSILON
+            )
+            return (ctx.ops.batch_norm_grad(x, grad, *slopes) if needs[0] else None,), (dscale, dbias, None, None)
         # The gradients of bias and scale over these rows; those of all workers add up.
         sums = ctx.ops.batch_norm_sums(x, grad, statistics.mean, statistics.variance, EPSILON)
         dx = None
@@ -148,9 +161,8 @@ class RectifiedBatchNorm(BatchNorm):
         vars(fused).update(vars(layer), source_shapes=layer.source_shapes * (1 + added))
         return fused
 
-    def normalise(self, sources: Arrays, scale: Array, bias: Array, statistics: BatchStatistics, ctx: Context) -> Array:
+    def apply(self, sources: Arrays, affine: tuple[Array, Array], ctx: Context) -> Array:
         x, *addend = sources
-        affine = ctx.ops.batch_norm_affine(scale, bias, statistics.mean, statistics.variance, EPSILON)
         return ctx.ops.rectified_affine(x, *affine, *addend)
 
     def compute_gradient(

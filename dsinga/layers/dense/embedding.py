@@ -15,6 +15,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut, ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.ops import SparseRows
+from dsinga.ops.types import is_on_device
 
 
 class CodesLayer(Layer):
@@ -41,11 +42,17 @@ class CodesLayer(Layer):
         self.codes_shape = (shape[0], steps) if len(shape) == 2 and self.step is None else shape[:1]
 
     def codes(self, source: Any, ctx: Context) -> Array:
-        """Return the codes that the layer takes as an int64 array of the backend; raise UserError for other numbers."""
-        numbers = ctx.ops.to_numpy(source)
+        """Return the codes that the layer takes as an int64 array of the backend; raise UserError for other numbers.
+
+        Those that are on the device already are not checked; kernels give NaN for numbers that are no codes.
+        """
+        is_recorded = ctx.unread is not None and is_on_device(source) and source.dtype.kind in "iu"
+        numbers = source if is_recorded else ctx.ops.to_numpy(source)
         if numbers.ndim == 2:
             numbers = numbers[:, : self.codes_shape[1]] if self.step is None else numbers[:, self.step]
         codes = numbers.astype(np.int64)  # a store may have numbers of any dtype
+        if is_recorded:
+            return codes
         wrong = (codes < -1) | (codes >= self.size) | (codes != numbers)
         if wrong.any():
             first = numbers[wrong].flat[0]

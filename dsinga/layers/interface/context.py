@@ -12,6 +12,7 @@ import numpy as np
 
 from dsinga.job import Phase
 from dsinga.ops import Array, Ops
+from dsinga.ops.interface.device_pass import NotCapturable
 from dsinga.ops.numpy.lookup import philox
 from dsinga.ops.types import Shape
 
@@ -127,6 +128,10 @@ class Context:
     the arrays of bridges. ``skips`` is True where a batch whose loss is not finite is left out, not an error.
     ``observer`` calls every pass of a layer, None for plain calls. ``micro_batch`` are the rows that all workers of the
     group compute together in this pass where a batch is computed in parts, None where that are all rows.
+
+    Where a pass is recorded, to be repeated by a device, ``unread`` is a list that takes its metrics, which the host
+    reads later. Then ``step`` is a :class:`dsinga.ops.interface.device_pass.RecordedStep`, labels and codes are arrays
+    of the device, and a layer takes what depends on the step from :meth:`step_number` and :meth:`random`.
     """
 
     ops: Ops
@@ -140,6 +145,7 @@ class Context:
     skips: bool = False
     observer: PassObserver | None = None
     micro_batch: Rows | None = None
+    unread: list[Any] | None = None
 
     @property
     def pass_rows(self) -> Rows:
@@ -177,6 +183,10 @@ class Context:
         """Whether this is training, with dropout, random crops and workspaces for gradients."""
         return bool(self.phase & Phase.kTrain)
 
+    def step_number(self, compute: Callable[[int], float]) -> float | Array:
+        """Return ``compute(step)``: a number that changes from step to step, as kernels take it."""
+        return self.ops.step_number(compute, self.step)
+
     def uniform(self, layer: str, columns: int, part: Columns | None = None) -> np.ndarray:
         """Return uniform float32 numbers in [0, 1) of shape (rows, columns), one row for each row of ``rows``.
 
@@ -187,6 +197,8 @@ class Context:
 
         The array is in host memory; :meth:`random` is faster for many numbers.
         """
+        if self.unread is not None:
+            raise NotCapturable(f"layer {layer!r} takes random numbers in host memory")
         return self._part_of(philox, layer, columns, part)
 
     def random(self, layer: str, columns: int, part: Columns | None = None) -> Array:

@@ -75,6 +75,7 @@ class Layer(ABC):
             net.
         source_fill: what the points of padding around a source are, where ``source_points`` has some.
         label_format: the labels that the layers after it get; set by the net.
+        marks_wrong_labels: whether a label that is no class makes its metrics NaN, where the host cannot check it.
         bf16: what it computes in bfloat16 where a job wants that (:class:`Bfloat16`).
         rounds_source: whether it then takes its first source for nothing but factors, which it rounds to bfloat16.
         rounds_gradient: whether it then rounds the gradient for its feature likewise.
@@ -91,6 +92,7 @@ class Layer(ABC):
     is_input: ClassVar[bool] = False
     is_loss: ClassVar[bool] = False
     is_output: bool = False
+    marks_wrong_labels: ClassVar[bool] = False
     metric_names: tuple[str, ...] = ()
     part_shapes: tuple[Shape, ...] = ()
     columns: Columns | None = None

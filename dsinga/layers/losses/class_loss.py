@@ -58,6 +58,7 @@ class SoftmaxLoss(Layer):
     optional_sources = 1
     labels = Labels(source=1, per="row", shares=True)
     is_loss = True
+    marks_wrong_labels = True
     metric_names = ("loss", "accuracy")
     cut = Cut(gathered_because="normalises over all classes of a row")
 
@@ -74,8 +75,9 @@ class SoftmaxLoss(Layer):
         given = required_labels(self, sources[1])
         if given.dtype.kind == "f" and given.ndim > 1:
             return self._shared_feature(sources, ctx)
-        labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes))
-        if (weights := weights_of(sources, WEIGHTS, ctx.ops)) is not None:
+        weights = weights_of(sources, WEIGHTS, ctx.ops)
+        labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes, checked_later=weights is None))
+        if weights is not None:
             return self._weighted_feature(to_matrix(sources[0], ctx.ops), labels, weights, ctx)
         scores = to_matrix(sources[0], ctx.ops)
         probabilities, loss, hits = ctx.ops.softmax_loss(scores, labels, self.topk)

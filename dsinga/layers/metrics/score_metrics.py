@@ -37,6 +37,7 @@ class TopKAccuracy(Layer):
     source_count = 2
     labels = Labels(source=1, per="row")
     is_output = True
+    marks_wrong_labels = True
     cut = Cut(gathered_because="ranks all classes of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -46,7 +47,7 @@ class TopKAccuracy(Layer):
         self.metric_names = (f"top_{self.k}_accuracy",)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes))
+        labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes, checked_later=True))
         hits = ctx.ops.hits(to_matrix(sources[0], ctx.ops), labels, self.k)
         return Output(sources[0], metrics={self.metric_names[0]: (hits, len(labels))})
 

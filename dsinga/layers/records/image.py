@@ -77,17 +77,23 @@ class ImagePreprocess(Layer):
         top, left = down // 2, right // 2
         if not self.pad:
             return images[:, :, top : top + height, left : left + width]
-        rows = len(images)
+        rows, xp = len(images), ctx.ops.xp
+        if ctx.unread is not None:
+            tops, lefts, mirrored = xp.full(rows, top), xp.full(rows, left), xp.full(rows, False)
+            return ctx.ops.crop(images, tops, lefts, mirrored, self.crop, self.pad)
         return ctx.ops.crop(images, [top] * rows, [left] * rows, [False] * rows, self.crop, self.pad)
 
     def _crop_at_random(self, images: Array, ctx: Context) -> Array:
         margins = self._margins(images)
         if not self.mirror and margins == (0, 0):
             return self._crop_centre(images, ctx)
-        uniform = ctx.uniform(self.name, 3).astype(np.float64)  # float32 could round up to the margin + 1
-        tops, lefts = (uniform[:, :2] * (np.array(margins) + 1)).astype(int).T.tolist()
-        mirrored = (uniform[:, 2] < 0.5).tolist() if self.mirror else [False] * len(images)
-        return ctx.ops.crop(images, tops, lefts, mirrored, self.crop, self.pad)
+        is_recorded = ctx.unread is not None
+        uniform = ctx.random(self.name, 3) if is_recorded else ctx.uniform(self.name, 3)
+        uniform = uniform.astype(np.float64)  # float32 could round up to the margin + 1
+        tops, lefts = ((uniform[:, k] * (margin + 1)).astype(np.int64) for k, margin in enumerate(margins))
+        mirrored = uniform[:, 2] < (0.5 if self.mirror else 0.0)
+        windows: list[Any] = [tops, lefts, mirrored] if is_recorded else [x.tolist() for x in (tops, lefts, mirrored)]
+        return ctx.ops.crop(images, windows[0], windows[1], windows[2], self.crop, self.pad)
 
     def _margins(self, images: Array) -> tuple[int, int]:
         """Return by how many pixels the crop can move, down and to the right."""

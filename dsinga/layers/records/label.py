@@ -15,6 +15,8 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.interface.region import Region
+from dsinga.ops.interface.device_pass import NotCapturable
+from dsinga.ops.types import is_on_device
 
 
 @register("layer", kLabel=191)
@@ -94,7 +96,8 @@ def required_labels(layer: Layer, labels: Any) -> np.ndarray:
         assert layer.labels.source is not None
         source = layer.source_name(layer.labels.source)
         raise layer.fail(f"{source} has no labels; read a store with labels, or leave this layer out of the phase")
-    return np.asarray(labels)  # labels are in host memory with every backend
+    # Labels are in host memory with every backend, except where a pass is recorded.
+    return labels if is_on_device(labels) else np.asarray(labels)
 
 
 def integer_labels(layer: Layer, labels: Any) -> np.ndarray:
@@ -141,10 +144,18 @@ def check_step_labels(layer: Layer, shape: Shape, steps: int) -> None:
         raise layer.fail(f"takes a label for each of {steps} steps, but gets labels of shape {shape}")
 
 
-def class_labels(layer: Layer, labels: Any, classes: int) -> np.ndarray:
-    """Return ``labels`` (B,) as class indices; raise UserError for one outside [0, ``classes``), and for others."""
+def class_labels(layer: Layer, labels: Any, classes: int, checked_later: bool = False) -> Any:
+    """Return ``labels`` (B,) as class indices; raise UserError for one outside [0, ``classes``), and for others.
+
+    With ``checked_later`` the caller gives them to a kernel that makes NaN of one outside: where a pass is recorded,
+    they are on the device, and the host cannot check them.
+    """
     labels = integer_labels(layer, labels)
     check_one_label(layer, labels.shape)
+    if is_on_device(labels):
+        if not checked_later:
+            raise NotCapturable(f"the host checks the labels of layer {layer.name!r}")
+        return labels
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
         first = int(labels[wrong][0])
@@ -162,6 +173,8 @@ def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.nd
     """
     assert layer.labels.source is not None
     labels, source = integer_labels(layer, labels), layer.source_name(layer.labels.source)
+    if is_on_device(labels):
+        raise NotCapturable("sequences have different lengths")
     if labels.shape[1:] != (steps,):
         raise layer.fail(
             f"takes the lengths of {what or f'sequences of {steps} steps'} from the labels of {source}, which gives "

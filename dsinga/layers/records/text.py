@@ -79,9 +79,14 @@ class RNNLabel(Layer):
         self.new_labels = LabelFormat(self.shape[1:])
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        codes = ctx.ops.to_numpy(sources[0]).astype(np.int64)
+        codes = codes_of(sources[0], ctx)
         labels = codes[:, 1 : self.stop] if self.step is None else codes[:, self.step + 1]
         return Output(labels, labels=labels)
+
+
+def codes_of(source: Any, ctx: Context) -> Any:
+    """Return codes as int64: in host memory, but on the device where a pass is recorded."""
+    return (source if ctx.unread is not None else ctx.ops.to_numpy(source)).astype(np.int64)
 
 
 @register("layer", kRNNDummy=505)

@@ -15,6 +15,8 @@ from dsinga.layers.interface.contract import make_layer
 from dsinga.layers.interface.declarations import Bfloat16, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.ops import Ops
+from dsinga.ops.interface.device_pass import NotCapturable
+from dsinga.ops.types import is_on_device
 
 
 class MustUnroll(UserError):
@@ -102,8 +104,11 @@ class TimeDistributed(Layer):
         """Return the sources as rows for the inner layer, without the steps after the ends of sequences."""
         chosen = None
         if self.labels.source is not None and sources[self.labels.source] is not None:
-            labels = np.asarray(sources[self.labels.source])
-            if labels.ndim == 2 and labels.dtype.kind != "f" and (labels < 0).any():
+            labels = sources[self.labels.source]
+            if is_on_device(labels):
+                self._check_on_device()
+            labels = labels if is_on_device(labels) else np.asarray(labels)
+            if not is_on_device(labels) and labels.ndim == 2 and labels.dtype.kind != "f" and (labels < 0).any():
                 chosen = np.flatnonzero(labels.reshape(-1) >= 0)
         rows = len(next(source for source in sources if source is not None))
         device_chosen = None if chosen is None else ops.asarray(chosen)
@@ -117,6 +122,11 @@ class TimeDistributed(Layer):
             else:
                 inner_sources.append(flat.repeat(source) if self.repeated[k] else flat.pick(source))
         return flat._replace(sources=inner_sources)
+
+    def _check_on_device(self) -> None:
+        """Raise NotCapturable unless steps after the end of a sequence show in a loss: all are computed then."""
+        if not self.layer.marks_wrong_labels:
+            raise NotCapturable("sequences have different lengths")
 
     def _check_labels(self, labels: np.ndarray) -> np.ndarray:
         if labels.shape[1] != self.steps:
@@ -184,8 +194,13 @@ class _StepsContext(Context):
         self, numbers: Callable[..., Array], xp: Any, layer: str, columns: int, part: Columns | None
     ) -> Array:
         assert self.flat is not None, layer
-        copies = [numbers(copy_name(step, layer), columns, part) for step in range(self.flat.steps)]
-        return self.flat.choose(xp.stack(copies, axis=1).reshape(-1, columns))
+        steps, copies = self.flat.steps, None
+        for step in range(steps):  # not by stack, for which CuPy copies many addresses to the device
+            copy = numbers(copy_name(step, layer), columns, part)
+            copies = xp.empty((len(copy), steps, columns), copy.dtype) if copies is None else copies
+            copies[:, step] = copy
+        assert copies is not None
+        return self.flat.choose(copies.reshape(-1, columns))
 
 
 def copy_name(step: int, layer: str) -> str:

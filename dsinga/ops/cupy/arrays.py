@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops.cupy.library import Source, cupy
-from dsinga.ops.interface import Ops
+from dsinga.ops.cupy.recording import CupyRecording
+from dsinga.ops.interface.device_pass import NotCapturable
 from dsinga.ops.layout import LAST, is_channels_last, to_image
 from dsinga.ops.types import Array
 
@@ -67,7 +68,7 @@ def aligned(x: Array, model: Array) -> Array:
     return copy
 
 
-class CupyArrays(Ops):
+class CupyArrays(CupyRecording):
     """Conversions of arrays, and records as images."""
 
     xp = cupy
@@ -78,11 +79,17 @@ class CupyArrays(Ops):
 
     def asarray(self, array: Any) -> Array:
         """Return a device array unchanged, and a copy of a host array, which is ordered with the kernels."""
+        if self.recording is not None and not isinstance(array, cupy.ndarray):
+            return self.recording.constant(array)
         return cupy.asarray(array)
 
     def to_numpy(self, array: Array) -> Array:
         """Return a host array unchanged, and a copy of a device array, for which it waits until kernels have ended."""
-        return array.get() if isinstance(array, cupy.ndarray) else np.asarray(array)
+        if not isinstance(array, cupy.ndarray):
+            return np.asarray(array)
+        if self.is_recording:
+            raise NotCapturable("the host reads an array of the device")
+        return array.get()
 
     def images(self, array: Array, scale: float = 1.0, mean: Array | None = None, std: Array | None = None) -> Array:
         array = cupy.asarray(array)
@@ -102,7 +109,7 @@ class CupyArrays(Ops):
         """Return a mean, or a factor ``scale``/value, that broadcasts against an image, from a cache on the device."""
         if value is None:
             return None
-        key = id(value), scale, record
+        key = value if isinstance(value, float) else id(value), scale, record
         if key not in self._constants:
             if len(self._constants) >= CONSTANTS:
                 self._constants.clear()
@@ -114,7 +121,7 @@ class CupyArrays(Ops):
                 value,
                 cupy.asarray(np.ascontiguousarray(numbers)),
             )  # keeps a reference to value, so that its id stays unique
-        return self._constants[key][1]
+        return self.held(self._constants[key][1])
 
     def flatten(self, x: Array) -> Array:
         return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which is ambiguous for an empty batch

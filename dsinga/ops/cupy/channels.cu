@@ -62,6 +62,50 @@ KERNEL add_partial(const double* partial, double* total, REAL* rounded, double f
     if (rounded) rounded[blockIdx.x] = sum;
 }
 
+// The sum of the `count` rows of a column of `partial`, in the order of add_partial, the same for all threads of a block.
+__device__ inline double block_sum_of_column(const double* partial, Index column, Index count, Index c) {
+    double sum = 0;
+    FOR_COLUMN(row, count) sum += partial[row * c + column];
+    return block_sum(sum);
+}
+
+// One block a channel: from the partial sums of squares about the mean, the variance, factor and shift of batch
+// normalisation, and the moving averages. What each formula rounds is as in the kernels below, which compute one each.
+KERNEL batch_norm_training(
+    const double* partial, const double* mean, double* variance, const REAL* scale, const REAL* bias,
+    const REAL* running_mean, const REAL* running_variance, REAL* factor, REAL* shift, REAL* moved_mean,
+    REAL* moved_variance, const double* share_of_step, double share, double inverse_count, double unbias,
+    double epsilon, Index count, Index c
+) {
+    const Index i = blockIdx.x;
+    const double spread = block_sum_of_column(partial, i, count, c) * inverse_count;
+    if (threadIdx.x) return;
+    if (share_of_step) share = *share_of_step;
+    variance[i] = spread;
+    const double own = scale[i] / sqrt(spread + epsilon);
+    factor[i] = own;
+    shift[i] = bias[i] - mean[i] * own;
+    moved_mean[i] = (1 - share) * running_mean[i] + share * (mean[i] * 1.0);
+    moved_variance[i] = (1 - share) * running_variance[i] + share * (spread * unbias);
+}
+
+// One block a channel: the gradients of scale and bias, and the constants of batch_norm_grad, from the partial sums of
+// dy and of dy·(x - mean)/√(variance + epsilon).
+KERNEL batch_norm_training_grad(
+    const double* partial, const double* partial_along, const REAL* scale, const double* mean, const double* variance,
+    REAL* dscale, REAL* dbias, REAL* factor, REAL* slope, REAL* shift, double size, double epsilon, Index count, Index c
+) {
+    const Index i = blockIdx.x;
+    const double sum = block_sum_of_column(partial, i, count, c), along = block_sum_of_column(partial_along, i, count, c);
+    if (threadIdx.x) return;
+    dbias[i] = sum;
+    dscale[i] = along;
+    const double inverse = 1 / sqrt(variance[i] + epsilon), own = -inverse * along / size;
+    factor[i] = scale[i] * inverse;
+    slope[i] = own;
+    shift[i] = -sum / size - own * mean[i];
+}
+
 // Across channels: norm = k + scale·Σ x² over c ± half, y = x·norm^-beta.
 KERNEL lrn(const REAL* x, REAL* y, REAL* norm, Index half, double scale, double beta, double k, Index c, Index n) {
     FOR_EACH(i, n) {
@@ -117,6 +161,10 @@ KERNEL batch_norm_slopes(
     }
 }
 
-KERNEL moving_average(const REAL* running, const double* now, REAL* moved, double share, double factor, Index n) {
+// The share is that of the step's block if there is one, else the number.
+KERNEL moving_average(
+    const REAL* running, const double* now, REAL* moved, const double* share_of_step, double share, double factor, Index n
+) {
+    if (share_of_step) share = *share_of_step;
     FOR_EACH(i, n) moved[i] = (1 - share) * running[i] + share * (now[i] * factor);
 }

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.arrays import by_channel, contiguous, empty_image, to_rows
-from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans, ConvolutionProblem, Direction
+from dsinga.ops.cupy.arrays import by_channel, contiguous, empty_image, from_channel_rows, to_rows
+from dsinga.ops.cupy.cudnn_choice import PRODUCTS
+from dsinga.ops.cupy.cudnn_graphs import ConvolutionProblem, Direction
+from dsinga.ops.cupy.cudnn_plans import ConvolutionPlans
+from dsinga.ops.cupy.filters import filter_gradients, has_direct_gradients
 from dsinga.ops.cupy.library import Source, cupy
-from dsinga.ops.cupy.products import Blas, column_sums, from_bfloat16, to_bfloat16
+from dsinga.ops.cupy.products import Blas, column_sums, to_bfloat16
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import output_sizes, to_image
 from dsinga.ops.types import Array, Sizes
@@ -54,6 +57,7 @@ class CupyPooling(Ops):
 
 
 _elementwise = Source("elementwise")
+Shapes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Sizes, Sizes]
 
 
 class CupyConvolution(Ops):
@@ -64,11 +68,7 @@ class CupyConvolution(Ops):
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         shape = (x.shape[0], w.shape[0], *output_sizes(x.shape, w.shape[2:], stride, pad))
-        y = self._by_cudnn("fprop", x.shape, w.shape, shape, stride, pad, x, w)
-        if y is None:
-            columns = _to_columns(x, w.shape, shape, stride, pad)
-            y = empty_image(shape, x.dtype)
-            self.blas.multiply(columns, _matrix(w).T, by_channel(y))
+        y = self._compute("fprop", (x.shape, w.shape, shape, stride, pad), x, w)
         if b is not None:
             _elementwise.each("add_rows", y.dtype, y.size, contiguous(b, y.dtype), y, y.shape[1])
         return y
@@ -77,52 +77,61 @@ class CupyConvolution(Ops):
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         shapes = x.shape, w.shape, dy.shape, stride, pad
-        dy = to_image(to_rows(dy))  # copied once for all kernels below
-        dw = self._by_cudnn("wgrad", *shapes, x, dy)
-        if dw is None:
-            product = self.blas.multiply(by_channel(dy).T, _to_columns(x, w.shape, dy.shape, stride, pad))
-            dw = product.reshape(w.shape[0], *w.shape[2:], w.shape[1]).transpose(0, 3, 1, 2)
-        dx = None
-        if need_dx:
-            dx = self._by_cudnn("dgrad", *shapes, w, dy)
-            if dx is None:
-                dx = _from_columns(
-                    self.blas.multiply(by_channel(dy), _matrix(w)), x.shape, w.shape, dy.shape, stride, pad
-                )
+        dy = to_image(to_rows(dy))  # copied, and rounded, once for all kernels below
+        rounded: dict[int, Array] = {}
+        dw = self._compute("wgrad", shapes, x, dy, rounded)
+        dx = self._compute("dgrad", shapes, w, dy, rounded) if need_dx else None
         db = column_sums(by_channel(dy), rounded=dy.dtype) if need_db else None
         return dx, contiguous(dw), db
 
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
     ) -> Array:
-        shapes = (x.shape[0], w.shape[1], *size), w.shape, x.shape
-        y = self._by_cudnn("dgrad", *shapes, stride, pad, w, x)
-        if y is None:
-            y = _from_columns(self.blas.multiply(by_channel(x), _matrix(w)), *shapes, stride, pad)
+        y = self._compute("dgrad", ((x.shape[0], w.shape[1], *size), w.shape, x.shape, stride, pad), w, x)
         if b is not None:
             _elementwise.each("add_rows", y.dtype, y.size, contiguous(b, y.dtype), y, y.shape[1])
         return y
 
-    def _by_cudnn(
-        self,
-        direction: Direction,
-        x: tuple[int, ...],
-        w: tuple[int, ...],
-        y: tuple[int, ...],
-        stride: Sizes,
-        pad: Sizes,
-        left: Array,
-        right: Array,
-    ) -> Array | None:
-        """Return the convolution of channels-last copies of ``left`` and ``right`` by cuDNN; None if it has no plan."""
+    def _compute(
+        self, direction: Direction, shapes: Shapes, left: Array, right: Array, rounded: dict[int, Array] | None = None
+    ) -> Array:
+        """Return a convolution of ``shapes`` x, w, y, stride and pad, given two of x, w and dy, in this order.
+
+        ``rounded`` has the bfloat16 copies of arrays, by their id, that another call may use.
+        """
+
+        def products() -> Array:
+            return self._by_products(direction, shapes, left, right)
+
         if left.dtype != np.float32 or not (left.size and right.size):
-            return None
+            return products()
+        (x, w, y, stride, pad), others = shapes, {PRODUCTS: products}
+        if direction == "wgrad" and not self.blas.bf16 and has_direct_gradients(x, w, stride, pad):
+            others["direct"] = lambda: filter_gradients(left, right)
         problem = ConvolutionProblem(direction, x, w, y, (*stride,), (*pad,), self.blas.bf16)
-        rows = [to_rows(array) for array in (left, right)]
-        if problem.bf16:
-            rows = [to_bfloat16(array) for array in rows]
-        result = self.plans.run(problem, *rows)
-        return from_bfloat16(result) if result is not None and result.dtype == np.uint16 else result
+
+        def arrays() -> list[Array]:
+            if not problem.bf16:
+                return [to_rows(left), to_rows(right)]
+            copies = {} if rounded is None else rounded
+            for array in (left, right):
+                if id(array) not in copies:
+                    copies[id(array)] = to_bfloat16(to_rows(array))
+            return [copies[id(left)], copies[id(right)]]
+
+        return self.plans.compute(problem, arrays, others)
+
+    def _by_products(self, direction: Direction, shapes: Shapes, left: Array, right: Array) -> Array:
+        """Return a convolution by matrix products."""
+        x, w, y, stride, pad = shapes
+        if direction == "fprop":
+            result = empty_image(y, left.dtype)
+            self.blas.multiply(_to_columns(left, w, y, stride, pad), _matrix(right).T, by_channel(result))
+            return result
+        if direction == "wgrad":
+            product = self.blas.multiply(by_channel(right).T, _to_columns(left, w, y, stride, pad))
+            return product.reshape(w[0], *w[2:], w[1]).transpose(0, 3, 1, 2)
+        return _from_columns(self.blas.multiply(by_channel(right), _matrix(left)), x, w, y, stride, pad)
 
 
 def _matrix(w: Array) -> Array:
@@ -130,8 +139,15 @@ def _matrix(w: Array) -> Array:
     return to_rows(w).reshape(w.shape[0], w.shape[2] * w.shape[3] * w.shape[1])
 
 
+def is_pixelwise(w: tuple[int, ...], stride: Sizes, pad: Sizes) -> bool:
+    """Whether each window is one pixel, and each pixel a window."""
+    return (*w[2:], *stride, *pad) == (1, 1, 1, 1, 0, 0)
+
+
 def _to_columns(x: Array, w: tuple[int, ...], y: tuple[int, ...], stride: Sizes, pad: Sizes) -> Array:
-    """Return im2col of x: (B·H'·W', kh·kw·C)."""
+    """Return im2col of x: (B·H'·W', kh·kw·C); x itself if each window is a pixel."""
+    if is_pixelwise(w, stride, pad):
+        return by_channel(x)
     columns = cupy.empty((y[0] * y[2] * y[3], w[2] * w[3] * w[1]), x.dtype)
     sizes = geometry(x.shape, y[2:], (w[2], w[3]), stride, pad)
     windows.each("to_columns", x.dtype, columns.size, to_rows(x), columns, *sizes)
@@ -142,6 +158,8 @@ def _from_columns(
     columns: Array, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], stride: Sizes, pad: Sizes
 ) -> Array:
     """Return col2im: for each pixel of an image of shape ``x`` the sum of its numbers in the columns."""
+    if is_pixelwise(w, stride, pad):
+        return from_channel_rows(columns, x)
     dx = empty_image(x, columns.dtype)
     windows.each("from_columns", dx.dtype, dx.size, columns, dx, *geometry(x, y[2:], (w[2], w[3]), stride, pad))
     return dx

@@ -1,4 +1,4 @@
-"""Convolutions as graphs of cuDNN: the problem, the plan that computes it, and a cache of plans.
+"""Convolutions as graphs of cuDNN: the problem, and the plan that computes it.
 
 Every plan is for fixed shapes, strides and types. The library's heuristics choose among its engines. By the numerical
 notes of each engine, those that round factors although the precision forbids it, or whose sums have no fixed order, are
@@ -7,20 +7,19 @@ excluded; the latter are used if there is no other. One engine is excluded by it
 
 from __future__ import annotations
 
+import itertools
 import logging
-import threading
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
-from dsinga.ops.cupy.library import cudnn, cupy
+from dsinga.ops.cupy.library import cupy
 from dsinga.ops.types import Array, Sizes
 
 _log = logging.getLogger(__name__)
 
 Direction = Literal["fprop", "dgrad", "wgrad"]
-PLANS = 512  # of one worker; a net has three for each convolution
-ALIGNMENT = 16  # bytes: every plan takes its arrays to begin at a multiple, as allocations do, and views need not
+CANDIDATES = 10  # plans of a problem that are timed
+FLOAT = "float "  # begins the names of plans in bfloat16 whose results are float32
 INEXACT = "eng17_"
 """The engine of weight gradients that is left out in float32 and TF32, although no numerical note covers it: errors of
 1e-3 of the root mean square, 1e-2 at most, where others have 1e-6 (cuDNN 9.19 on an H200, November 2026)."""
@@ -45,78 +44,90 @@ class ConvolutionProblem(NamedTuple):
 
 
 class ConvolutionPlan(NamedTuple):
-    """A graph that can be run: its two input tensors and its output, and the bytes of workspace that it needs."""
+    """A graph that can be run: its two input tensors and its output, and the bytes of workspace that it needs.
+
+    With ``float_result`` the output is float32, whatever the inputs.
+    """
 
     graph: Any
     tensors: tuple[Any, Any, Any]
     workspace: int
+    name: str = ""
+    float_result: bool = False
 
 
-class ConvolutionPlans:
-    """The plans and the cuDNN handle of one worker; any thread may use it, one at a time."""
+class PlanMaker:
+    """Makes the plans of one precision by cuDNN's front end."""
 
-    def __init__(self, precision: str):
-        self._precision = precision
-        self._frontend: Any = cudnn()
-        self._handle: Any = None
-        self._plans: dict[ConvolutionProblem, ConvolutionPlan | None] = {}
-        self._lock = threading.Lock()
+    def __init__(self, frontend: Any, precision: str):
+        self._frontend, self.precision = frontend, precision
 
-    def run(self, problem: ConvolutionProblem, left: Array, right: Array) -> Array | None:
-        """Return the result in the problem's layout; None if cuDNN has no plan for it, or is not installed.
-
-        ``left`` and ``right`` are the inputs of the direction in the order x, w, dy, in the problem's layout. They, and
-        the result, are float32, or bfloat16 stored as uint16.
-        """
-        if self._frontend is None:
-            return None
-        with self._lock:
-            plan = self._find(problem)
-            if plan is None:
-                return None
-            result = empty(problem.result, left.dtype, problem.channels_last)
-            workspace = cupy.empty(max(plan.workspace, 1), np.uint8)
-            self._frontend.set_stream(handle=self._handle, stream=cupy.cuda.get_current_stream().ptr)
-            arrays = _aligned(left), _aligned(right), result
-            pointers = {tensor: int(array.data.ptr) for tensor, array in zip(plan.tensors, arrays, strict=True)}
-            plan.graph.execute(pointers, int(workspace.data.ptr), handle=self._handle)
-        return result
-
-    def _find(self, problem: ConvolutionProblem) -> ConvolutionPlan | None:
-        if problem not in self._plans:
-            if len(self._plans) >= PLANS:
-                self._plans.clear()
-            if self._handle is None:
-                self._handle = self._frontend.create_handle()
-            self._plans[problem] = self._make(problem)
-        return self._plans[problem]
-
-    def _make(self, problem: ConvolutionProblem) -> ConvolutionPlan | None:
+    def make(self, problem: ConvolutionProblem, handle: Any) -> ConvolutionPlan | None:
         """Return a plan whose sums have a fixed order, else any plan, else None with a warning that says why."""
         for ordered in (True, False):
             try:
-                return self._build(problem, ordered)
-            except (
-                self._frontend.cudnnGraphNotSupportedError,
-                RuntimeError,
-            ) as error:  # the second is the backend's
+                graph, tensors = self.describe(problem, handle, ordered)
+                graph.check_support()
+                graph.build_plans(self._frontend.build_plan_policy.HEURISTICS_CHOICE)
+                return ConvolutionPlan(graph, tensors, int(graph.get_workspace_size()))
+            except (self._frontend.cudnnGraphNotSupportedError, RuntimeError) as error:  # the second is the backend's
                 reason = error
         _log.warning("cuDNN has no plan for %s; matrix products of cuBLAS compute it: %s", problem, reason)
         return None
 
-    def _build(self, problem: ConvolutionProblem, ordered: bool) -> ConvolutionPlan:
+    def named(self, problem: ConvolutionProblem, handle: Any, name: str) -> ConvolutionPlan | None:
+        """Return the plan of that name, or None."""
+        return next(self.plans(problem, handle, name), None)
+
+    def plans(self, problem: ConvolutionProblem, handle: Any, name: str = "") -> Iterator[ConvolutionPlan]:
+        """Yield up to CANDIDATES plans whose sums have a fixed order, or the one of that name; each is built.
+
+        They are in the order of the heuristics: each can be run until the next one is built. Those of a problem in
+        bfloat16 whose results are float32 come after the others, and their names begin with FLOAT.
+        """
+        for prefix in ("", FLOAT) if problem.bf16 else ("",):
+            if name.startswith(FLOAT) == bool(prefix) or not name:
+                plans = self._plans(problem, handle, bool(prefix), name.removeprefix(FLOAT))
+                for plan in itertools.islice(plans, CANDIDATES):
+                    yield plan._replace(name=prefix + plan.name)
+
+    def _plans(
+        self, problem: ConvolutionProblem, handle: Any, float_result: bool, name: str
+    ) -> Iterator[ConvolutionPlan]:
+        errors = (self._frontend.cudnnGraphNotSupportedError, RuntimeError, ValueError)
+        try:
+            graph, tensors = self.describe(problem, handle, True, float_result)
+            graph.check_support()
+            count = graph.get_execution_plan_count()
+        except errors:
+            return
+        for index in range(count):
+            try:
+                plan = graph.get_plan_name_at_index(index)
+                if name and plan != name:
+                    continue
+                graph.build_plan_at_index(index)
+                yield ConvolutionPlan(graph, tensors, int(graph.get_workspace_size()), plan, float_result)
+            except errors:  # one that is excluded, or that the device lacks
+                continue
+
+    def describe(
+        self, problem: ConvolutionProblem, handle: Any, ordered: bool, float_result: bool = False
+    ) -> tuple[Any, tuple[Any, Any, Any]]:
+        """Return a graph with its admissible plans, of which none is built, and its tensors.
+
+        Raises the front end's errors where there is no plan. With ``ordered`` sums must have a fixed order.
+        """
         types, notes = self._frontend.data_type, self._frontend.numerical_note
         dtype = types.BFLOAT16 if problem.bf16 else types.FLOAT
         graph = self._frontend.pygraph(
-            io_data_type=dtype,
-            intermediate_data_type=types.FLOAT,
-            compute_data_type=types.FLOAT,
-            handle=self._handle,
+            io_data_type=dtype, intermediate_data_type=types.FLOAT, compute_data_type=types.FLOAT, handle=handle
         )
         tensors = describe(graph, problem, dtype)
         result = tensors[2]
         result.set_output(True)
-        result.set_data_type(dtype)
+        result.set_uid(3)
+        result.set_data_type(types.FLOAT if float_result else dtype)
         result.set_dim(list(problem.result))
         result.set_stride(strides(problem.result, problem.channels_last))
         graph.validate()
@@ -125,38 +136,31 @@ class ConvolutionPlans:
         excluded = [notes.NONDETERMINISTIC] if ordered else []
         if not problem.bf16:
             excluded += [notes.DOWN_CONVERT_INPUTS]
-            excluded += [notes.TENSOR_CORE] if self._precision == "float32" else []
+            excluded += [notes.TENSOR_CORE] if self.precision == "float32" else []
         graph.deselect_numeric_notes(excluded)
         if problem.direction == "wgrad" and not problem.bf16:
             graph.deselect_engines([INEXACT])
-        graph.check_support()
-        graph.build_plans(self._frontend.build_plan_policy.HEURISTICS_CHOICE)
-        return ConvolutionPlan(graph, tensors, int(graph.get_workspace_size()))
-
-
-def _aligned(array: Array) -> Array:
-    """Return the array, or a copy if it does not begin where plans take it to."""
-    if array.data.ptr % ALIGNMENT == 0:
-        return array
-    copy = empty(array.shape, array.dtype, array.strides[1] == array.itemsize)
-    copy[...] = array
-    return copy
+        return graph, tensors
 
 
 def describe(graph: Any, problem: ConvolutionProblem, dtype: Any) -> tuple[Any, Any, Any]:
-    """Add the convolution to a graph; return its input tensors, in the order x, w, dy, and its output."""
+    """Add the convolution to a graph; return its input tensors, in the order x, w, dy, and its output.
 
-    def tensor(name: str, shape: tuple[int, ...]) -> Any:
-        return graph.tensor(name=name, dim=list(shape), stride=strides(shape, problem.channels_last), data_type=dtype)
+    They have the numbers 1, 2 and 3.
+    """
+
+    def tensor(name: str, shape: tuple[int, ...], number: int) -> Any:
+        stride = strides(shape, problem.channels_last)
+        return graph.tensor(name=name, dim=list(shape), stride=stride, data_type=dtype, uid=number)
 
     geometry = {"padding": list(problem.pad), "stride": list(problem.stride), "dilation": [1, 1]}
     if problem.direction == "fprop":
-        x, w = tensor("x", problem.x), tensor("w", problem.w)
+        x, w = tensor("x", problem.x, 1), tensor("w", problem.w, 2)
         return x, w, graph.conv_fprop(image=x, weight=w, **geometry)
     if problem.direction == "dgrad":
-        w, dy = tensor("w", problem.w), tensor("dy", problem.y)
+        w, dy = tensor("w", problem.w, 1), tensor("dy", problem.y, 2)
         return w, dy, graph.conv_dgrad(loss=dy, filter=w, **geometry)
-    x, dy = tensor("x", problem.x), tensor("dy", problem.y)
+    x, dy = tensor("x", problem.x, 1), tensor("dy", problem.y, 2)
     return x, dy, graph.conv_wgrad(image=x, loss=dy, **geometry)
 
 

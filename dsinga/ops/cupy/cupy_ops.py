@@ -8,7 +8,8 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.ops.cupy.arrays import CupyArrays, dense
-from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlans
+from dsinga.ops.cupy.cudnn_plans import ConvolutionPlans
+from dsinga.ops.cupy.device_pass import CupyPass
 from dsinga.ops.cupy.elementwise import CupyLookup
 from dsinga.ops.cupy.library import cupy, describe, lacks
 from dsinga.ops.cupy.normalisation import CupyNormalisation
@@ -72,6 +73,9 @@ class CupyOps(
 
     def enter(self) -> None:
         self.streams.enter()
+
+    def new_pass(self) -> CupyPass | None:
+        return CupyPass(self, self.streams) if self._own_streams else None
 
     def to_numpy_bf16(self, array: Array) -> Array:
         if self.precision != "bf16" or array.dtype != np.float32:

@@ -9,7 +9,9 @@ import numpy as np
 
 from dsinga.ops.cupy.arrays import aligned, contiguous, dense, empty_like, to_rows
 from dsinga.ops.cupy.library import Source, cupy
+from dsinga.ops.cupy.recording import CupyRecording
 from dsinga.ops.interface import Ops
+from dsinga.ops.interface.device_pass import NotCapturable
 from dsinga.ops.layout import to_image
 from dsinga.ops.types import Array, Pair
 
@@ -19,10 +21,13 @@ FLT_MIN = float(np.finfo(np.float32).tiny)
 
 def _apply(kernel: str, x: Array, *others: Array, constants: tuple[float, ...] = ()) -> Array:
     """Run an elementwise kernel on arrays of one shape; the result has the layout and dtype of x."""
-    x = dense(x)
-    result = empty_like(x)
-    arguments = (*(aligned(other, x) for other in others), result, *map(float, constants))
-    _elementwise.each(kernel, x.dtype, x.size, x, *arguments)
+    if x.flags.c_contiguous:  # asked once: each look at the flags takes as long as a launch's other arguments
+        result = cupy.empty(x.shape, x.dtype)
+    else:
+        x = dense(x)
+        result = empty_like(x)
+    arguments = [aligned(other, x) for other in others]
+    _elementwise.each(kernel, x.dtype, x.size, x, *arguments, result, *[float(number) for number in constants])
     return result
 
 
@@ -121,8 +126,11 @@ def int64(numbers: Any) -> Array:
 _lookup = Source("lookup")
 
 
-class CupyLookup(Ops):
-    """One-hot vectors, embeddings, crops, uniform numbers."""
+class CupyLookup(CupyRecording):
+    """One-hot vectors, embeddings, crops, uniform numbers.
+
+    A code beyond the last gives NaN: the codes of a recorded pass are not checked in host memory.
+    """
 
     def one_hot(self, codes: Array, size: int) -> Array:
         codes = int64(codes)
@@ -133,11 +141,13 @@ class CupyLookup(Ops):
     def embedding(self, table: Array, codes: Array) -> Array:
         table, codes = contiguous(table), int64(codes)
         vectors = cupy.empty((*codes.shape, table.shape[1]), table.dtype)
-        _lookup.each("embedding", table.dtype, vectors.size, table, codes, vectors, table.shape[1])
+        _lookup.each("embedding", table.dtype, vectors.size, table, codes, vectors, *table.shape)
         return vectors
 
     def embedding_grad(self, codes: Array, dy: Array) -> tuple[Array, Array]:
         """The host waits once, for the number of distinct rows, which is the size of the result."""
+        if self.is_recording:
+            raise NotCapturable("the gradient of an embedding has as many rows as there are different codes")
         flat, dy = int64(codes).reshape(-1), contiguous(dy).reshape(-1, dy.shape[-1])
         if not flat.size:
             return flat, dy
@@ -154,7 +164,8 @@ class CupyLookup(Ops):
     def uniform(self, key: tuple[int, int], first: int, step: int, rows: int, columns: int) -> Array:
         numbers, blocks = cupy.empty((rows, columns), np.float32), -(-columns // 8)
         keys = (int(np.uint64(part).view(np.int64)) for part in key)
-        _lookup.each("philox", numbers.dtype, rows * blocks, numbers, *keys, first, step, blocks, columns)
+        steps = (None, step) if self.block is None else (self.block.step, 0)
+        _lookup.each("philox", numbers.dtype, rows * blocks, numbers, *keys, first, *steps, blocks, columns)
         return numbers
 
     def crop(
@@ -164,15 +175,18 @@ class CupyLookup(Ops):
         batch, height, width, channels = rows.shape
         padded = cupy.zeros((batch, height + 2 * pad, width + 2 * pad, channels), images.dtype)
         padded[:, pad : pad + height, pad : pad + width] = rows
-        across = np.arange(size[1])
-        flipped = np.asarray(mirrored, bool)[:, None]
-        columns = np.asarray(lefts, np.int64)[:, None] + np.where(flipped, across[::-1], across)
-        down = np.asarray(tops, np.int64)[:, None] + np.arange(size[0])
+        xp = cupy if isinstance(tops, cupy.ndarray) else np
+        across = xp.arange(size[1])
+        flipped = xp.asarray(mirrored, bool)[:, None]
+        columns = xp.asarray(lefts, np.int64)[:, None] + xp.where(flipped, size[1] - 1 - across, across)
+        down = xp.asarray(tops, np.int64)[:, None] + xp.arange(size[0])
         row, column = cupy.asarray(down)[:, :, None], cupy.asarray(columns)[:, None, :]
         return to_image(padded[cupy.arange(batch)[:, None, None], row, column])
 
     def read(self, numbers: Sequence[Any]) -> list[float]:
         """Arrays of the device are copied together, for which the host waits; Python numbers need no copy."""
+        if self.is_recording:
+            raise NotCapturable("the host reads numbers of the device")
         arrays = [number.astype(np.float64, copy=False) for number in numbers if isinstance(number, cupy.ndarray)]
         copies = iter(cupy.stack(arrays).get().tolist() if arrays else ())
         return [next(copies) if isinstance(number, cupy.ndarray) else float(number) for number in numbers]

@@ -110,7 +110,7 @@ class Source:
 
     def __init__(self, name: str, prologue: str = ""):
         self._path, self._prologue = Path(__file__).parent / f"{name}.cu", prologue
-        self._kernels: dict[tuple[str, np.dtype], Any] = {}
+        self._kernels: dict[tuple[str, str], Any] = {}  # by name and character of the dtype
 
     def code(self) -> str:
         """Return the source text that is compiled."""
@@ -127,15 +127,15 @@ class Source:
         if count:
             self._kernel(kernel, dtype)((count,), (ROW_THREADS,), _with_null_pointers(arguments), shared_mem=shared)
 
-    def grid(self, kernel: str, dtype: np.dtype, grid: tuple[int, ...], *arguments: Any) -> None:
-        """Run a kernel on a grid of blocks, of which no side is 0."""
-        self._kernel(kernel, dtype)(grid, (THREADS,), _with_null_pointers(arguments))
+    def grid(self, kernel: str, dtype: np.dtype, grid: tuple[int, ...], *arguments: Any, shared: int = 0) -> None:
+        """Run a kernel on a grid of blocks, of which no side is 0, with ``shared`` bytes of shared memory each."""
+        self._kernel(kernel, dtype)(grid, (THREADS,), _with_null_pointers(arguments), shared_mem=shared)
 
     def _kernel(self, kernel: str, dtype: np.dtype) -> Any:
-        function = self._kernels.get((kernel, dtype))
+        function = self._kernels.get((kernel, dtype.char))
         if function is None:
             module = cupy.RawModule(code=self.code(), options=("-std=c++17", f"-DREAL={_REALS[dtype]}"))
-            function = self._kernels[kernel, dtype] = module.get_function(kernel)
+            function = self._kernels[kernel, dtype.char] = module.get_function(kernel)
         return function
 
 

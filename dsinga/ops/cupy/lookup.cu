@@ -1,14 +1,21 @@
 // Characters and words, records and random numbers.
 
+#define NOT_A_NUMBER __uint_as_float(0x7fffffffu)
+
+// Zeros where a code is -1, NaN where it is none from 0 to size - 1.
 KERNEL one_hot(const long long* codes, REAL* y, Index size, Index n) {
-    FOR_EACH(i, n) y[i] = codes[i / size] == i % size;
+    FOR_EACH(i, n) {
+        const long long code = codes[i / size];
+        y[i] = code < -1 || code >= size ? (REAL)NOT_A_NUMBER : (REAL)(code == i % size);
+    }
 }
 
-// The rows of a table with these codes, zeros where a code is -1. Rows are c numbers long.
-KERNEL embedding(const REAL* table, const long long* codes, REAL* y, Index c, Index n) {
+// The rows of a table with these codes, zeros where a code is -1, NaN where the table has no such row. Rows are c
+// numbers long.
+KERNEL embedding(const REAL* table, const long long* codes, REAL* y, Index rows, Index c, Index n) {
     FOR_EACH(i, n) {
         const long long code = codes[i / c];
-        y[i] = code < 0 ? (REAL)0 : table[code * c + i % c];
+        y[i] = code < -1 || code >= rows ? (REAL)NOT_A_NUMBER : code < 0 ? (REAL)0 : table[code * c + i % c];
     }
 }
 
@@ -33,11 +40,14 @@ KERNEL dropout_mask(const float* uniform, float* y, double ratio, double kept, I
 }
 
 // The numbers of numpy.random.Philox (Philox4x64-10 of Salmon et al., 2011): `blocks` counters for each row, the first
-// after (first·blocks, 0, step, 0), each of which gives 8 float32 in [0, 1), of which a row takes `columns`.
+// after (first·blocks, 0, step, 0), each of which gives 8 float32 in [0, 1), of which a row takes `columns`. The step is
+// that of the step's block if there is one, else the number.
 KERNEL philox(
-    float* y, long long key0, long long key1, Index first, long long step, Index blocks, Index columns, Index n
+    float* y, long long key0, long long key1, Index first, const Index* step_of_block, Index step, Index blocks,
+    Index columns, Index n
 ) {
     typedef unsigned long long Word;
+    if (step_of_block) step = *step_of_block;
     FOR_EACH(i, n) {
         const Index row = i / blocks, block = i % blocks;
         Word a = (Word)(first * blocks + i + 1), b = 0, c = (Word)step, d = 0, k0 = (Word)key0, k1 = (Word)key1;

@@ -74,12 +74,57 @@ class CupyNormalisation(Ops):
         source.each("batch_norm_affine", scale.dtype, scale.size, *arguments)
         return factor, shift
 
-    def moving_average(self, running: Array, new: Array, share: float, factor: float = 1.0) -> Array:
+    def moving_average(self, running: Array, new: Array, share: float | Array, factor: float = 1.0) -> Array:
         running = contiguous(running)
         moved = empty_like(running)
-        arguments = running, *_doubles(new), moved, float(share), float(factor)
+        shares = (share, 0.0) if isinstance(share, cupy.ndarray) else (None, float(share))
+        arguments = running, *_doubles(new), moved, *shares, float(factor)
         source.each("moving_average", running.dtype, running.size, *arguments)
         return moved
+
+    def batch_norm_training(
+        self, x: Array, params: Sequence[Array], share: float | Array, unbias: float, epsilon: float
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
+        rows = by_channel(x)
+        if not rows.size:
+            return super().batch_norm_training(x, params, share, unbias, epsilon)
+        sums, inverse_count = ChannelSums(*rows.shape), 1 / len(rows)
+        mean = sums.total(sums.partial("sums_of", x.dtype, rows), inverse_count)[0]
+        partial = sums.partial("sums_of_squares", x.dtype, rows, mean, sums.channels)
+        scale, *others = (contiguous(param, params[0].dtype) for param in params)
+        variance, results = empty_like(mean), [empty_like(scale) for _ in range(4)]
+        shares = (share, 0.0) if isinstance(share, cupy.ndarray) else (None, float(share))
+        arguments = partial, mean, variance, scale, *others, *results, *shares
+        constants = inverse_count, float(unbias), float(epsilon), *sums.counts()
+        source.rows("batch_norm_training", scale.dtype, sums.channels, *arguments, *constants)
+        factor, shift, *moved = results
+        return (mean, variance), (factor, shift), (moved[0], moved[1])
+
+    def batch_norm_training_grad(
+        self, x: Array, dy: Array, scale: Array, moments: tuple[Array, Array], size: int, epsilon: float
+    ) -> tuple[Sequence[Array], tuple[Array, Array]]:
+        rows = by_channel(x)
+        if not rows.size:
+            return super().batch_norm_training_grad(x, dy, scale, moments, size, epsilon)
+        sums, statistics, scale = ChannelSums(*rows.shape), _doubles(*moments), contiguous(scale)
+        arguments = rows, by_channel(dy), *statistics, float(epsilon), sums.channels
+        partial = sums.partial("sums_of_gradients", x.dtype, *arguments, results=2)
+        results = [empty_like(scale) for _ in range(5)]
+        constants = float(size), float(epsilon), *sums.counts()
+        source.rows(
+            *(
+                "batch_norm_training_grad",
+                scale.dtype,
+                sums.channels,
+                *partial,
+                scale,
+                *statistics,
+                *results,
+                *constants,
+            )
+        )
+        dscale, dbias, *slopes = results
+        return slopes, (dscale, dbias)
 
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
         return _by_rows("affine", (x,), (scale, shift))

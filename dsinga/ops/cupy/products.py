@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.ops.cupy.arrays import contiguous
+from dsinga.ops.cupy.cublas import CuBlas
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.interface import Ops
 from dsinga.ops.types import Array
@@ -47,11 +48,14 @@ class ChannelSums:
 
     def total(self, partial: Array, factor: float = 1.0, rounded: np.dtype | None = None) -> Array:
         """Return (results, C): the totals of partial sums times ``factor``, in float64 or in the dtype ``rounded``."""
-        dtype, shape = rounded or np.dtype(np.float64), (len(partial), self.channels)
-        result, count = cupy.empty(shape, dtype), partial[0].size // self.channels
+        result = cupy.empty((len(partial), self.channels), rounded or np.float64)
         places = (None, result) if rounded else (result, None)
-        source.rows("add_partial", dtype, result.size, partial, *places, factor, count, self.channels)
+        source.rows("add_partial", result.dtype, result.size, partial, *places, factor, *self.counts())
         return result
+
+    def counts(self) -> tuple[int, int]:
+        """Return the last arguments of kernels that add partial sums: how many there are of each channel, and C."""
+        return self.grid[1] * self.columns // self.channels, self.channels
 
 
 def column_sums(x: Array, y: Array | None = None, rounded: np.dtype | None = None) -> Array:
@@ -122,14 +126,17 @@ class Blas:
     """cuBLAS's products in one precision. Row-major matrices are its column-major ones transposed: Cᵀ = Bᵀ Aᵀ."""
 
     def __init__(self, precision: str):
-        self.bf16 = precision == "bf16"
+        self.bf16, self._cublas = precision == "bf16", CuBlas()
         self._single = cublas.CUBLAS_COMPUTE_32F_FAST_TF32 if precision == "tf32" else cublas.CUBLAS_COMPUTE_32F
 
     def multiply(
         self, a: MatrixOperand | Array, b: MatrixOperand | Array, out: Array | None = None, add: bool = False
     ) -> Array:
         """Return the product of a (m, k) and b (k, n) in ``out``, whose rows are contiguous, added to it if ``add``."""
-        a, b = (x if isinstance(x, MatrixOperand) else operand(x, self.bf16) for x in (a, b))
+        if not isinstance(a, MatrixOperand):
+            a = operand(a, self.bf16)
+        if not isinstance(b, MatrixOperand):
+            b = operand(b, self.bf16)
         (m, k), n = a.shape, b.shape[1]
         assert k == b.shape[0], f"{a.shape} does not multiply {b.shape}"
         if out is None:
@@ -138,29 +145,52 @@ class Blas:
             out[...] = 0
         if not (m and n and k):
             return out
-        dtype, handle = out.dtype, cupy.cuda.device.get_cublas_handle()
-        compute = self._single if dtype == np.float32 else cublas.CUBLAS_COMPUTE_64F
-        cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)  # the call below names its way of computing
-        zero, one = _FACTORS[dtype], _FACTORS[dtype] + dtype.itemsize
-        cublas.gemmEx(
-            *(handle, int(b.transposed), int(a.transposed), n, m, k, one),
-            *(b.array.data.ptr, _type_of(b), b.step, a.array.data.ptr, _type_of(a), a.step),
-            *(one if add else zero, out.data.ptr, _TYPES[dtype], max(n, out.strides[0] // dtype.itemsize)),
-            *(compute, cublas.CUBLAS_GEMM_DEFAULT),
+        kind, zero, one, size = _KINDS[out.dtype]
+        self._cublas.gemm(
+            *(b.transposed, a.transposed, n, m, k, one),
+            *(b.array.data.ptr, _BFLOAT16 if b.bf16 else kind, b.step),
+            *(a.array.data.ptr, _BFLOAT16 if a.bf16 else kind, a.step),
+            *(one if add else zero, out.data.ptr, kind, max(n, out.strides[0] // size)),
+            *(self._single if kind == _FLOAT32 else cublas.CUBLAS_COMPUTE_64F, cublas.CUBLAS_GEMM_DEFAULT),
+        )
+        return out
+
+    def multiply_all(self, a: Array, b: Array) -> Array:
+        """Return the products of the matrices a (..., m, k) and b (..., k, n), without rounding whatever the precision.
+
+        Each operand is copied unless it, or its transpose, is C-contiguous.
+        """
+        (a, left, a_step), (b, right, b_step) = _batch(a), _batch(b)
+        (m, k), n = a.shape[-2:], b.shape[-1]
+        assert (*a.shape[:-2], k) == b.shape[:-1], f"{a.shape} does not multiply {b.shape}"
+        out = (cupy.empty if k else cupy.zeros)((*a.shape[:-1], n), a.dtype)
+        if not (out.size and k):
+            return out
+        kind, zero, one, _ = _KINDS[out.dtype]
+        self._cublas.gemm_batched(
+            *(right, left, n, m, k, one),
+            *(b.data.ptr, kind, b_step, k * n),
+            *(a.data.ptr, kind, a_step, m * k),
+            *(zero, out.data.ptr, kind, n, m * n, out.size // (m * n)),
+            *(cublas.CUBLAS_COMPUTE_32F if kind == _FLOAT32 else cublas.CUBLAS_COMPUTE_64F, cublas.CUBLAS_GEMM_DEFAULT),
         )
         return out
 
 
-_TYPES: dict[np.dtype, int] = {
-    np.dtype(np.float32): cupy.cuda.runtime.CUDA_R_32F,
-    np.dtype(np.float64): cupy.cuda.runtime.CUDA_R_64F,
+def _batch(x: Array) -> tuple[Array, bool, int]:
+    """Return matrices x (..., rows, columns), whether each is transposed in memory, and the stride of its vectors."""
+    if x.swapaxes(-1, -2).flags.c_contiguous and not x.flags.c_contiguous:
+        return x, True, max(1, x.shape[-2])
+    return contiguous(x), False, max(1, x.shape[-1])
+
+
+_FLOAT32, _FLOAT64, _BFLOAT16 = (getattr(cupy.cuda.runtime, f"CUDA_R_{name}") for name in ("32F", "64F", "16BF"))
+_ZERO_AND_ONE = {np.dtype(real): np.array([0, 1], real) for real in (np.float32, np.float64)}
+_KINDS: dict[np.dtype, tuple[int, int, int, int]] = {
+    dtype: (kind, numbers.ctypes.data, numbers.ctypes.data + dtype.itemsize, dtype.itemsize)
+    for kind, (dtype, numbers) in zip((_FLOAT32, _FLOAT64), _ZERO_AND_ONE.items(), strict=True)
 }
-_ZERO_AND_ONE: dict[np.dtype, np.ndarray] = {dtype: np.array([0, 1], dtype) for dtype in _TYPES}
-_FACTORS = {dtype: numbers.ctypes.data for dtype, numbers in _ZERO_AND_ONE.items()}  # addresses in host memory
-
-
-def _type_of(matrix: MatrixOperand) -> int:
-    return cupy.cuda.runtime.CUDA_R_16BF if matrix.bf16 else _TYPES[matrix.array.dtype]
+"""cuBLAS's number of a dtype, the addresses of a zero and a one in host memory, and the bytes of a number."""
 
 
 class CupyProducts(Ops):

@@ -14,7 +14,7 @@ import numpy as np
 from dsinga.ops.cupy.arrays import contiguous
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.products import Blas, column_sums, operand
-from dsinga.ops.interface import Ops
+from dsinga.ops.cupy.recording import CupyRecording
 from dsinga.ops.packing import Packing, pack_sequences
 from dsinga.ops.types import CELL_ACTIVATIONS, Array, CellActivations
 
@@ -39,24 +39,55 @@ CELL_LAYOUTS = {
 ACTIVATION_NUMBERS = {"sigmoid": 0, "tanh": 1, "relu": 2, "identity": 3}  # as in cells.cu
 
 
+class DevicePacking(NamedTuple):
+    """How sequences are packed, on the host and on the device.
+
+    ``last`` are the rows of the states that are the last of each row of the batch, ``before`` those before each packed
+    step, None where they are the first rows.
+    """
+
+    packing: Packing
+    order: Array
+    places: Array
+    last: Array
+    before: Array | None
+
+
 class CupyRecurrentWorkspace(NamedTuple):
-    """The values for the backward pass: steps, places, packed x (N, n), gates (N, width·H), states (B + N, parts·H).
+    """The values for the backward pass: steps, packed x (N, n), gates (N, width·H), states (B + N, parts·H).
 
     ``functions`` are the numbers of the activations that the cell's kernels take.
     """
 
-    packing: Packing
-    places: Array
+    packed: DevicePacking
     x: Array
     gates: Array
     states: Array
     functions: Sequence[int]
 
 
-class CupyRecurrent(Ops):
+PACKINGS = 64  # of sequences that are all equally long, kept on the device
+
+
+class CupyRecurrent(CupyRecording):
     """Simple recurrent, GRU and LSTM layers."""
 
     blas: Blas
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._packings: dict[tuple[int, int, bool], DevicePacking] = {}
+
+    def _packing(self, batch: int, times: int, lengths: Array | None, reverse: bool) -> DevicePacking:
+        """Return the packing of sequences of these lengths, from a cache where all have ``times`` steps."""
+        if lengths is not None:
+            return to_device(pack_sequences(batch, times, self.to_numpy(lengths), reverse))
+        key = batch, times, reverse
+        if key not in self._packings:
+            if len(self._packings) >= PACKINGS:
+                self._packings.clear()
+            self._packings[key] = to_device(pack_sequences(batch, times, None, reverse))
+        return self.held(self._packings[key])
 
     def recurrent(
         self,
@@ -71,13 +102,13 @@ class CupyRecurrent(Ops):
     ) -> tuple[Array, Array, Any]:
         layout, (w_x, w_h, b) = CELL_LAYOUTS[cell], join(cell, params)
         size, (batch, times) = w_h.shape[1], x.shape[:2]
-        packing = pack_sequences(batch, times, None if lengths is None else self.to_numpy(lengths), reverse)
-        total, order = len(packing.places), cupy.asarray(packing.order)
-        places = cupy.asarray(packing.places)
+        packed = self._packing(batch, times, lengths, reverse)
+        packing, order, places = packed[:3]
+        total = len(packing.places)
         gates = cupy.empty((total, layout.width * size), x.dtype)
         states = cupy.empty((batch + total, layout.parts * size), x.dtype)
         functions = _numbers(cell, activations)
-        run = CupyRecurrentWorkspace(packing, places, pack(x, places), gates, states, functions)
+        run = CupyRecurrentWorkspace(packed, pack(x, places), gates, states, functions)
         rows = cupy.zeros(gates.shape[1], x.dtype)
         if b is not None:
             rows[_columns(layout.from_x, size)] = b
@@ -91,13 +122,14 @@ class CupyRecurrent(Ops):
             self.blas.multiply(old[:, :size], weights, step[:, _columns(layout.from_h, size)], add=True)
             _cells.each(cell, x.dtype, count * size, old, new, step, *functions, size)
         y = unpack(states[batch:, :size], places, (batch, times))
-        return y, _last(states, packing), run if train else None
+        return y, states[packed.last], run if train else None
 
     def recurrent_grad(
         self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
     ) -> tuple[Array | None, Array | None, Sequence[Array]]:
         layout, (w_x, w_h, b) = CELL_LAYOUTS[cell], join(cell, params)
-        packing, places, x, gates, states, functions = workspace
+        packed, x, gates, states, functions = workspace
+        packing, order, places = packed[:3]
         size, (batch, times) = w_h.shape[1], dy.shape[:2]
         dh, dgates = pack(dy, places), cupy.empty_like(gates)
         d = cupy.zeros((batch, states.shape[1]), states.dtype)
@@ -111,13 +143,14 @@ class CupyRecurrent(Ops):
         from_x = dgates[:, _columns(layout.from_x, size)]
         from_h = dgates[:, _columns(layout.from_h, size)]
         dw_x = self.blas.multiply(from_x.T, x)
-        dw_h = self.blas.multiply(from_h.T, _before(states, packing)[:, :size])
+        previous = states[: len(packing.places)] if packed.before is None else states[packed.before]
+        dw_h = self.blas.multiply(from_h.T, previous[:, :size])
         db = None if b is None else column_sums(contiguous(from_x), rounded=x.dtype)
         dx = unpack(self.blas.multiply(from_x, w_x), places, (batch, times)) if need_dx else None
         dstate = None
         if need_dstate:
             dstate = cupy.empty_like(d)
-            dstate[cupy.asarray(packing.order)] = d
+            dstate[order] = d
         return dx, dstate, split(cell, dw_x, dw_h, db)
 
 
@@ -165,20 +198,27 @@ def _columns(part: slice, size: int) -> slice:
     return slice(part.start * size, part.stop * size)
 
 
-def _last(states: Array, packing: Packing) -> Array:
-    """Return (B, ...): the last state of each row of the batch; its first state if it has no steps."""
+def to_device(packing: Packing) -> DevicePacking:
+    """Return a packing with the arrays that kernels take."""
+    before, last = rows_before(packing), cupy.asarray(last_rows(packing))
+    order, places = cupy.asarray(packing.order), cupy.asarray(packing.places)
+    return DevicePacking(packing, order, places, last, None if before is None else cupy.asarray(before))
+
+
+def last_rows(packing: Packing) -> np.ndarray:
+    """Return (B,): the row of the last state of each row of the batch; its first state if it has no steps."""
     starts = np.array([now for _, _, now in packing.steps()], np.int64)
     place = np.arange(len(packing.order))
     running = packing.lengths > 0
     place[running] += starts[packing.lengths[running] - 1]
     rows = np.empty_like(place)
     rows[packing.order] = place
-    return states[cupy.asarray(rows)]
+    return rows
 
 
-def _before(states: Array, packing: Packing) -> Array:
-    """Return (N, ...): the state before each packed step; a view if all sequences are equally long."""
+def rows_before(packing: Packing) -> np.ndarray | None:
+    """Return (N,): the row of the state before each packed step; None where all sequences are equally long."""
     if len(set(packing.counts)) == 1 and packing.counts[0] == len(packing.order):
-        return states[: len(packing.places)]
+        return None
     rows = [np.arange(before, before + count) for count, before, _ in packing.steps()]
-    return states[cupy.asarray(np.concatenate(rows) if rows else np.zeros(0, np.int64))]
+    return np.concatenate(rows) if rows else np.zeros(0, np.int64)

@@ -39,17 +39,19 @@ KERNEL softmax_grad(const REAL* y, const REAL* dy, REAL* dx, Index n) {
 }
 
 // The loss of each row, -log max(p[label], tiny), unless it is null, and whether the label is among the topk highest; of
-// equal scores the lower index is higher. NaN stays NaN in a loss, and is no hit.
+// equal scores the lower index is higher. NaN stays NaN in a loss, and is no hit. Both are NaN for a label that is none of
+// the n classes: the labels of a recorded pass are not checked in host memory.
 KERNEL label_loss(const REAL* p, const long long* labels, double* loss, double* hit, double tiny, Index topk, Index n) {
     p += blockIdx.x * n;
     const Index label = labels[blockIdx.x];
-    const REAL own = p[label];
+    const bool is_class = label >= 0 && label < n;
+    const REAL own = is_class ? p[label] : (REAL)__uint_as_float(0x7fffffffu);
     int beaten = 0;
     FOR_COLUMN(j, n) beaten += p[j] < own || (p[j] == own && j > label);
     beaten = block_sum(beaten);
     if (threadIdx.x == 0) {
         if (loss) loss[blockIdx.x] = -log(own < (REAL)tiny ? tiny : (double)own);
-        hit[blockIdx.x] = beaten >= n - topk;
+        hit[blockIdx.x] = is_class ? (double)(beaten >= n - topk) : (double)own;
     }
 }
 

@@ -12,7 +12,7 @@ import numpy as np
 from dsinga.ops.cupy.arrays import contiguous
 from dsinga.ops.cupy.elementwise import int64
 from dsinga.ops.cupy.library import Source, cupy
-from dsinga.ops.cupy.products import column_sums
+from dsinga.ops.cupy.products import Blas, column_sums
 from dsinga.ops.interface import Ops
 from dsinga.ops.types import Array
 
@@ -22,13 +22,15 @@ _rows = Source("rows")
 class CupyAttention(Ops):
     """Attention; features are copied so that each head is contiguous."""
 
+    blas: Blas
+
     def attention_weights(
         self, query: Array, keys: Array, heads: int, factor: float, visible: Array | None, score: Array | None
     ) -> tuple[Array, Any]:
         q, k = _by_head(query, heads), _by_head(keys, heads)
         hidden = None
         if score is None:
-            scores = cupy.matmul(q, k.transpose(0, 1, 3, 2))
+            scores = self.blas.multiply_all(q, k.transpose(0, 1, 3, 2))
             scores *= query.dtype.type(factor)
         else:
             hidden = self.tanh(q[:, :, :, None] + k[:, :, None])
@@ -38,7 +40,17 @@ class CupyAttention(Ops):
             return self.softmax(scores.reshape(-1, scores.shape[3])).reshape(scores.shape), hidden
         weights, (_, _, queries, columns) = cupy.empty_like(scores), scores.shape
         rows = scores.size // max(columns, 1)
-        _rows.rows("visible_softmax", scores.dtype, rows, scores, int64(visible), weights, heads, queries, columns)
+        _rows.rows(
+            "visible_softmax",
+            scores.dtype,
+            rows,
+            scores,
+            int64(self.asarray(visible)),
+            weights,
+            heads,
+            queries,
+            columns,
+        )
         return weights, hidden
 
     def attention_weights_grad(
@@ -56,7 +68,7 @@ class CupyAttention(Ops):
         dscores = self.softmax_grad(weights.reshape(-1, columns), dweights.reshape(-1, columns)).reshape(weights.shape)
         if score is None:
             dscores *= query.dtype.type(factor)
-            dq, dk = cupy.matmul(dscores, k), cupy.matmul(dscores.transpose(0, 1, 3, 2), q)
+            dq, dk = self.blas.multiply_all(dscores, k), self.blas.multiply_all(dscores.transpose(0, 1, 3, 2), q)
             return _joined(dq, query.shape), _joined(dk, keys.shape), None
         dscore = (dscores[..., None] * hidden).sum(axis=(0, 2, 3)).reshape(score.shape)
         dhidden = self.tanh_grad(hidden, dscores[..., None] * score.reshape(heads, 1, 1, -1))
@@ -64,13 +76,13 @@ class CupyAttention(Ops):
 
     def weighted_means(self, weights: Array, values: Array) -> Array:
         batch, heads, queries, _ = weights.shape
-        return _joined(cupy.matmul(weights, _by_head(values, heads)), (batch, queries, values.shape[2]))
+        return _joined(self.blas.multiply_all(weights, _by_head(values, heads)), (batch, queries, values.shape[2]))
 
     def weighted_means_grad(self, weights: Array, values: Array, dy: Array) -> tuple[Array, Array]:
         heads = weights.shape[1]
         v, d = _by_head(values, heads), _by_head(dy, heads)
-        dvalues = cupy.matmul(weights.transpose(0, 1, 3, 2), d)
-        return contiguous(cupy.matmul(d, v.transpose(0, 1, 3, 2))), _joined(dvalues, values.shape)
+        dvalues = self.blas.multiply_all(weights.transpose(0, 1, 3, 2), d)
+        return contiguous(self.blas.multiply_all(d, v.transpose(0, 1, 3, 2))), _joined(dvalues, values.shape)
 
 
 def _by_head(x: Array, heads: int) -> Array:

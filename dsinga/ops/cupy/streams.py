@@ -15,6 +15,7 @@ import numpy as np
 
 from dsinga.ops.cupy.arrays import contiguous
 from dsinga.ops.cupy.library import cupy
+from dsinga.ops.cupy.pinned import pinned
 from dsinga.ops.types import Array, AsyncCopy
 
 
@@ -27,7 +28,8 @@ class Streams:
     def __init__(self, device: int, own: bool):
         self.device = cupy.cuda.Device(device)
         with self.device:
-            self.compute = cupy.cuda.Stream() if own else cupy.cuda.Stream.null
+            # A capture needs a stream that does not wait for the default one.
+            self.compute = cupy.cuda.Stream(non_blocking=True) if own else cupy.cuda.Stream.null
             self.up, self.down = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
         self._references: deque[tuple[Any, Any]] = deque()
         self._lock = threading.Lock()
@@ -62,7 +64,7 @@ class Upload(AsyncCopy):
     def __init__(self, streams: Streams, array: np.ndarray):
         staged = pinned(array.shape, array.dtype)
         np.copyto(staged, array)
-        self._streams = streams
+        self._streams, self._kind = streams, (array.shape, array.dtype)
         with streams.device, streams.up:
             self._source = cupy.empty(array.shape, array.dtype)
             self._source.set(staged, stream=streams.up)
@@ -79,6 +81,17 @@ class Upload(AsyncCopy):
                 self._streams.hold(self._streams.event(self._streams.compute), self._source)
             del self._source
         return self._copy
+
+    @property
+    def kind(self) -> tuple[tuple[int, ...], Any]:
+        return self._kind
+
+    def copy_to(self, buffer: Array) -> None:
+        """Copy the array to ``buffer`` in the order of the compute stream; :meth:`result` may still be called."""
+        with self._streams.device, self._streams.compute:
+            self._streams.compute.wait_event(self._done)
+            buffer[...] = self._source
+            self._streams.hold(self._streams.event(self._streams.compute), self._source)
 
 
 class Download(AsyncCopy):
@@ -99,10 +112,3 @@ class Download(AsyncCopy):
         """Wait for the copy."""
         self._done.synchronize()
         return self._host
-
-
-def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an uninitialised array in page-locked host memory, which asynchronous copies need."""
-    size = int(np.prod(shape, dtype=np.int64))
-    memory = cupy.cuda.alloc_pinned_memory(max(size, 1) * np.dtype(dtype).itemsize)
-    return np.frombuffer(memory, dtype, size).reshape(shape)

@@ -12,8 +12,10 @@ __device__ inline float smaller(float a, float b) { return a <= b || a != a ? a 
 // Columns of a param's row in ``params``. Behind them come the addresses of state, and then constants, as doubles.
 enum { PROGRAM, ROWS, WIDTH, SIZE, VALUE, GRADIENT, STATE };
 
-// ``chunks`` has for each block the param that it updates, and the first element of the gradient.
-KERNEL update(const Index* params, const Index* chunks, const float* shrink, Index columns) {
+// ``chunks`` has for each block the param that it updates, and the first element of the gradient. Nothing is changed
+// where ``finite`` is 0.
+KERNEL update(const Index* params, const Index* chunks, const float* shrink, const Index* finite, Index columns) {
+    if (finite && !*finite) return;
     const Index param = chunks[2 * blockIdx.x], start = chunks[2 * blockIdx.x + 1];
     const Index* row = params + param * columns;
     const Index* rows = (const Index*)row[ROWS];

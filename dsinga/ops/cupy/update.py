@@ -7,14 +7,15 @@ the device, copied there again when they have changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dsinga.ops.cupy.arrays import contiguous
 from dsinga.ops.cupy.library import Source, cupy
-from dsinga.ops.interface import Ops
+from dsinga.ops.cupy.recording import CupyRecording
+from dsinga.ops.interface.device_pass import NotCapturable
 from dsinga.ops.types import Array
 from dsinga.ops.ufunc_programs import FIRST_SLOT, TracedFormula, UfuncOperand, UfuncProgram, Untraceable, trace
 from dsinga.ops.update import Formula, Update, apply
@@ -39,19 +40,21 @@ _CALLS = {
     "fmin": "fminf({}, {})",
     "absolute": "fabsf({})",
     "negative": "-{}",
+    "positive": "{}",
 }
 
 
-class CupyUpdate(Ops):
+class CupyUpdate(CupyRecording):
     """Updates of all params at once; used by one thread at a time, as a worker is."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._traced: dict[Formula, TracedFormula | None] = {}
-        self._tables: dict[str, tuple[np.ndarray, Array]] = {}
+        self._traced: dict[tuple[Formula, int], TracedFormula | None] = {}
+        self._params: tuple[np.ndarray, Array] | None = None
+        self._chunks: dict[tuple[int, ...], tuple[Array, Array]] = {}
 
     def update(self, updates: Sequence[Update], clip_norm: float = 0.0) -> None:
-        formulas = [self._trace(update) for update in updates]
+        formulas = [self._trace_update(update) for update in updates]
         for update, traced in zip(updates, formulas, strict=True):
             if traced is None and update.gradient.size:
                 apply(update, clip_norm)
@@ -63,39 +66,91 @@ class CupyUpdate(Ops):
         if together:
             self._launch(together, clip_norm)
 
-    def _trace(self, update: Update) -> TracedFormula | None:
+    def check_recordable(self, updates: Sequence[Update]) -> None:
+        for update in updates:
+            if update.rows is not None or (update.gradient.size and self._trace_update(update) is None):
+                raise NotCapturable("a formula of the updater is no kernel of its own, or takes sparse gradients")
+
+    def _trace_update(self, update: Update) -> TracedFormula | None:
         """Return the program of an update's formula; None if it cannot be traced, as a user's, and must be called."""
         if any(array.dtype != FLOAT32 for array in (update.value, update.gradient, *update.state)):
             return None
-        if update.formula not in self._traced:
+        return self._trace(update.formula, len(update.state))
+
+    def _trace(self, formula: Formula, slots: int) -> TracedFormula | None:
+        if (formula, slots) not in self._traced:
             if len(self._traced) >= FORMULAS:
                 self._traced.clear()
             try:
-                self._traced[update.formula] = trace(update.formula, len(update.state))
+                self._traced[formula, slots] = trace(formula, slots)
             except (Untraceable, TypeError, AttributeError):  # symbols support ufuncs and operators only
-                self._traced[update.formula] = None
-        return self._traced[update.formula]
+                self._traced[formula, slots] = None
+        return self._traced[formula, slots]
 
     def _launch(self, together: Sequence[tuple[Update, TracedFormula]], clip_norm: float) -> None:
         programs = tuple(dict.fromkeys(traced.program for _, traced in together))
-        params = self._table("params", table_of(together, programs))
-        sizes = np.array([update.gradient.size for update, _ in together])
-        parts, first = chunks_of(sizes)
-        chunks, columns, shrink = self._table("chunks", parts), params.shape[1], None
+        params = self._param_table(together, programs)
+        chunks, first = self._chunk_tables(tuple(update.gradient.size for update, _ in together))
+        columns, shrink = params.shape[1], None
         if clip_norm:
-            sums, shrink = cupy.empty(len(parts), np.float64), cupy.empty(len(sizes), np.float32)
-            _norms.grid("squares", FLOAT32, (len(parts),), params, chunks, sums, columns)
-            _norms.rows("shrinkages", FLOAT32, len(sizes), sums, self._table("first", first), shrink, float(clip_norm))
+            sums, shrink = cupy.empty(len(chunks), np.float64), cupy.empty(len(params), np.float32)
+            _norms.grid("squares", FLOAT32, (len(chunks),), params, chunks, sums, columns)
+            _norms.rows("shrinkages", FLOAT32, len(params), sums, first, shrink, float(clip_norm))
         if programs not in _sources:
             _sources[programs] = Source("update", prologue(programs))
-        _sources[programs].grid("update", FLOAT32, (len(parts),), params, chunks, shrink, columns)
+        finite = None if self.block is None else self.block.finite
+        _sources[programs].grid("update", FLOAT32, (len(chunks),), params, chunks, shrink, finite, columns)
 
-    def _table(self, name: str, numbers: np.ndarray) -> Array:
-        """Return a table on the device: that of the last call of this name if its numbers are the same."""
-        last = self._tables.get(name)
-        if last is None or not np.array_equal(last[0], numbers):
-            last = self._tables[name] = numbers, cupy.asarray(numbers)
-        return last[1]
+    def _param_table(
+        self, together: Sequence[tuple[Update, TracedFormula]], programs: tuple[UfuncProgram, ...]
+    ) -> Array:
+        """Return the table of params on the device: that of the last call if its numbers are the same.
+
+        In the block of a recorded pass, the constants of formulas are those of each later step.
+        """
+        table = table_of(together, programs)
+        if self.block is not None:
+            constants = UpdateConstants(table, together, self._trace)
+            return self.block.numbers(table.size, constants).reshape(table.shape)
+        if self._params is None or not np.array_equal(self._params[0], table):
+            self._params = table, cupy.asarray(table)
+        return self._params[1]
+
+    def _chunk_tables(self, sizes: tuple[int, ...]) -> tuple[Array, Array]:
+        """Return the tables of :func:`chunks_of` on the device, from a cache."""
+        if sizes not in self._chunks:
+            if len(self._chunks) >= FORMULAS:
+                self._chunks.clear()
+            chunks, first = chunks_of(np.array(sizes))
+            self._chunks[sizes] = cupy.asarray(chunks), cupy.asarray(first)
+        return self.held(self._chunks[sizes])
+
+
+class UpdateConstants:
+    """Writes the table of updates with the constants that their formulas have at a step."""
+
+    def __init__(
+        self,
+        table: np.ndarray,
+        together: Sequence[tuple[Update, TracedFormula]],
+        trace: Callable[[Formula, int], TracedFormula | None],
+    ):
+        self._table, self._trace = table, trace
+        self._rows: dict[tuple[Any, int, UfuncProgram], list[int]] = {}
+        for row, (update, traced) in enumerate(together):
+            if update.formula_at is not None:
+                key = update.formula_at, len(update.state), traced.program
+                self._rows.setdefault(key, []).append(row)
+
+    def __call__(self, step: int, place: np.ndarray) -> None:
+        """Write the table of ``step``; raise NotCapturable where a formula has other operations then."""
+        for (formula_at, slots, program), rows in self._rows.items():
+            traced = self._trace(formula_at(step), slots)
+            if traced is None or traced.program != program:
+                raise NotCapturable(f"updates of step {step} have other formulas than those that were captured")
+            first = STATE + slots
+            self._table[rows, first : first + len(traced.constants)] = bits_of(traced.constants)
+        place[:] = self._table.reshape(-1)
 
 
 def dense(update: Update) -> Update:
@@ -118,8 +173,13 @@ def table_of(together: Sequence[tuple[Update, TracedFormula]], programs: tuple[U
         row[:STATE] = programs.index(traced.program), rows, width, update.gradient.size, *addresses[:2]
         row[STATE : STATE + len(update.state)] = addresses[2:]
         first = STATE + len(update.state)
-        row[first : first + len(traced.constants)] = np.array(traced.constants, np.float64).view(np.int64)
+        row[first : first + len(traced.constants)] = bits_of(traced.constants)
     return table
+
+
+def bits_of(constants: Sequence[float]) -> np.ndarray:
+    """Return constants as the int64 with the bits of float64."""
+    return np.array(constants, np.float64).view(np.int64)
 
 
 def chunks_of(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,27 +3,42 @@
 #define WINDOWS \
     Index h, Index w, Index c, Index oh, Index ow, Index kh, Index kw, Index sh, Index sw, Index ph, Index pw, Index n
 
-// The indices of number i in images of this height and width: its channel, column, row and image.
-#define PLACE(height, width) \
-    const Index channel = i % c, column = i / c % (width), row = i / c / (width) % (height), image = i / c / (width) / (height)
+// The image of number i in images of this height and width, and the row, column and channel of the number in it. Numbers
+// in an image are counted in 32 bits, whose divisions take a third of the time of those in 64.
+#define PLACE(height, width)                                                                          \
+    const Index image = i / ((height) * (width) * c);                                                 \
+    const int rest = (int)(i - image * ((height) * (width) * c)), channels = (int)c, across = (int)(width); \
+    const int pixel = rest / channels, channel = rest - pixel * channels;                             \
+    const int row = pixel / across, column = pixel - row * across;
 
 // The windows that contain the place `at` along one axis: they begin at -pad + window·stride and are `size` long.
-#define FIRST_WINDOW(at, size, stride, pad) ((at) + (pad) < (size) ? 0 : ((at) + (pad) - (size)) / (stride) + 1)
-#define LAST_WINDOW(at, stride, pad, count) min(((at) + (pad)) / (stride), (count) - 1)
+__device__ inline int first_window(int at, int size, int stride, int pad) {
+    return at + pad < size ? 0 : (at + pad - size) / stride + 1;
+}
+__device__ inline int last_window(int at, int stride, int pad, int count) { return min((at + pad) / stride, count - 1); }
+
+// Loop over the windows (a, b) that contain the pixel (row, column).
+#define FOR_WINDOWS(a, b)                                                                                             \
+    const int last_a = last_window(row, (int)sh, (int)ph, (int)oh), last_b = last_window(column, (int)sw, (int)pw, (int)ow); \
+    const int first_b = first_window(column, (int)kw, (int)sw, (int)pw);                                              \
+    for (int a = first_window(row, (int)kh, (int)sh, (int)ph); a <= last_a; ++a)                                      \
+        for (int b = first_b; b <= last_b; ++b)
 
 // The first maximum of each window, row by row, and its position in the window; NaN counts as the largest.
 KERNEL max_pool(const REAL* x, REAL* y, unsigned short* winner, WINDOWS) {
     FOR_EACH(i, n) {
         PLACE(oh, ow);
-        const Index top = row * sh - ph, left = column * sw - pw;
+        const int top = row * (int)sh - (int)ph, left = column * (int)sw - (int)pw;
+        const int last_a = min((int)kh, (int)h - top), last_b = min((int)kw, (int)w - left);
+        const REAL* start = x + ((image * h + top) * w + left) * c + channel;
         REAL best = 0;
         int place = -1;
-        for (Index a = max(-top, (Index)0); a < min(kh, h - top); ++a)
-            for (Index b = max(-left, (Index)0); b < min(kw, w - left); ++b) {
-                const REAL value = x[((image * h + top + a) * w + left + b) * c + channel];
+        for (int a = max(-top, 0); a < last_a; ++a)
+            for (int b = max(-left, 0); b < last_b; ++b) {
+                const REAL value = start[(a * w + b) * c];
                 if (place < 0 || value > best || (value != value && best == best)) {
                     best = value;
-                    place = (int)(a * kw + b);
+                    place = a * (int)kw + b;
                 }
             }
         y[i] = best;
@@ -35,13 +50,13 @@ KERNEL max_pool(const REAL* x, REAL* y, unsigned short* winner, WINDOWS) {
 KERNEL max_pool_grad(const unsigned short* winner, const REAL* dy, REAL* dx, WINDOWS) {
     FOR_EACH(i, n) {
         PLACE(h, w);
+        const Index start = image * oh * ow * c + channel;
         REAL sum = 0;
-        for (Index a = FIRST_WINDOW(row, kh, sh, ph); a <= LAST_WINDOW(row, sh, ph, oh); ++a)
-            for (Index b = FIRST_WINDOW(column, kw, sw, pw); b <= LAST_WINDOW(column, sw, pw, ow); ++b) {
-                const Index window = ((image * oh + a) * ow + b) * c + channel;
-                const Index place = (row - (a * sh - ph)) * kw + column - (b * sw - pw);
-                if (winner[window] == place) sum += dy[window];
-            }
+        FOR_WINDOWS(a, b) {
+            const Index window = start + (a * ow + b) * c;
+            const int place = (row - (a * (int)sh - (int)ph)) * (int)kw + column - (b * (int)sw - (int)pw);
+            if (winner[window] == place) sum += dy[window];
+        }
         dx[i] = sum;
     }
 }
@@ -50,11 +65,12 @@ KERNEL avg_pool(const REAL* x, REAL* y, WINDOWS) {
     const REAL share = (REAL)1 / (REAL)(kh * kw);
     FOR_EACH(i, n) {
         PLACE(oh, ow);
-        const Index top = row * sh - ph, left = column * sw - pw;
+        const int top = row * (int)sh - (int)ph, left = column * (int)sw - (int)pw;
+        const int last_a = min((int)kh, (int)h - top), last_b = min((int)kw, (int)w - left);
+        const REAL* start = x + ((image * h + top) * w + left) * c + channel;
         REAL sum = 0;
-        for (Index a = max(-top, (Index)0); a < min(kh, h - top); ++a)
-            for (Index b = max(-left, (Index)0); b < min(kw, w - left); ++b)
-                sum += x[((image * h + top + a) * w + left + b) * c + channel];
+        for (int a = max(-top, 0); a < last_a; ++a)
+            for (int b = max(-left, 0); b < last_b; ++b) sum += start[(a * w + b) * c];
         y[i] = sum * share;
     }
 }
@@ -63,10 +79,9 @@ KERNEL avg_pool_grad(const REAL* dy, REAL* dx, WINDOWS) {
     const REAL share = (REAL)1 / (REAL)(kh * kw);
     FOR_EACH(i, n) {
         PLACE(h, w);
+        const REAL* start = dy + image * oh * ow * c + channel;
         REAL sum = 0;
-        for (Index a = FIRST_WINDOW(row, kh, sh, ph); a <= LAST_WINDOW(row, sh, ph, oh); ++a)
-            for (Index b = FIRST_WINDOW(column, kw, sw, pw); b <= LAST_WINDOW(column, sw, pw, ow); ++b)
-                sum += dy[((image * oh + a) * ow + b) * c + channel];
+        FOR_WINDOWS(a, b) sum += start[(a * ow + b) * c];
         dx[i] = sum * share;
     }
 }
@@ -74,8 +89,12 @@ KERNEL avg_pool_grad(const REAL* dy, REAL* dx, WINDOWS) {
 // im2col: a row for each window, its kh·kw·C numbers in the order of a filter (kh, kw, C); padding is 0.
 KERNEL to_columns(const REAL* x, REAL* columns, WINDOWS) {
     FOR_EACH(i, n) {
-        const Index channel = i % c, b = i / c % kw, a = i / c / kw % kh, window = i / c / kw / kh;
-        const Index column = window % ow * sw - pw + b, row = window / ow % oh * sh - ph + a, image = window / ow / oh;
+        const Index window = i / (c * kh * kw);
+        const int rest = (int)(i - window * (c * kh * kw)), tap = rest / (int)c, channel = rest - tap * (int)c;
+        const int a = tap / (int)kw, b = tap - a * (int)kw;
+        const Index image = window / (oh * ow);
+        const int pixel = (int)(window - image * (oh * ow)), out = pixel / (int)ow;
+        const int column = (pixel - out * (int)ow) * (int)sw - (int)pw + b, row = out * (int)sh - (int)ph + a;
         const bool inside = row >= 0 && row < h && column >= 0 && column < w;
         columns[i] = inside ? x[((image * h + row) * w + column) * c + channel] : (REAL)0;
     }
@@ -86,12 +105,11 @@ KERNEL from_columns(const REAL* columns, REAL* x, WINDOWS) {
     FOR_EACH(i, n) {
         PLACE(h, w);
         REAL sum = 0;
-        for (Index a = FIRST_WINDOW(row, kh, sh, ph); a <= LAST_WINDOW(row, sh, ph, oh); ++a)
-            for (Index b = FIRST_WINDOW(column, kw, sw, pw); b <= LAST_WINDOW(column, sw, pw, ow); ++b) {
-                const Index window = (image * oh + a) * ow + b;
-                const Index place = (row - (a * sh - ph)) * kw + column - (b * sw - pw);
-                sum += columns[(window * kh * kw + place) * c + channel];
-            }
+        FOR_WINDOWS(a, b) {
+            const Index window = (image * oh + a) * ow + b;
+            const int place = (row - (a * (int)sh - (int)ph)) * (int)kw + column - (b * (int)sw - (int)pw);
+            sum += columns[(window * kh * kw + place) * c + channel];
+        }
         x[i] = sum;
     }
 }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from dsinga.ops.interface.device_pass import DevicePass, NotCapturable
 from dsinga.ops.types import Array, AsyncCopy, Pair
 from dsinga.ops.update import Update
 
@@ -116,6 +117,25 @@ class ArrayOps(ABC):
     def free_memory(self) -> int | None:
         """Return the free bytes of the worker's device; None if the backend computes in host memory."""
 
+    # -- passes that a device repeats ------------------------------------------------------------------------
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a pass is recorded, so that nothing may be copied from or to the host (:class:`DevicePass`)."""
+        return False
+
+    def new_pass(self) -> DevicePass | None:
+        """Return memory for a pass that is captured as a graph; None for a backend, or a worker, without graphs."""
+        return None
+
+    def step_number(self, compute: Callable[[int], float], step: int) -> float | Array:
+        """Return ``compute(step)``; where a pass is recorded, a float64 array (1,) that has it for each later step."""
+        return compute(step)
+
+    def defer_read(self, numbers: Sequence[Any]) -> None:
+        """Let :meth:`DevicePass.read` return these numbers after each pass; updates need all of them to be finite."""
+        raise NotImplementedError(f"{self.name} records no passes")
+
     # -- random numbers --------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -124,7 +144,7 @@ class ArrayOps(ABC):
 
         The result is (rows, columns). In every backend the numbers are those of numpy's Philox4x64-10, bit for bit.
         Each row takes w = ⌈columns/8⌉ counters; the first counter of the first row is (first·w, 0, step, 0). Both
-        numbers of the key are below 2⁶⁴.
+        numbers of the key are below 2⁶⁴. Where a pass is recorded, the step is that of each later pass.
         """
 
     @abstractmethod
@@ -134,7 +154,7 @@ class ArrayOps(ABC):
         """(B, C, H, W) of any dtype -> (B, C, *size): the window at (top, left) of each image, mirrored or not.
 
         Tops and lefts are counted in images with ``pad`` zeros added on every side. ``tops``, ``lefts`` and
-        ``mirrored`` have one entry an image, in host memory.
+        ``mirrored`` have one entry an image, in host memory, or are arrays of the backend.
         """
 
     @abstractmethod
@@ -154,3 +174,7 @@ class ArrayOps(ABC):
         Unless ``clip_norm`` is 0, a gradient whose Euclidean norm is larger than that, and finite, is first scaled down
         to it. The norm is summed in float64, the factor is float32.
         """
+
+    def check_recordable(self, updates: Sequence[Update]) -> None:
+        """Raise NotCapturable unless a pass that is recorded can have all of these updates."""
+        raise NotCapturable(f"{self.name} records no passes")

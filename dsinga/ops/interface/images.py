@@ -202,8 +202,32 @@ class ImageOps(ElementwiseOps):
         """Return (factor, shift) for :meth:`channel_affine`: scale/√(variance + epsilon), bias - mean·factor."""
 
     @abstractmethod
-    def moving_average(self, running: Array, new: Array, share: float, factor: float = 1.0) -> Array:
-        """(1 - share)·running + share·(factor·new), (C,) of the dtype of ``running``; ``new`` is float64."""
+    def moving_average(self, running: Array, new: Array, share: float | Array, factor: float = 1.0) -> Array:
+        """(1 - share)·running + share·(factor·new), (C,) of the dtype of ``running``; ``new`` is float64.
+
+        The share is a number, or what :meth:`step_number` returns.
+        """
+
+    def batch_norm_training(
+        self, x: Array, params: Sequence[Array], share: float | Array, unbias: float, epsilon: float
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
+        """Return :meth:`channel_moments` of x, the affine function by them, and the running moments after the step.
+
+        ``params`` are scale, bias, running mean and running variance, which moves towards ``unbias`` times the
+        variance. A whole batch is here; where workers share it, these functions are called one by one.
+        """
+        (scale, bias, *running), (mean, variance) = params, self.channel_moments(x)
+        affine = self.batch_norm_affine(scale, bias, mean, variance, epsilon)
+        moved = self.moving_average(running[0], mean, share), self.moving_average(running[1], variance, share, unbias)
+        return (mean, variance), affine, moved
+
+    def batch_norm_training_grad(
+        self, x: Array, dy: Array, scale: Array, moments: tuple[Array, Array], size: int, epsilon: float
+    ) -> tuple[Sequence[Array], tuple[Array, Array]]:
+        """Return :meth:`batch_norm_slopes` and the gradients of scale and bias, for a whole batch."""
+        sums = self.batch_norm_sums(x, dy, *moments, epsilon)
+        slopes = self.batch_norm_slopes(scale, *moments, sums, size, epsilon)
+        return slopes, (sums[1].astype(scale.dtype), sums[0].astype(scale.dtype))
 
     @abstractmethod
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:

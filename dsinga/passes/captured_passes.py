@@ -1,0 +1,239 @@
+"""Passes of a worker on a device, each captured as one graph: recorded twice, captured, and launched from then on.
+
+A graph launches all kernels of a pass at once, where Python would take longer to launch them than they take to run. It
+is for batches of one shape, in memory that stays where it is. What cannot be captured is computed as it is called, and
+the log says so once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+from dsinga.base.errors import UserError
+from dsinga.layers import Context, Records
+from dsinga.net import NeuralNet
+from dsinga.ops import Ops
+from dsinga.ops.interface.device_pass import DevicePass, NotCapturable, RecordedStep
+from dsinga.ops.types import AsyncCopy
+from dsinga.training import Metrics
+from dsinga.training.metrics import UnreadMetrics, report_metrics
+
+_log = logging.getLogger(__name__)
+
+GRAPHS = 8  # kept at most, each with the memory of its pass
+WARM_UPS = 2  # passes before the capture, in which libraries compile, choose and allocate
+REJECTED = 3  # passes in a row that are computed again, as they are called, because their metrics are not finite
+
+Compute = Callable[[Mapping[str, Records], list[UnreadMetrics]], Any]
+"""A function that computes a pass on records of the device, appends its metrics to the list, and returns outputs."""
+
+
+class PassResult(NamedTuple):
+    """The metrics of a pass, and its outputs on the device, which the next pass overwrites."""
+
+    metrics: Metrics
+    outputs: Any = None
+
+
+class CapturedPass:
+    """One pass: its device memory, how often it was recorded, and its metrics, which are read after each launch.
+
+    ``rejected`` counts the passes in a row whose metrics were not finite.
+    """
+
+    def __init__(self, memory: DevicePass):
+        self.memory = memory
+        self.recorded = self.rejected = 0
+        self.unread: list[UnreadMetrics] = []
+        self.outputs: Any = None
+
+    def run(self, step: int, records: Mapping[str, Records], compute: Compute, replay: Callable[[], None]) -> None:
+        """Compute the pass of a step: by ``compute`` while it is recorded and captured, else by its graph.
+
+        ``replay`` is called in place of ``compute`` once the graph has been launched.
+        """
+        if self.memory.captured:
+            self.launch(step, records)
+            replay()
+            return
+        on_device = self._put_all(records)
+        self.unread = []
+        with self.memory.recording(step):
+            if self.recorded < WARM_UPS:
+                self.outputs = compute(on_device, self.unread)
+            else:
+                with self.memory.capturing():
+                    self.outputs = compute(on_device, self.unread)
+        self.recorded += 1
+        if self.memory.captured:
+            self.memory.launch(step)
+
+    def launch(self, step: int, records: Mapping[str, Records]) -> None:
+        """Launch the graph on these records."""
+        self._put_all(records)
+        self.memory.launch(step)
+
+    def read(self, net: NeuralNet) -> Metrics | None:
+        """Wait for the first pass that runs; return its metrics, None if one of them is not finite."""
+        numbers = self.memory.read()
+        if not all(map(math.isfinite, numbers)):
+            return None
+        (unread,) = self.unread
+        return report_metrics(net, unread.with_numbers(numbers))
+
+    def _put_all(self, records: Mapping[str, Records]) -> dict[str, Records]:
+        return {name: self._put(name, batch) for name, batch in records.items()}
+
+    def _put(self, name: str, batch: Records) -> Records:
+        data, labels = batch
+        data = self.memory.put(f"{name} data", data)
+        return batch._replace(data=data, labels=None if labels is None else self.memory.put(f"{name} labels", labels))
+
+
+class CapturedPasses:
+    """The captured passes of one worker, by what makes them different; used by one thread.
+
+    Args:
+        ops: the kernels of the worker.
+        what: the name of such a pass, for the log.
+    """
+
+    def __init__(self, ops: Ops, what: str):
+        self._ops, self._what = ops, what
+        self._passes: OrderedDict[Hashable, CapturedPass] = OrderedDict()
+        self._failed: dict[Hashable, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._passes)
+
+    def values(self) -> list[CapturedPass]:
+        """Return the passes, the one that was computed last at the end."""
+        return list(self._passes.values())
+
+    @property
+    def failures(self) -> list[str]:
+        """Why passes are computed as they are called, each reason once."""
+        return list(dict.fromkeys(self._failed.values()))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of device memory that the passes hold."""
+        return sum(captured.memory.nbytes for captured in self._passes.values())
+
+    def clear(self) -> None:
+        """Forget all graphs, because params have other addresses now."""
+        self._passes.clear()
+
+    def compute(
+        self,
+        key: Hashable,
+        net: NeuralNet,
+        step: int,
+        records: Mapping[str, Records],
+        compute: Compute,
+        replay: Callable[[], None] = lambda: None,
+    ) -> PassResult | None:
+        """Return the result of a pass of ``step``; None where it must be computed as it is called.
+
+        Then it has changed no param: it cannot be captured, or one of its metrics is not finite.
+        """
+        key = _with_shapes(key, records)
+        if key in self._failed:
+            return None
+        try:
+            captured = self._find(key)
+            if captured is None:
+                return None
+            captured.run(step, records, compute, replay)
+        except Exception as error:  # whatever a device, or code of the user's, makes of it: a graph ends no run
+            self._give_up(key, error)
+            return None
+        metrics = self.finish(captured, net)
+        return None if metrics is None else PassResult(metrics, captured.outputs)
+
+    def launch(
+        self, key: Hashable, step: int, records: Mapping[str, Records], after: CapturedPass | None = None
+    ) -> CapturedPass | None:
+        """Launch the graph of a pass, whose metrics :meth:`finish` then returns; None where it has none yet.
+
+        ``after`` is a pass that still runs; another one must not be launched before it is finished.
+        """
+        captured = self._passes.get(key := _with_shapes(key, records))
+        if captured is None or not captured.memory.captured or after not in (None, captured):
+            return None
+        self._passes.move_to_end(key)
+        try:
+            captured.launch(step, records)
+        except Exception as error:  # as above
+            self._give_up(key, error)
+            return None
+        return captured
+
+    def finish(self, captured: CapturedPass, net: NeuralNet) -> Metrics | None:
+        """Return the metrics of the first pass that runs; None if one is not finite, or it cannot be known.
+
+        Then no param was changed, not by passes that were launched after it either; they are cancelled.
+        """
+        reason: Exception | None = None
+        try:
+            metrics = captured.read(net)
+            captured.rejected = 0 if metrics is not None else captured.rejected + 1
+            if metrics is None:
+                captured.memory.cancel()
+        except Exception as error:  # as above
+            metrics, reason = None, error
+        if captured.rejected == REJECTED:
+            reason = NotCapturable(f"metrics of {REJECTED} of them in a row were not finite")
+        if reason is not None:
+            for key in [key for key, each in self._passes.items() if each is captured]:
+                self._give_up(key, reason)
+        return metrics
+
+    def _find(self, key: Hashable) -> CapturedPass | None:
+        """Return the pass of a key, a new one if there is none; None where the backend has no graphs."""
+        if key in self._passes:
+            self._passes.move_to_end(key)
+            return self._passes[key]
+        memory = self._ops.new_pass()
+        if memory is None:
+            return None
+        while len(self._passes) >= GRAPHS:
+            self._passes.popitem(last=False)
+        self._passes[key] = CapturedPass(memory)
+        return self._passes[key]
+
+    def _give_up(self, key: Hashable, error: Exception) -> None:
+        """Compute passes of this key as they are called from now on; say why, unless that has been said."""
+        self._passes.pop(key, None)
+        if isinstance(error, UserError):  # which the call will raise, too
+            return
+        if type(error).__name__ == "OutOfMemoryError":  # CuPy's: the memory of other graphs may be what is missing
+            self._passes.clear()
+        reason = " ".join(f"{error}".split()) or type(error).__name__
+        if reason not in self._failed.values():
+            level = logging.INFO if isinstance(error, NotCapturable) else logging.WARNING
+            _log.log(level, "%s are not captured as CUDA graphs: %s", self._what, reason)
+        self._failed[key] = reason
+
+
+def _with_shapes(key: Hashable, records: Mapping[str, Records]) -> Hashable:
+    """Return a key that also has the shapes and dtypes of all records."""
+    return key, tuple((name, *map(_kind_of, batch)) for name, batch in records.items())
+
+
+def recorded(ctx: Context, unread: list[UnreadMetrics]) -> Context:
+    """Return the context of a recorded pass, whose metrics are kept in ``unread``."""
+    return replace(ctx, step=cast(Any, RecordedStep()), unread=unread)
+
+
+def _kind_of(array: Any) -> Hashable:
+    """Return the shape and the dtype of an array of records, or of one that is being copied to the device."""
+    if array is None:
+        return None
+    shape, dtype = array.kind if isinstance(array, AsyncCopy) else (array.shape, array.dtype)
+    return tuple(shape), str(dtype)

@@ -1,0 +1,81 @@
+"""The iterations of a round: where a graph of the device computes one, the next is begun before it has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dsinga.layers import Records
+from dsinga.training import Metrics
+from dsinga.worker.config import RoundReport, Timing
+
+
+class BegunStep(NamedTuple):
+    """An iteration whose records have been read: its step, these, and the seconds of waiting for them."""
+
+    step: int
+    records: dict[str, Records]
+    data_seconds: float
+
+
+class Round:
+    """Runs iterations in their order and reports them. At most two are launched at the same time.
+
+    Args:
+        begin: reads the records of a step.
+        launch: launches a begun step if a graph can compute it at once; returns whether.
+        finish: waits for the first step that was launched; None if neither it nor one after it has changed a param.
+        compute: computes a begun step and waits for it.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[int], BegunStep],
+        launch: Callable[[BegunStep], bool],
+        finish: Callable[[], Metrics | None],
+        compute: Callable[[BegunStep], tuple[Metrics | None, Timing]],
+    ):
+        self._begin, self._launch, self._finish, self._compute = begin, launch, finish, compute
+        self._running: BegunStep | None = None
+        self._reported = 0.0
+
+    def run(self, start: int, stop: int) -> RoundReport:
+        """Run the iterations ``start`` to ``stop`` - 1."""
+        report = RoundReport([], [], stop, skipped := [])
+        self._reported = time.perf_counter()
+
+        def add(begun: BegunStep, metrics: Metrics | None, timing: Timing) -> None:
+            report.metrics.append(metrics or {})
+            report.timings.append(timing)
+            if metrics is None:
+                skipped.append(begun.step)
+            self._reported = time.perf_counter()
+
+        for step in range(start, stop):
+            try:
+                begun = self._begin(step)
+            except Exception:
+                self._end_running(add)  # what fails there has failed before
+                raise
+            is_launched = self._launch(begun)
+            is_accepted = self._end_running(add)
+            if is_launched and is_accepted:
+                self._running = begun
+            else:
+                add(begun, *self._compute(begun))
+        self._end_running(add)
+        return report
+
+    def _end_running(self, add: Callable[[BegunStep, Metrics | None, Timing], None]) -> bool:
+        """Report the step that runs; return False if it had to be computed again, and the one after it, too."""
+        running, self._running = self._running, None
+        if running is None:
+            return True
+        metrics = self._finish()
+        if metrics is None:
+            add(running, *self._compute(running))
+            return False
+        total = time.perf_counter() - self._reported
+        add(running, metrics, Timing(total, running.data_seconds, 0.0, 0, 0, 0.0))
+        return True
