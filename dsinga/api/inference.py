@@ -11,7 +11,7 @@ import numpy as np
 from dsinga import cluster
 from dsinga.api.clients import awaitable, find_cluster, open_client
 from dsinga.api.execution import select_workers
-from dsinga.api.jobs_with_data import job_with_data, roots, say_overlaps
+from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, say_overlaps
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
@@ -62,7 +62,7 @@ def evaluate(
             net, reader = inference.open_phase(job, trained, job_phase, folders)
             return inference.evaluate(net, reader, inference.forward_in_threads(job, trained))
     selection = select_workers(resources, hosts)
-    with open_client(client) as client:
+    with open_client(client, patience=patience_of(job)) as client:
         return cluster.evaluate(job, client, trained, job_phase, folders, selection)
 
 
@@ -184,7 +184,7 @@ def predict_with_labels(
             yield from inference.predict(net, reader, layer, inference.forward_in_threads(job, trained))
         return
     selection = select_workers(resources, hosts)
-    with open_client(client) as client:
+    with open_client(client, patience=patience_of(job)) as client:
         yield from cluster.predict(job, client, trained, layer, job_phase, folders, selection)
 
 

@@ -121,7 +121,7 @@ def test_the_command_translates_a_file_and_reports_bleu(trained):
         ({"sentences": ["der hund", "  "]}, "sentence 2 is empty; leave it out"),
         ({"beam": 0}, "the beam is 0; give 1"),
         ({"beam": 1000}, "the beam is 1000, but the target language has .* words; give a smaller beam"),
-        ({"sentences": "der hund"}, "must be a list of texts"),
+        ({"sentences": "der hund"}, "is a list of texts"),
         ({"sentences": []}, "there are no sentences to translate; give a list of at least one text"),
         ({"length_penalty": -1}, "the length penalty is -1"),
         ({"params": {}}, "which the given params lack"),

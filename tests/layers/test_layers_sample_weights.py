@@ -57,12 +57,11 @@ def test_weights_for_each_step_of_a_sequence():
     loss = layer("loss", "kSoftmaxLoss", "ip", "data", "weights", per_step=True)
     data, weights = (layer(name, "kRecordInput", store_conf={"path": "x"}) for name in ("data", "weights"))
     ip = layer("ip", "kInnerProduct", "data", innerproduct_conf={"num_output": 3}, per_step=True)
-    for shape in ((4,), ()):
+    for shape in ((4,), ()):  # a weight for each step, and one for each row, which is that of its steps
         words = RecordInfo((4, 2), ROWS, label_shape=(4,))
         infos = {"data": words, "weights": RecordInfo(shape, ROWS, has_labels=False)}
         net = NetConf(layer=[data, weights, ip, loss])
-        if shape:
-            assert create_net(net, Phase.kTrain, infos).layer("loss").shape == (ROWS, 4, 3)
-        else:
-            with pytest.raises(UserError, match="needs 4 steps .* from every source, but 'weights' gives 6"):
-                create_net(net, Phase.kTrain, infos)
+        assert create_net(net, Phase.kTrain, infos).layer("loss").shape == (ROWS, 4, 3)
+    infos["weights"] = RecordInfo((3,), ROWS, has_labels=False)
+    with pytest.raises(UserError, match="needs 4 steps .* from every source, but 'weights' gives 3"):
+        create_net(net, Phase.kTrain, infos)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,11 @@ from dsinga import nn
 
 X = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(int)
+
+
+@pytest.fixture(autouse=True)
+def warnings_are_heard(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")  # Dask may have set the root's level higher
 
 
 def model(rate: object, *layers: object) -> nn.Sequential:

@@ -14,7 +14,15 @@ from dsinga.job.limits import NonNegative, Unit
 from dsinga.layers.interface.context import Context
 from dsinga.layers.interface.declarations import SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, from_matrix, to_matrix
-from dsinga.layers.losses.loss import WEIGHTS, PairLoss, gradient_of_weights, weighted_rows, weighted_sum, weights_of
+from dsinga.layers.losses.loss import (
+    WEIGHTS,
+    PairLoss,
+    gradient_of_weights,
+    in_parts,
+    weighted_rows,
+    weighted_sum,
+    weights_of,
+)
 from dsinga.ops import Ops
 from dsinga.ops.numpy.elementwise import FLT_MIN
 
@@ -69,7 +77,7 @@ class SigmoidCrossEntropyLoss(PairLoss):
                 grads[index] = from_matrix(dx, sources[index], ctx.ops)
         if any(needs[WEIGHTS:]):
             losses = self._losses(x, target, ctx.ops)
-            parts = losses if weights is None else losses.reshape(*weights.shape, -1)
+            parts = losses if weights is None else in_parts(losses, weights)
             grads[WEIGHTS] = gradient_of_weights(parts.sum(axis=-1, dtype=np.float64), factor, sources[WEIGHTS])
         return grads, ()
 

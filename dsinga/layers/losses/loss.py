@@ -80,6 +80,11 @@ def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
     return (rows * weights).sum(dtype=np.float64) * scale
 
 
+def in_parts(matrix: Array, weights: Array) -> Array:
+    """Return a matrix (B, n) as (B, T, n/T) for weights (B, T), each of n/T numbers; as it is for weights (B,)."""
+    return matrix.reshape(*weights.shape, matrix.shape[1] // math.prod(weights.shape[1:]))
+
+
 def weighted_rows(matrix: Array, weights: Array | None) -> Array:
     """Return a matrix (B, n) with each row times its weight; the matrix itself without weights.
 
@@ -90,7 +95,7 @@ def weighted_rows(matrix: Array, weights: Array | None) -> Array:
     weights = weights[..., None].astype(matrix.dtype, copy=False)
     if weights.ndim == 2:
         return matrix * weights
-    return (matrix.reshape(*weights.shape[:2], -1) * weights).reshape(matrix.shape)
+    return (in_parts(matrix, weights[..., 0]) * weights).reshape(matrix.shape)
 
 
 def gradient_of_weights(rows: Array, factor: float, like: Array) -> Array:
@@ -210,7 +215,7 @@ class DifferenceLoss(PairLoss):
         for need in needs[WEIGHTS:]:
             points = None if self.targets is None else self.targets.weights(sources[1], ctx.ops)
             if need and weights is not None and weights.ndim == 2:
-                losses = self._elements(output.feature, ctx).reshape(*weights.shape, -1).sum(axis=2, dtype=np.float64)
+                losses = in_parts(self._elements(output.feature, ctx), weights).sum(axis=2, dtype=np.float64)
             else:
                 losses = self._losses(output.feature, ctx, points) if need else None
             grads.append(gradient_of_weights(losses, factor, sources[WEIGHTS]) if need else None)
