@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import entries
 from dsinga.job import ClusterConf, Job, Phase, Precision, check
 from dsinga.job.topology import topology as create_topology
 from dsinga.net.memory_check import check_memory
@@ -33,7 +34,14 @@ def trains_locally(job: Job) -> bool:
         and not job.gpu
         and job.precision is not Precision.kTF32
         and job.reinforcement is None
+        and not _waits_for_tasks(job)
     )
+
+
+def _waits_for_tasks(job: Job) -> bool:
+    """Whether a user's algorithm says of itself that it uses Dask: its attribute ``waits_for_tasks`` is true."""
+    name = job.train_one_batch.user_alg
+    return bool(name and getattr(entries("algorithm").get(name), "waits_for_tasks", False))
 
 
 def open_local_job(job: Job, roots: Sequence[str] = (), shuffle: bool = True) -> OpenedJob:

@@ -102,7 +102,7 @@ def test_what_is_wrong_with_all_settings_is_raised(short: Job, client: Client) -
         dsinga.search(lambda state: short, {"state": [1]}, client, progress=False)
     with pytest.raises(UserError, match="there is no setting 2; the search has 2"):
         dsinga.search(short, {"seed": [1, 2]}, client, progress=False, only=[2])
-    with pytest.raises(UserError, match=r"only= takes a list of the numbers of settings, as in \[0\], not 1"):
+    with pytest.raises(UserError, match=r"only is a list of whole numbers or None, not 1"):
         dsinga.search(short, {"seed": [1, 2]}, client, progress=False, only=1)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="the function must return a dsinga.Job, not None"):
         dsinga.search(lambda seed: None, {"seed": [1]}, client, progress=False)  # type: ignore[arg-type,return-value]

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,13 @@ SHARES: list[tuple[Rows, int]] = []
 THREADS: set[tuple[str, int, str]] = set()
 
 
+def waits_for_tasks(algorithm: Any) -> Any:
+    """Say that an algorithm uses Dask, so that even one worker is trained on a cluster."""
+    algorithm.waits_for_tasks = True
+    return algorithm
+
+
+@waits_for_tasks
 def record_share(net, values, records, ctx, push):
     SHARES.append((ctx.rows, get_worker().state.nthreads))
     return bp(net, values, records, ctx, push)

@@ -63,5 +63,5 @@ def test_weights_for_each_step_of_a_sequence():
         net = NetConf(layer=[data, weights, ip, loss])
         assert create_net(net, Phase.kTrain, infos).layer("loss").shape == (ROWS, 4, 3)
     infos["weights"] = RecordInfo((3,), ROWS, has_labels=False)
-    with pytest.raises(UserError, match="needs 4 steps .* from every source, but 'weights' gives 3"):
+    with pytest.raises(UserError, match="needs 4 steps .* from every source, but 'weights' gives 6 x 3"):
         create_net(net, Phase.kTrain, infos)

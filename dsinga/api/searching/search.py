@@ -214,8 +214,6 @@ def _default_monitor(job: Job) -> str:
 
 
 def _check_numbers(only: Sequence[int] | None, count: int) -> Sequence[int]:
-    if only is not None and not isinstance(only, Sequence):
-        raise UserError(f"only= takes a list of the numbers of settings, as in [0], not {only!r}")
     for number in only or ():
         if not 0 <= number < count:
             raise UserError(f"there is no setting {number}; the search has {count}, numbered from 0")
