@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tomllib
 from configparser import ConfigParser
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -94,3 +95,9 @@ def test_forms_for_issues_have_what_a_host_needs(path):
     assert form["description"]
     identifiers = [entry["id"] for entry in form["body"] if entry["type"] != "markdown"]
     assert len(set(identifiers)) == len(identifiers) > 0
+
+
+def test_ruff_leaves_out_what_programs_write_also_where_pre_commit_names_it():
+    settings = tomllib.loads((ROOT / "ruff.toml").read_text(encoding="utf-8"))
+    assert settings["force-exclude"]
+    assert "dsinga/nn/__init__.pyi" in settings["extend-exclude"]
