@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from dsinga import api
 from dsinga.base.errors import UserError
+from dsinga.base.version import __version__
 from dsinga.commands.cli import main_group
 from dsinga.commands.data import EXAMPLE_NAMES, EXAMPLES
 
@@ -43,7 +44,7 @@ def test_datasets_have_copies_of_the_examples(path: Path):
     assert copy.read_bytes() == (EXAMPLES / path).read_bytes()
 
 
-def test_a_wheel_has_all_files_of_the_examples(tmp_path: Path):
+def test_a_wheel_has_all_files_of_the_package_and_its_version(tmp_path: Path):
     command = [sys.executable, "-W", "ignore", "-c", "import setuptools; setuptools.setup()", "-q", "bdist_wheel"]
     source = tmp_path / "source"
     source.mkdir()
@@ -55,3 +56,8 @@ def test_a_wheel_has_all_files_of_the_examples(tmp_path: Path):
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {f"dsinga/examples/{path.as_posix()}" for path in FILES} <= names
+    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "dsinga").rglob("*") if path.is_file()}
+    assert {name for name in files if "__pycache__" not in name} == {
+        name for name in names if name.startswith("dsinga/")
+    }
+    assert wheel.name.split("-")[1] == __version__

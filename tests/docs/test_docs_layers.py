@@ -14,6 +14,7 @@ from dsinga.data import KINDS
 from dsinga.job import LayerConf, Message, ParamConf
 from dsinga.job.component import component_settings, docs
 from dsinga.job.message import field_types
+from dsinga.layers.interface.declarations import Bfloat16
 from tests.support.registries import entries
 from tests.support.settings_pages import pages
 
@@ -110,6 +111,16 @@ def test_the_pages_of_settings_name_what_is_built_in_and_what_each_setting_means
     for name, conf in component_settings(kind):
         empty = [setting for setting, meaning in docs(conf).items() if name in builtin(kind) and not meaning.strip()]
         assert not empty, f"{name} does not say what {empty} mean"
+
+
+def test_the_page_on_precision_names_the_layers_that_take_bfloat16():
+    page = (DOCS / "precision.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"^\| images between .*?dtype of their sources", page, flags=re.MULTILINE | re.DOTALL)
+    layers = entries("layer")
+    takers = {layers[name] for name in builtin("layer") if layers[name].bf16 is Bfloat16.kFeatures}
+    named = {layers[name] for name in re.findall(r"\bk[A-Z]\w+", table)}
+    assert named == takers - {layers["kInnerProduct"]}  # its feature is float32
+    assert "kInnerProduct takes bfloat16" in page
 
 
 def test_the_index_names_every_page():

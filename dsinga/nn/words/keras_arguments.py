@@ -84,7 +84,7 @@ ARGUMENTS = {
     "global_clipnorm": "use clip_global_norm",
     "initial_accumulator_value": "it is 0",
     "loss_scale_factor": "params are float32, and the loss needs no scale",
-    "gradient_accumulation_steps": "use a larger batch_size, or workers=",
+    "gradient_accumulation_steps": "give fit so many times the batch_size, and micro_batches= (docs/memory.md)",
     "compile.loss": "the losses of a model of a job are layers of the job",
     "compile.metrics": "the layers of the job report metrics",
     "load_model.compile": "it is trained as before; compile(optimizer) gives it another one",

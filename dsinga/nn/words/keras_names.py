@@ -11,12 +11,14 @@ from dsinga.extensions.keras_names import CALLBACKS
 
 _FROM_RECORDS = "compute it on the records before training, or register a layer of your own (docs/extending.md)"
 _NO_LAYER = "there is no such layer; register one of your own (docs/extending.md)"
-_THREE_AXES = "images have two axes here; register a layer of your own (docs/extending.md)"
-_AUGMENT = "nn.augment has such changes of training records, for nn.Input(augment=[...]) (docs/augmentation.md)"
+_ADAPTIVE = "there is none; nn.GlobalAveragePooling2D gives one number a channel, nn.AveragePooling2D takes pool_size"
+_AUGMENT = "write nn.augment.{}, for nn.Input(augment=[...]) (docs/augmentation.md)"
+_IMAGES = "nn.{} is for images only; register a layer of your own (docs/extending.md)"
+_FOR_SEQUENCES = "Conv1DTranspose ConvLSTM1D Cropping1D UpSampling1D ZeroPadding1D"
 _CELL = "cells are not layers here; use nn.GRU, nn.LSTM or nn.SimpleRNN"
 _NO_OPTIMIZER = "there is none; nn.Adam, nn.RMSprop and nn.SGD with momentum are nearest"
 _NO_LOSS = "there is no such loss; register a loss layer of your own (docs/extending.md)"
-_METRIC = 'compile takes names, as in metrics=["roc_auc"], and functions of (labels, predictions): docs/metrics.md'
+_METRIC = 'compile takes names, metrics=["accuracy", "roc_auc"], functions of (labels, predictions): docs/metrics.md'
 _CONSTRAINT = "there are no constraints; clip gradients by the optimizer's clip_norm or clip_value"
 _NO_INITIALISER = "write nn.RandomNormal(stddev=...), or register an initialiser (docs/extending.md)"
 _BY_NAME = "functions of nn itself make them"
@@ -28,18 +30,24 @@ _LAYERS = {
             "RandomColorDegeneration RandomElasticTransform RandomGaussianBlur RandomGrayscale RandomInvert "
             "RandomPerspective RandomPosterization RandomSharpness RandomShear RandomTranslation RandomZoom Resizing "
             "STFTSpectrogram Solarization Discretization HashedCrossing Hashing FeatureSpace MaxNumBoundingBoxes",
-            _AUGMENT: "CutMix MixUp RandAugment RandomBrightness RandomColorJitter RandomContrast RandomErasing "
-            "RandomHue RandomRotation RandomSaturation",
-            _NO_LAYER: "Conv1DTranspose ConvLSTM1D Cropping1D DepthwiseConv1D "
-            "DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
-            "GroupQueryAttention GroupedQueryAttention Maximum Minimum RMSNormalization "
-            "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization UpSampling1D "
-            "ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
+            _AUGMENT.format(
+                "ColorJitter"
+            ): "RandomBrightness RandomColorJitter RandomContrast RandomHue RandomSaturation",
+            _NO_LAYER: "DepthwiseConv1D DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
+            "GroupQueryAttention GroupedQueryAttention Maximum Minimum "
+            "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization "
+            "FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
             "Subtract Wrapper",
-            _THREE_AXES: "ConvLSTM3D AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
+            _ADAPTIVE: "AdaptiveAveragePooling1D AdaptiveAveragePooling2D AdaptiveAveragePooling3D "
+            "AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D",
             _CELL: "GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell",
         }
     ),
+    **{name: _IMAGES.format(name.replace("1D", "2D")) for name in _FOR_SEQUENCES.split()},
+    "ConvLSTM3D": _IMAGES.format("ConvLSTM2D"),
+    **{name: _AUGMENT.format(name) for name in "CutMix RandAugment RandomErasing RandomRotation".split()},
+    "MixUp": _AUGMENT.format("Mixup"),
+    "RMSNormalization": "write nn.RMSNorm()",
     "CuDNNGRU": "write nn.GRU",
     "ActivityRegularization": "there is none; give the optimizer weight_decay",
     "AdditiveAttention": 'write nn.Attention(score_mode="additive")',
@@ -54,7 +62,7 @@ _LAYERS = {
     "TextVectorization": "import the text by dsinga data import (docs/text.md)",
     "Lambda": "register a layer of your own (docs/extending.md), and write nn.Layer with its name",
     "Masking": "nn.SequenceLength() tells layers where sequences end",
-    "SpatialDropout1D": "write nn.Dropout(rate)",
+    "SpatialDropout1D": "nn.SpatialDropout2D is for images only; write nn.Dropout(rate)",
 }
 
 OPTIMIZERS = {
@@ -144,7 +152,7 @@ _OTHERS = {
     "to_categorical": "losses take classes; nn.OneHot makes codes one-hot",
     "pad_sequences": "fill sequences with -1 by numpy; nn.SequenceLength() tells layers where they end",
     "plot_model": "dsinga show JOB draws a net; model.summary() prints it",
-    "mixed_precision": 'give fit precision="kBF16": products of bfloat16, with params and losses in float32',
+    "mixed_precision": 'give fit precision="kBF16", on CPU cores and GPUs: products of bfloat16 (docs/precision.md)',
     "distribution": "give fit workers= and client=",
     "DataParallel": "give fit workers=",
     "ModelParallel": "give layers partition_dim=1",

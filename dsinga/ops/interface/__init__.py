@@ -31,6 +31,7 @@ class Ops(GroupNormOps, ImageOps, PointOps, SequenceOps, AttentionOps):
         """Return the backend for one worker: itself on CPUs; on GPUs, one with streams of its own.
 
         ``device`` is the number of a GPU among those that this process sees, the first if None. ``precision`` is that
-        of products of float32 arrays: "float32", "tf32" or "bf16"; stored arrays stay float32. Raises UserError if the
-        backend has no such device or precision.
+        of products of float32 arrays: "float32", "tf32" or "bf16". Params and their gradients are float32 in each; with
+        "bf16" features of images may be bfloat16 (``has_bf16_features``). A backend on CPUs that has no bfloat16
+        computes in float32 and warns once. Raises UserError for a device or another precision that it does not have.
         """
