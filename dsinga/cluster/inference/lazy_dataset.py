@@ -49,7 +49,7 @@ class LazyDataset(xarray.Dataset):  # type: ignore[no-untyped-call]
         return super().to_netcdf(path, *args, **kwargs)
 
 
-class LazyDataArray(xarray.DataArray):
+class LazyDataArray(xarray.DataArray):  # type: ignore[no-untyped-call]
     """A variable of a :class:`LazyDataset`; the encoding of its numbers names the input."""
 
     __slots__ = ()
