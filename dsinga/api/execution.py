@@ -194,7 +194,7 @@ class Execution:
         result = Result(
             job, outcome.params, monitor.history, outcome.net, outcome.step, self.workspace, outcome.stopped,
             (*outcome.remarks, *([monitor.workspace_fault] if monitor.workspace_fault else [])),
-            outcome.unsaved or (remote.unsaved if remote else "") or observer.unsaved,
+            outcome.unsaved or (remote.unsaved if remote else "") or observer.unsaved, outcome.is_cut,
         )  # fmt: skip
         return result if agents is None else agents.result(result)
 

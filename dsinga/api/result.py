@@ -29,6 +29,7 @@ class Result:
         workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.
         stopped: a sentence that says why training ended before ``train_steps``, "" if it did not.
         remarks: sentences of extensions about the result, such as which step's params these are.
+        is_cut: whether it ended for a time only, as by kStopOnTime; a run with ``resume`` does the other steps.
         unsaved: why the workspace has no checkpoint of the last step, as after a write to a full disk; "" if it has.
     """
 
@@ -41,6 +42,7 @@ class Result:
     stopped: str = ""
     remarks: Sequence[str] = ()
     unsaved: str = ""
+    is_cut: bool = False
 
     def __repr__(self) -> str:
         last = {row["phase"]: row for row in self.history if row["phase"] != RECOVERY}

@@ -19,6 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 Instead = Mapping[str, str]  # what to write in place of a name; of a function's argument also as "Function.argument"
 
+SHOWN = 100  # characters of a value in a message
+
 
 def is_whole(value: Any, least: int) -> bool:
     """Whether a value is a whole number of at least ``least``, and not True or False."""
@@ -46,8 +48,12 @@ def check_range(name: str, value: Any, low: float, high: float = math.inf) -> No
 
 
 def shown(value: Any) -> str:
-    """Return the text of a value for a message: the name of a function or class, whose repr has an address."""
-    return getattr(value, "__name__", None) or repr(value)
+    """Return the text of a value for a message: the name of a function or class, whose repr has an address.
+
+    Of long texts, such as those of arrays, it is the beginning.
+    """
+    text = getattr(value, "__name__", None) or repr(value)
+    return text if len(text) <= SHOWN else f"{' '.join(text[:SHOWN].split())} ..."
 
 
 class MissingName(UserError, AttributeError):

@@ -31,7 +31,8 @@ class Outcome:
 
     ``batchsize`` are the rows that all worker groups together take in a step, ``timings``, in seconds, those of group
     0. ``stopped`` says why training ended before its last step, "" if it did not; ``remarks`` are sentences of
-    extensions. ``unsaved`` says why the last step has no checkpoint in the workspace, "" if it has.
+    extensions. ``unsaved`` says why the last step has no checkpoint in the workspace, "" if it has. ``is_cut`` says
+    that the run was ended for a time only, as by kStopOnTime, and that one with ``resume`` does the other steps.
     """
 
     params: ParamArrays
@@ -42,6 +43,7 @@ class Outcome:
     stopped: str = ""
     remarks: Sequence[str] = ()
     unsaved: str = ""
+    is_cut: bool = False
 
 
 def run_to_end(
@@ -127,4 +129,5 @@ def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: ParamArrays
     return Outcome(
         params, step, engine.nets[Phase.kTrain], engine.batchsize, list(loop.timings), stopped,
         [*remarks, *loop.view.remarks], unsaved,
+        is_cut=bool(is_early and loop.view.resumable),
     )  # fmt: skip

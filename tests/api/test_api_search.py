@@ -20,7 +20,7 @@ from dsinga import RunError, SearchResult, UserError, nn
 from dsinga.api.searching.runs import SearchRuns
 from dsinga.checkpoint import read_params
 from dsinga.cluster import connect
-from dsinga.extensions import KeepBest
+from dsinga.extensions import KeepBest, StopOnTime
 from dsinga.job import Job
 from dsinga.job.overrides import with_fields
 from dsinga.monitor import History
@@ -163,6 +163,16 @@ def test_a_search_that_is_interrupted_goes_on(short: Job, client: Client, tmp_pa
     whole = dsinga.search(short, space, client, progress=False)
     assert [row["score"] for row in result] == [row["score"] for row in whole]
     assert_same(result.best_result.params, whole.best_result.params)
+
+
+def test_a_search_whose_runs_end_on_time_goes_on(short: Job, client: Client, tmp_path: Path) -> None:
+    space = {"seed": [0, 1]}
+    cut = dsinga.search(short, space, client, workspace=tmp_path, progress=False, extensions=[StopOnTime(1e-9)])
+    assert [row["state"] for row in cut] == ["cut", "cut"]
+    result = dsinga.search(short, space, client, workspace=tmp_path, progress=False, resume=True)
+    assert [(row["state"], row["steps"]) for row in result] == [("finished", 4)] * 2
+    whole = dsinga.search(short, space, client, progress=False)
+    assert [row["score"] for row in result] == [row["score"] for row in whole]
 
 
 def test_programs_share_a_search(short: Job, client: Client, tmp_path: Path) -> None:

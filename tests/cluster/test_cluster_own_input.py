@@ -47,14 +47,18 @@ def model(folder: Path) -> nn.Model:
 def test_the_input_of_a_prediction_is_not_replaced(folder: Path, model: nn.Model, opened: str, leads: Any) -> None:
     expected = "the prediction is computed from .*d.zarr while it is written, .* write to another path"
     predicted = model.predict(OPENED[opened](folder / "d.zarr"), leads=leads)
-    for part in (predicted, predicted.isel(lat=slice(2)), predicted.chunk(time=4)):
+    variables = (predicted.t, predicted["t"].isel(lat=slice(2)), predicted[["t"]], predicted.t.to_dataset(name="u"))
+    for part in (predicted, predicted.isel(lat=slice(2)), predicted.chunk(time=4), *variables):
         for name in ("d.zarr", "link.zarr"):
             with pytest.raises(UserError, match=expected):
                 part.to_zarr(folder / name, mode="w")
-    with pytest.raises(UserError, match="d.nc while it is written"):
-        model.predict(OPENED[opened](folder / "d.nc"), leads=leads).to_netcdf(folder / "d.nc")
+    from_file = model.predict(OPENED[opened](folder / "d.nc"), leads=leads)
+    for part in (from_file, from_file.t):
+        with pytest.raises(UserError, match="d.nc while it is written"):
+            part.to_netcdf(folder / "d.nc")
     computed = predicted.compute()
     assert type(computed) is xr.Dataset
+    assert type(predicted.t.compute()) is xr.DataArray
     predicted.to_zarr(folder / "other.zarr", mode="w", zarr_format=2)
     with xr.open_zarr(folder / "other.zarr") as written:
         np.testing.assert_array_equal(written.t, computed.t)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import dsinga
 from dsinga import nn
-from dsinga.base.errors import UserError
+from dsinga.base.errors import ClusterNotReady, UserError
 from dsinga.data import field_statistics
 from dsinga.data.fields import moments, statistics
 
@@ -182,3 +183,34 @@ def test_a_dimension_that_is_not_there_is_refused() -> None:
         field_statistics(fields(), "times")
     with pytest.raises(UserError, match="'name' is of <U1, not of numbers"):
         field_statistics(xr.Dataset({"name": ("x", ["a", "b"])}))
+
+
+class StartsWorker(logging.Handler):
+    """Lets a cluster start a worker as soon as something is said."""
+
+    def __init__(self, cluster: Any):
+        super().__init__()
+        self.cluster, self.said = cluster, ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said = record.getMessage()
+        self.cluster.scale(1)
+
+
+def test_the_first_worker_of_a_client_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    from distributed import Client, LocalCluster
+
+    options: Any = {"n_workers": 0, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(statistics, "PATIENCE", 0.1)
+            with pytest.raises(ClusterNotReady, match="no Dask worker has come .* start"):
+                field_statistics(fields(), client=client)
+        handler = StartsWorker(cluster)
+        statistics._log.addHandler(handler)
+        try:
+            found = field_statistics(fields(), client=client)
+        finally:
+            statistics._log.removeHandler(handler)
+    assert handler.said.endswith("has no worker; waiting for one, 0:10:00 at most")
+    xr.testing.assert_identical(found.mean, field_statistics(fields()).mean)

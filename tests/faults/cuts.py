@@ -154,14 +154,10 @@ def records() -> tuple[np.ndarray, np.ndarray]:
 
 
 def run_fit(options: Mapping[str, Any]) -> Any:
-    """Train by ``fit`` of a model; go on from its workspace by ``dsinga.train``."""
+    """Train by ``fit`` of a model."""
     model = nn.Sequential([nn.Input((2,)), nn.Dense(3)])
     model.compile(nn.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy")
-    given: dict[str, Any] = {"batch_size": 30, "train_steps": LAST}
-    if options.get("workspace") and os.path.exists(options["workspace"]):
-        job = model.job(*records(), **given, seed=0)
-        return dsinga.train(job, **options, resume=True, progress=False).params
-    model.fit(*records(), **given, **options, callbacks=[Cut()], progress=False)
+    model.fit(*records(), batch_size=30, train_steps=LAST, **resumed(options), callbacks=[Cut()], progress=False)
     return model.result.params
 
 

@@ -38,7 +38,7 @@ class SearchResult(Sequence[Row]):
 
     | | |
     | --- | --- |
-    | "state" | "finished", "stopped" (by the median rule), "failed" |
+    | "state" | "finished", "stopped" (by the median rule), "cut" (by kStopOnTime; ``resume`` goes on), "failed" |
     | "score" | the last value of the metric, of the best params where the run keeps those; None if there is none |
     | "steps", "seconds" | the steps done, and the time that they took, without waiting for Dask workers |
     | "remark" | why the run was stopped, or has failed; "" else |
@@ -76,8 +76,8 @@ class SearchResult(Sequence[Row]):
 
     @property
     def best(self) -> Row | None:
-        """The row of the best setting: of those that finished, else of those that were stopped; None without any."""
-        for state in ("finished", "stopped"):
+        """The row of the best setting: of those that finished, else stopped, else cut; None without any."""
+        for state in ("finished", "stopped", "cut"):
             rows = [row for row in self._rows.values() if row["state"] == state and _is_number(row["score"])]
             if rows:
                 return min(rows, key=self._rank)  # the first of equal ones

@@ -222,7 +222,7 @@ class SearchRuns:
         values, reason = entry.values, isinstance(entry.values, MedianStopping) and entry.values.reason
         keeps_best = _keeps_best(result.job, self._plan.options)
         score = values.best.value if keeps_best else values.values[-1][1] if values.values else None
-        state = "stopped" if reason else "finished"
+        state = "stopped" if reason else "cut" if result.is_cut else "finished"
         if self._add(entry, state, score, result.step, result.stopped, result.history):
             self._result.best_result = result
 

@@ -6,6 +6,7 @@ This file imports xarray, and is imported where somebody has a Dataset.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import xarray
@@ -13,7 +14,7 @@ import xarray
 from dsinga.base.errors import UserError
 from dsinga.data.filesystem import is_url
 
-SOURCE = "source"  # of the encoding of a Dataset: the path that it is read from
+SOURCE = "source"  # of the encoding of a Dataset and its variables: the path that they are read from
 
 
 class LazyDataset(xarray.Dataset):  # type: ignore[no-untyped-call]
@@ -25,6 +26,13 @@ class LazyDataset(xarray.Dataset):  # type: ignore[no-untyped-call]
 
     __slots__ = ()
 
+    def __getitem__(self, key: Any) -> Any:
+        """Return a variable, which does not let the input be overwritten either, or a Dataset of some."""
+        item = super().__getitem__(key)
+        if isinstance(item, xarray.DataArray):
+            item.__class__ = LazyDataArray  # a copy would not share its attributes with this Dataset
+        return item
+
     def compute(self, **kwargs: Any) -> xarray.Dataset:  # type: ignore[override]
         """Return a plain Dataset in memory, which may be written anywhere."""
         computed = super().compute(**kwargs)
@@ -32,22 +40,52 @@ class LazyDataset(xarray.Dataset):  # type: ignore[no-untyped-call]
 
     def to_zarr(self, store: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Write to a zarr store as xarray does. Raises UserError where that is the one that this is computed from."""
-        self._check(store)
+        _check_apart(self.encoding, store)
         return super().to_zarr(store, *args, **kwargs)
 
     def to_netcdf(self, path: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Write to a file as xarray does. Raises UserError where that is the one that this is computed from."""
-        self._check(path)
+        _check_apart(self.encoding, path)
         return super().to_netcdf(path, *args, **kwargs)
 
-    def _check(self, destination: Any) -> None:
-        source = self.encoding.get(SOURCE)
-        if not source or not isinstance(destination, (str, os.PathLike)):
-            return
-        written = os.fspath(destination)
-        paths = [path if is_url(path) else os.path.realpath(path) for path in (source, written)]
-        if paths[0] == paths[1]:
-            raise UserError(
-                f"the prediction is computed from {source} while it is written, so that it cannot replace it; write to "
-                "another path"
-            )
+
+class LazyDataArray(xarray.DataArray):  # type: ignore[no-untyped-call]
+    """A variable of a :class:`LazyDataset`; the encoding of its numbers names the input."""
+
+    __slots__ = ()
+
+    def compute(self, **kwargs: Any) -> xarray.DataArray:  # type: ignore[override]
+        """Return a plain DataArray in memory, which may be written anywhere."""
+        return xarray.DataArray(super().compute(**kwargs))
+
+    def to_zarr(self, store: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Write to a zarr store as xarray does. Raises UserError where that is the one that this is computed from."""
+        _check_apart(self.encoding, store)
+        return super().to_zarr(store, *args, **kwargs)
+
+    def to_netcdf(self, path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Write to a file as xarray does. Raises UserError where that is the one that this is computed from."""
+        _check_apart(self.encoding, path)
+        return super().to_netcdf(path, *args, **kwargs)
+
+    def to_dataset(self, *args: Any, **kwargs: Any) -> LazyDataset:
+        """Return a Dataset that does not let the input be overwritten either."""
+        plain = super().to_dataset(*args, **kwargs)
+        dataset = LazyDataset(plain.data_vars, plain.coords, plain.attrs)
+        if SOURCE in self.encoding:
+            dataset.encoding[SOURCE] = self.encoding[SOURCE]
+        return dataset
+
+
+def _check_apart(encoding: Mapping[Any, Any], destination: Any) -> None:
+    """Raise UserError where a prediction of this encoding would be written to its own input."""
+    source = encoding.get(SOURCE)
+    if not source or not isinstance(destination, (str, os.PathLike)):
+        return
+    written = os.fspath(destination)
+    paths = [path if is_url(path) else os.path.realpath(path) for path in (source, written)]
+    if paths[0] == paths[1]:
+        raise UserError(
+            f"the prediction is computed from {source} while it is written, so that it cannot replace it; write to "
+            "another path"
+        )

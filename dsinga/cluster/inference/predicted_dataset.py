@@ -62,6 +62,8 @@ def _lazy(
     dataset = backwards(dataset, windows.flipped)
     if (source := windows.dataset.encoding.get(SOURCE)) is not None:
         dataset.encoding[SOURCE] = source
+        for variable in dataset.data_vars.values():
+            variable.encoding[SOURCE] = source
     return dataset
 
 

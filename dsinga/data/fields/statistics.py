@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
-from dsinga.base.errors import UserError
+from dsinga.base.errors import ClusterNotReady, UserError
 from dsinga.base.redaction import redacted_cause
 from dsinga.base.registry import listed
 from dsinga.data.fields.axis import label_text
@@ -25,7 +27,10 @@ from dsinga.data.fields.window_settings import names_of
 from dsinga.data.missing_values import check_decoded
 from dsinga.data.sources.xarray_objects import missing_name
 
+PATIENCE = 600.0  # seconds of a wait for the first Dask worker, as those of a job
 MOMENTS = ("count", "mean", "std", "min", "max")
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -163,9 +168,10 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, cl
         dim: the dimensions over which the statistics are, as of ``dataset.mean``; all by default. For a mean by level
             give the others, for one at each point ``"time"``.
         client: a Dask client, whose workers read and compute data in files, too; they must reach the files. A
-            chunked Dataset is computed where Dask computes without it.
+            chunked Dataset is computed where Dask computes without it. The first worker is awaited.
 
     Raises:
+        ClusterNotReady: no worker of the client has come in time.
         UserError: a dimension that no variable has, or a variable that is not of numbers.
     """
     opened, _ = open_dataset(dataset)
@@ -179,6 +185,8 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, cl
         if array.dtype.kind not in "fiub":
             raise UserError(f"the variable {name!r} is of {array.dtype}, not of numbers; leave it out")
         check_decoded(array, str(name))
+    if client is not None:
+        _await_worker(client)
     results: dict[str, dict[str, Any]] = {moment: {} for moment in MOMENTS}
     for name, array in opened.data_vars.items():
         over = [name for name in array.dims if name in dims]
@@ -187,6 +195,20 @@ def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, cl
         for moment, values in zip(MOMENTS, moments, strict=True):
             results[moment][str(name)] = values
     return FieldStatistics(**{moment: type(opened)(values) for moment, values in results.items()})
+
+
+def _await_worker(client: Any) -> None:
+    """Wait for the first Dask worker, and say so. Raises ClusterNotReady when none has come after PATIENCE seconds."""
+    if client.asynchronous or client.scheduler_info()["workers"]:
+        return
+    limit = timedelta(seconds=PATIENCE)
+    _log.warning("the Dask cluster of the client has no worker; waiting for one, %s at most", limit)
+    try:
+        client.wait_for_workers(1, timeout=PATIENCE)
+    except TimeoutError as error:
+        raise ClusterNotReady(
+            f"no Dask worker has come to the cluster of the client within {limit}; start some, or leave client out"
+        ) from error
 
 
 def _read_moments(array: Any, name: str, over: Sequence[Any]) -> list[Any]:
