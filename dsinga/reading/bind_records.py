@@ -269,7 +269,8 @@ def has_no_rows(data: Any) -> bool:
         parts = [part for part in (data.values() if isinstance(data, dict) else data) if part is not None]
         return bool(parts) and all(map(has_no_rows, parts))
     shape = getattr(data, "shape", ())
-    return isinstance(shape, tuple) and bool(shape) and isinstance(shape[0], int) and shape[0] == 0
+    rows = shape[0] if isinstance(shape, tuple) and shape else None  # of a Dask frame it is not a number
+    return isinstance(rows, int) and rows == 0
 
 
 def row_of_zeros(data: Any) -> Any:
