@@ -1,6 +1,6 @@
-"""Writes docs/settings-*.md, the reference of components and their settings, from the registry.
+"""Pages of the site, not of the tree: the reference of components and their settings, from the registry.
 
-``python -m tests.support.settings_pages`` writes the pages anew; a test compares them with the registry.
+``python -m tests.support.settings_pages FOLDER`` writes them, to look at.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from dsinga.job.component import docs
 from dsinga.job.limits import Range, range_in
 from dsinga.job.message import Message, defaults, describe, field_types, is_message, item_type
 
-DOCS = Path(__file__).parents[2] / "docs"
-HEAD = "<!-- Written by python -m tests.support.settings_pages: do not edit. -->\n"
 HOW_TO_READ = "The *number* may stand for the name in a job file. A setting whose default is *required* must be given."
 SEQUENCE_FILES = "convolution1d embedding pooling1d recurrent steps tagging text".split()
 ATTENTION_FILES = "attention attention_cache positions".split()
@@ -174,7 +172,7 @@ def pages() -> dict[str, str]:
 
 
 def page_text(page: Page) -> str:
-    parts = [f"# {page.title}\n", HEAD, f"{page.about}\n{HOW_TO_READ}\n"]
+    parts = [f"# {page.title}\n", f"{page.about}\n{HOW_TO_READ}\n"]
     for section in page.sections:
         if section.heading:
             parts.append(f"## {section.heading}\n")
@@ -285,12 +283,11 @@ def bounds(allowed: Range | None) -> str:
     return f"{low}, {'below' if allowed.open_high else 'at most'} {allowed.high:g}"
 
 
-def main() -> None:
-    """Write the pages."""
+def main(folder: str) -> None:
+    """Write the pages to a folder."""
     for name, text in pages().items():
-        (DOCS / name).write_text(text, encoding="utf-8")
-        sys.stdout.write(f"{DOCS / name}\n")
+        (Path(folder) / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
