@@ -1,4 +1,4 @@
-"""What mkdocs does besides rendering docs/: navigation, pages of the API and of settings, formulas, files outside docs/.
+"""What mkdocs does besides rendering docs/: navigation, pages of the API and of settings, formulas, other files.
 
 On GitHub, pages link to files of the repository by relative paths. On the site, each such file is a page below
 ``project/``: Markdown as it is, notebooks as text and code, other files as code. Links are rewritten, so that they lead

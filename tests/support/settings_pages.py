@@ -127,7 +127,7 @@ PAGES = {
     "settings-policy-losses.md": Page(
         "Settings of losses of policies and values",
         "Layer types that are losses of reinforcement learning. Their formulas are in "
-        "[policy-losses.md](policy-losses.md).",
+        "[reinforcement.md](reinforcement.md#losses-of-policies-and-values).",
         layers(lambda entry: is_loss(entry) and entry.file in POLICY_FILES),
     ),
     "settings-updaters.md": Page(
@@ -160,7 +160,7 @@ PAGES = {
     "settings-reinforcement.md": Page(
         "Settings of reinforcement learning's algorithms",
         "In Python these are classes of `dsinga.rl`, without the k, and settings are arguments. "
-        "[reinforcement-choices.md](reinforcement-choices.md) says which to choose.",
+        "[reinforcement.md](reinforcement.md#which-algorithm-to-choose) says which to choose.",
         (Section("learning_algorithm", "", "reinforcement { algorithm: ... }"),),
     ),
 }
