@@ -121,7 +121,7 @@ PAGES = {
     "settings-field-losses.md": Page(
         "Settings of losses of numbers and fields",
         "Layer types that are losses of numbers, of fields, and of a class for each point. [losses.md](losses.md) has "
-        "their formulas, [field-losses.md](field-losses.md) examples.",
+        "their formulas, [losses.md](losses.md#targets-that-are-fields) examples.",
         layers(lambda entry: is_loss(entry) and entry.file in FIELD_LOSS_FILES),
     ),
     "settings-policy-losses.md": Page(
@@ -142,7 +142,7 @@ PAGES = {
     "settings-schedules.md": Page(
         "Settings of learning rates",
         "How the learning rate follows from the step. [updaters.md](updaters.md#learning-rates) has the settings "
-        "that all of them share, [schedules.md](schedules.md) draws them.",
+        "that all of them share, [learning-rate.md](learning-rate.md#schedules) draws them.",
         (Section("schedule", "", "learning_rate { type: ... }"),),
     ),
     "settings-extensions.md": Page(
