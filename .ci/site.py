@@ -59,6 +59,8 @@ INHERITED = {
     "data": [],
 }  # fmt: skip
 PROJECT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+# How much pages count in the search, others 1: reference and diaries repeat words often; two answer many words.
+SEARCH_BOOSTS = {"api/": 0.05, "settings-": 0.05, "dev/": 0.01, "project/": 0.01, "extending.md": 2, "slurm.md": 2}
 # What a page with formulas loads, below docs/.
 TYPESETTING = ("assets/katex/katex.min.css", "assets/katex/katex.min.js", "assets/typeset.js")
 
@@ -116,8 +118,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Rewrite the links of a page."""
+    """Rewrite the links of a page, and say how much it counts in the search."""
     source = page.file.src_uri
+    for beginning, boost in SEARCH_BOOSTS.items():
+        if source.startswith(beginning):
+            page.meta["search"] = {"boost": boost}
     if source.startswith("api/"):
         return markdown
     folder = posixpath.dirname(source)
