@@ -1,4 +1,4 @@
-"""What mkdocs does besides rendering docs/: navigation, pages of the API, formulas, pages of files outside docs/.
+"""What mkdocs does besides rendering docs/: navigation, pages of the API and of settings, formulas, other files.
 
 On GitHub, pages link to files of the repository by relative paths. On the site, each such file is a page below
 ``project/``: Markdown as it is, notebooks as text and code, other files as code. Links are rewritten, so that they lead
@@ -11,6 +11,7 @@ import json
 import posixpath
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.support import settings_pages  # noqa: E402  needs the path above
+
 MODELS = [path for path in ROOT.glob("dsinga/models/*.py") if path.stem != "__init__"]
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)\s#]+)([^)\s]*\))")
 FILE_NAME = re.compile(r"\[((?:[\w.-]+/)*[\w-]+\.(?:md|ipynb))\](?=\(([^)\s#]+))")  # the text of a link
@@ -54,6 +59,8 @@ INHERITED = {
     "data": [],
 }  # fmt: skip
 PROJECT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+# How much pages count in the search, others 1: reference and diaries repeat words often; two answer many words.
+SEARCH_BOOSTS = {"api/": 0.05, "settings-": 0.05, "dev/": 0.01, "project/": 0.01, "extending.md": 2, "slurm.md": 2}
 # What a page with formulas loads, below docs/.
 TYPESETTING = ("assets/katex/katex.min.css", "assets/katex/katex.min.js", "assets/typeset.js")
 
@@ -68,6 +75,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         {"Overview": "README.md"},
         *sections((ROOT / "docs" / "README.md").read_text(encoding="utf-8")),
         {"Notebooks": [site_path(path) for path in notebooks]},
+        {"Settings of components": list(settings_pages.PAGES)},
         {"API": [f"api/{name}.md" for name in api_pages()]},
         {"The project": [site_path(path) for path in (*PROJECT, *dev)]},
     ]
@@ -86,14 +94,15 @@ def sections(index: str) -> list[dict[str, list[str]]]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the API, and those of files outside docs/, as far as links lead from page to page."""
-    for name, text in api_pages().items():
-        files.append(File.generated(config, f"api/{name}.md", content=text))
+    """Add pages of the API, of settings, and of files outside docs/, as far as links lead from page to page."""
+    made = {f"api/{name}.md": text for name, text in api_pages().items()} | settings_pages.pages()
+    for name, text in made.items():
+        files.append(File.generated(config, name, content=text))
     for file in [file for file in files if file.src_uri.startswith("dev/")]:
         file.inclusion = InclusionLevel.INCLUDED
     todo = [*PROJECT, *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/**/*.ipynb"))]
     for file in files.documentation_pages():
-        if not file.src_uri.startswith("api/"):
+        if file.src_uri not in made:
             todo += targets(repo_path(file.src_uri))
     done: set[str] = set()
     while todo:
@@ -109,11 +118,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Rewrite the links of a page."""
+    """Rewrite the links of a page, and say how much it counts in the search."""
     source = page.file.src_uri
+    for beginning, boost in SEARCH_BOOSTS.items():
+        if source.startswith(beginning):
+            page.meta["search"] = {"boost": boost}
     if source.startswith("api/"):
         return markdown
     folder = posixpath.dirname(source)
+    if source == "settings.md":
+        markdown += "".join(f"\n- [{page.title}]({name})" for name, page in settings_pages.PAGES.items())
 
     def rewrite(target: str) -> str:
         path = resolve(repo_path(source), target)

@@ -105,11 +105,6 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_pages_answer_one_question_in_at_most_150_lines(page):
-    assert len(page.read_text(encoding="utf-8").splitlines()) <= 150
-
-
 def test_no_page_begins_with_the_job_of_another_page():
     """Such a page begins with the other page's blocks, by ``<!-- begins with PAGE -->``."""
     lines = {page.name: first_lines_of_code(page) for page in PAGES}

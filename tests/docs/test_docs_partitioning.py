@@ -1,4 +1,4 @@
-"""docs/partitioned-layers.md has every layer type with its class's cut on dimension 1, or the reason against one."""
+"""docs/partitioning.md has every layer type with its class's cut on dimension 1, or the reason against one."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from dsinga.job import LayerConf
 from dsinga.layers import Connection, Layer
 from tests.support.registries import entries
 
-PAGE = (Path(__file__).parents[2] / "docs" / "partitioned-layers.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "partitioning.md").read_text(encoding="utf-8")
 CUT = {
     Connection.kOneToAll: "cut; each part takes all features of the source",
     Connection.kOneToOne: "cut; each part takes the same features of the source",

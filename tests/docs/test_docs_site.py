@@ -1,4 +1,4 @@
-"""The rendered site: it builds without a warning, no link of it is broken, and it needs no network."""
+"""The rendered site: it builds without a warning, its links lead somewhere, its search finds, it needs no network."""
 
 from __future__ import annotations
 
@@ -16,10 +16,26 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tests.support.site_search import NODE, search
+
 pytest.importorskip("mkdocstrings", reason="needs pip install 'dsinga[docs]'")
 pytest.importorskip("material", reason="needs pip install 'dsinga[docs]'")
 
 ROOT = Path(__file__).parents[2]
+# What people type, and the page that answers it.
+SEARCHES = {
+    "train from xr.open_zarr on SLURM": "slurm.html",
+    "xr.open_zarr": "fields.html",
+    "save and load": "checkpoints.html",
+    "own loss": "extending.html",
+    "custom layer": "extending.html",
+    "bf16": "precision.html",
+    "GPU": "gpu.html",
+    "resume": "recovery.html",
+    "class weights": "nn.html",
+    "early stopping": "extensions.html",
+    "learning rate": "learning-rate.html",
+}
 pytestmark = pytest.mark.slow  # the site is built
 
 
@@ -162,7 +178,13 @@ def test_the_front_page_says_what_this_is_and_shows_it(site: Path, pages: dict[s
     assert 'href="project/index.html"' in article, "the source"
     titles = re.findall(r'<span class="md-ellipsis">\s*([^<]+?)\s*<', text)
     assert titles.index("Begin here") < titles.index("Python") < titles.index("Jobs and data")
-    assert article.index('id="begin-here"') < article.index("pip install")
+    assert article.index("confusion_matrix") < article.index("<img") < article.index("<table")
+
+
+@pytest.mark.skipif(NODE is None, reason="needs node")
+def test_a_search_finds_the_page_of_the_subject_first(site: Path) -> None:
+    found = search(site, list(SEARCHES))
+    assert {query: hits[0].partition("#")[0] for query, hits in found.items()} == SEARCHES
 
 
 CHAPTERS = sorted(path.stem for path in (ROOT / "docs" / "book").glob("*.md") if path.stem != "README")
@@ -192,6 +214,24 @@ def test_a_browser_typesets_all_formulas(site: Path, tmp_path: Path) -> None:
         done = subprocess.run([*command, "--dump-dom", address], capture_output=True, text=True, timeout=50, check=True)
         assert done.stdout.count('class="katex"') == len(FORMULA.findall((site / page).read_text("utf-8"))), page
         assert "katex-error" not in done.stdout
+
+
+WIDEST = """<script>addEventListener("load", () => {
+  const cut = [...document.querySelectorAll("pre > code")].filter(code => code.scrollWidth > code.clientWidth + 1);
+  document.body.innerHTML = `blocks of code that are cut: ${cut.length}`;
+})</script></body>"""
+
+
+def test_code_is_not_cut_at_the_right(site: Path, tmp_path: Path) -> None:
+    chromium = shutil.which("chromium") or pytest.skip("needs chromium")
+    command = [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+    for page in ("slurm", "learning-rate", "partitioning"):
+        measured = site / f"{page}-measured.html"
+        measured.write_text((site / f"{page}.html").read_text("utf-8").replace("</body>", WIDEST), "utf-8")
+        command_line = [*command, "--window-size=1280,2000", "--dump-dom", measured.as_uri()]
+        done = subprocess.run(command_line, capture_output=True, text=True, timeout=50, check=True)
+        measured.unlink()
+        assert "blocks of code that are cut: 0" in done.stdout, page
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from tests.support.executed_pages import ROOT, blocks, command_environment
 from tests.support.slurm_queue import Slurm
 
-PAGES = ("slurm.md", "slurm-cluster.md")
+PAGES = ("slurm.md",)
 # The only change to the scripts: the interface that joins the nodes. All nodes of the tests are on this machine.
 INTERFACE = ("ib0", "lo")
 

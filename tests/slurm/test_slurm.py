@@ -1,4 +1,4 @@
-"""The scripts of docs/slurm.md and docs/slurm-cluster.md on a real SLURM; runs there have the bits of a run here."""
+"""The scripts of docs/slurm.md on a real SLURM; runs there have the bits of a run here."""
 
 from __future__ import annotations
 

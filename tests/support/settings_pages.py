@@ -1,6 +1,6 @@
-"""Writes docs/settings-*.md, the reference of components and their settings, from the registry.
+"""Pages of the site, not of the tree: the reference of components and their settings, from the registry.
 
-``python -m tests.support.settings_pages`` writes the pages anew; a test compares them with the registry.
+``python -m tests.support.settings_pages FOLDER`` writes them, to look at.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from dsinga.job.component import docs
 from dsinga.job.limits import Range, range_in
 from dsinga.job.message import Message, defaults, describe, field_types, is_message, item_type
 
-DOCS = Path(__file__).parents[2] / "docs"
-HEAD = "<!-- Written by python -m tests.support.settings_pages: do not edit. -->\n"
 HOW_TO_READ = "The *number* may stand for the name in a job file. A setting whose default is *required* must be given."
 SEQUENCE_FILES = "convolution1d embedding pooling1d recurrent steps tagging text".split()
 ATTENTION_FILES = "attention attention_cache positions".split()
@@ -123,13 +121,13 @@ PAGES = {
     "settings-field-losses.md": Page(
         "Settings of losses of numbers and fields",
         "Layer types that are losses of numbers, of fields, and of a class for each point. [losses.md](losses.md) has "
-        "their formulas, [field-losses.md](field-losses.md) examples.",
+        "their formulas, [losses.md](losses.md#targets-that-are-fields) examples.",
         layers(lambda entry: is_loss(entry) and entry.file in FIELD_LOSS_FILES),
     ),
     "settings-policy-losses.md": Page(
         "Settings of losses of policies and values",
         "Layer types that are losses of reinforcement learning. Their formulas are in "
-        "[policy-losses.md](policy-losses.md).",
+        "[reinforcement.md](reinforcement.md#losses-of-policies-and-values).",
         layers(lambda entry: is_loss(entry) and entry.file in POLICY_FILES),
     ),
     "settings-updaters.md": Page(
@@ -144,7 +142,7 @@ PAGES = {
     "settings-schedules.md": Page(
         "Settings of learning rates",
         "How the learning rate follows from the step. [updaters.md](updaters.md#learning-rates) has the settings "
-        "that all of them share, [schedules.md](schedules.md) draws them.",
+        "that all of them share, [learning-rate.md](learning-rate.md#schedules) draws them.",
         (Section("schedule", "", "learning_rate { type: ... }"),),
     ),
     "settings-extensions.md": Page(
@@ -162,7 +160,7 @@ PAGES = {
     "settings-reinforcement.md": Page(
         "Settings of reinforcement learning's algorithms",
         "In Python these are classes of `dsinga.rl`, without the k, and settings are arguments. "
-        "[reinforcement-choices.md](reinforcement-choices.md) says which to choose.",
+        "[reinforcement.md](reinforcement.md#which-algorithm-to-choose) says which to choose.",
         (Section("learning_algorithm", "", "reinforcement { algorithm: ... }"),),
     ),
 }
@@ -174,7 +172,7 @@ def pages() -> dict[str, str]:
 
 
 def page_text(page: Page) -> str:
-    parts = [f"# {page.title}\n", HEAD, f"{page.about}\n{HOW_TO_READ}\n"]
+    parts = [f"# {page.title}\n", f"{page.about}\n{HOW_TO_READ}\n"]
     for section in page.sections:
         if section.heading:
             parts.append(f"## {section.heading}\n")
@@ -285,12 +283,11 @@ def bounds(allowed: Range | None) -> str:
     return f"{low}, {'below' if allowed.open_high else 'at most'} {allowed.high:g}"
 
 
-def main() -> None:
-    """Write the pages."""
+def main(folder: str) -> None:
+    """Write the pages to a folder."""
     for name, text in pages().items():
-        (DOCS / name).write_text(text, encoding="utf-8")
-        sys.stdout.write(f"{DOCS / name}\n")
+        (Path(folder) / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

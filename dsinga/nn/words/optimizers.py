@@ -34,7 +34,7 @@ def common(
 
     These are a weight decay, which is added to gradients, or decoupled, which is subtracted from the param times the
     learning rate; bounds of the norm of each gradient, of that of all gradients together, and of each number;
-    settings of some params (:func:`ParamSettings`); and the exponential moving average of the params (docs/ema.md).
+    settings of some params (:func:`ParamSettings`); and the exponential moving average of params (docs/updaters.md).
     """
     if not use_ema and (ema_momentum, ema_warmup, ema_every) != (0.99, False, 1):
         raise UserError("ema_momentum, ema_warmup and ema_every have no effect without use_ema=True")
