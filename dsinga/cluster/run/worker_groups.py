@@ -11,12 +11,12 @@ from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.run.group_rounds import Grain, GroupRounds
-from dsinga.cluster.run.recovery import RecoverableRun
+from dsinga.cluster.run.recovery import RecoverableRun, RestartedGroups
 from dsinga.engine.engine import Loop, StepReport
 from dsinga.worker.config import RoundReport
 
 
-class WorkerGroups:
+class WorkerGroups(RestartedGroups):
     """Trains all worker groups from a step on; they do not wait for each other.
 
     Group 0 trains alone during the warm-up. Where Dask workers are lost, the run starts again, all of it or some
