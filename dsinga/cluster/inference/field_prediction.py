@@ -63,60 +63,23 @@ def predict_dataset(
     With ``leads`` predictions are fed back as inputs so many times, and the result has the dimension "lead"; see
     :class:`dsinga.passes.field_rollout.FieldRollout`.
 
+    The seven stages stand below in their order: the windows, the tiles of a field, what the layer gives for the
+    targets, the predictor, the variables as dask arrays, the tasks, and the Dataset around their results.
+
     Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
     """
     if leads is not None:
         check_whole("leads", leads, 1)
         _check_tasks(leads, LEAST_TASKS)
-    windows = apply_windows(dataset, definition or windows_of(job, phase, roots))
-    windows = with_known_times(windows, leads or 1)
-    if leads is not None:
-        windows = windows_for_leads(windows, leads)
-    tiles, source = _plan(job, params, layer, windows, phase, roots)
-    windows = _with_outputs(job, windows, layer, tiles.net.layer(layer).shape[1:], leads)
-    predictor = _field_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles)
-    arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
-    optimised = [name for name, array in arrays.items() if not cluster_futures(array)]  # which would lose the others
-    arrays |= zip(optimised, dask.optimize(*(arrays[name] for name in optimised)), strict=True)
+    windows = find_windows(dataset, definition or windows_of(job, phase, roots), leads)
+    tiles, source = plan_fields(job, params, layer, windows, phase, roots)
+    windows = with_outputs(job, windows, layer, tiles.net.layer(layer).shape[1:], leads)
+    predictor = make_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles)
+    arrays = lazy_variables(predictor, windows)
     blocks = PredictionParts(predictor, arrays, windows.times)
     if leads is None:
-        return predicted_dataset(windows, _map(_predict_box, _shared(predictor), arrays, blocks, blocks.plans()))
-    _check_tasks(leads, len(blocks))
-    rollout = FieldRollout(predictor, lead_axis(windows).name, _fed_back(windows))
-    shared = _shared(rollout)
-    predictions: list[da.Array] = []
-    for lead in range(1, leads + 1):
-        earlier = {f"lead {number}": predictions[number - 1] for number in rollout.earlier(lead)}
-        plans = blocks.plans_of_lead(rollout, lead)
-        predictions.append(_map(_predict_lead, shared, arrays, blocks, plans, earlier))
-    return dataset_of_leads(windows, predictions)
-
-
-def _check_tasks(leads: int, blocks: int) -> None:
-    """Raise UserError for so many leads that Dask would take minutes for their tasks before the first one runs."""
-    if leads * blocks > MOST_TASKS:
-        remedy = ", or predict fewer steps of time: ds.isel(time=slice(-10, None))" if blocks > LEAST_TASKS else ""
-        raise UserError(
-            f"{leads} leads are too many for one prediction; give at most {MOST_TASKS // blocks} of these data{remedy}"
-        )
-
-
-def _map(
-    function: Callable[..., np.ndarray],
-    predictor: Any,
-    arrays: Mapping[str, da.Array],
-    blocks: PredictionParts,
-    plans: Iterator[BlockPlan],
-    earlier: Mapping[str, da.Array] | None = None,
-) -> da.Array:
-    """Return the dask array of ``function(predictor, boxes, *arguments)``."""
-    name = f"dsinga-fields-{uuid.uuid4().hex}"
-    return map_boxes(function, predictor, arrays, plans, blocks.chunks, np.float32, name, earlier)
-
-
-def _shared(predictor: Any) -> Any:
-    """Return an object, with the net and its params, as a single one of a task graph."""
-    return dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
+        return predicted_dataset(windows, map_blocks(predictor, arrays, blocks))
+    return dataset_of_leads(windows, map_leads(predictor, arrays, blocks, windows, leads))
 
 
 def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefinition:
@@ -139,19 +102,13 @@ def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefin
     )
 
 
-def _predict_box(predictor: FieldPredictor, values: Mapping[str, np.ndarray], box: PredictionPart) -> np.ndarray:
-    """Task: the prediction of a box."""
-    return predictor.predict(values, box)
+def find_windows(dataset: Any, definition: WindowDefinition, leads: int | None) -> PredictionWindows:
+    """Return the windows of a definition in a Dataset whose targets lie at known times, at each of the leads."""
+    windows = with_known_times(apply_windows(dataset, definition), leads or 1)
+    return windows if leads is None else windows_for_leads(windows, leads)
 
 
-def _predict_lead(
-    rollout: FieldRollout, values: Mapping[str, np.ndarray], box: PredictionPart, lead: int
-) -> np.ndarray:
-    """Task: the prediction of a box for a lead."""
-    return rollout.predict(values, box, lead)
-
-
-def _plan(
+def plan_fields(
     job: Job, params: ParamArrays, layer: str, windows: PredictionWindows, phase: Phase, roots: Sequence[str]
 ) -> tuple[FieldTiles, str]:
     """Return the tiles of the fields, and the name of the net's input layer."""
@@ -187,7 +144,16 @@ def _plan(
     return plan_tiles(make_net, params, layer, _window_size(windows), lengths, outputs, margins), conf.name
 
 
-def _with_outputs(
+def _window_size(windows: PredictionWindows) -> Shape:
+    """Return the size of the windows that the net was trained on, with context; the field's where it is not known."""
+    sizes = []
+    for axis in windows.space:
+        size = windows.definition.input_dims.get(axis.name, -1)
+        sizes.append(axis.input_size if size == -1 else size + axis.before + axis.after)
+    return tuple(sizes)
+
+
+def with_outputs(
     job: Job, windows: PredictionWindows, layer: str, given: Shape, leads: int | None
 ) -> PredictionWindows:
     """Return the windows with the channels that ``layer`` gives; raise UserError where they are not the targets'."""
@@ -205,18 +171,10 @@ def _with_outputs(
     )
 
 
-def _window_size(windows: PredictionWindows) -> Shape:
-    """Return the size of the windows that the net was trained on, with context; the field's where it is not known."""
-    sizes = []
-    for axis in windows.space:
-        size = windows.definition.input_dims.get(axis.name, -1)
-        sizes.append(axis.input_size if size == -1 else size + axis.before + axis.after)
-    return tuple(sizes)
-
-
-def _field_predictor(
+def make_predictor(
     predictor: Predictor, source: str, layer: str, windows: PredictionWindows, tiles: FieldTiles
 ) -> FieldPredictor:
+    """Return what predicts a box of windows and tiles: the same for all of them, so that it is sent once."""
     rows = max(1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net))))  # whatever the number of windows
     return FieldPredictor(
         predictor,
@@ -251,6 +209,78 @@ def _masked_targets(windows: PredictionWindows) -> Iterator[MaskedTarget]:
             yield MaskedTarget(windows.channel_slice(target), mask, part.channel_sizes, tuple(taken))
 
 
+def lazy_variables(predictor: FieldPredictor, windows: PredictionWindows) -> dict[str, da.Array]:
+    """Return the variables that are read as dask arrays, by name, with as few tasks as they need."""
+    arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
+    optimised = [name for name, array in arrays.items() if not cluster_futures(array)]  # which would lose the others
+    return arrays | dict(zip(optimised, dask.optimize(*(arrays[name] for name in optimised)), strict=True))
+
+
+def _as_dask(variable: Any) -> da.Array:
+    """Return the numbers of an xarray Variable as a dask array; those of a file in the chunks of the file."""
+    if variable.chunks is None:
+        preferred = variable.encoding.get("preferred_chunks") or {}
+        variable = variable.chunk({dim: preferred.get(dim, -1) for dim in variable.dims} if preferred else "auto")
+    return variable.data
+
+
+def map_blocks(predictor: FieldPredictor, arrays: Mapping[str, da.Array], blocks: PredictionParts) -> da.Array:
+    """Return the prediction as a dask array, a task for each block of it."""
+    return _map(_predict_box, _shared(predictor), arrays, blocks, blocks.plans())
+
+
+def map_leads(
+    predictor: FieldPredictor,
+    arrays: Mapping[str, da.Array],
+    blocks: PredictionParts,
+    windows: PredictionWindows,
+    leads: int,
+) -> list[da.Array]:
+    """Return the prediction of each lead as a dask array, a task for each block, which takes those of earlier leads.
+
+    Raises UserError for too many tasks.
+    """
+    _check_tasks(leads, len(blocks))
+    rollout = FieldRollout(predictor, lead_axis(windows).name, _fed_back(windows))
+    shared = _shared(rollout)
+    predictions: list[da.Array] = []
+    for lead in range(1, leads + 1):
+        earlier = {f"lead {number}": predictions[number - 1] for number in rollout.earlier(lead)}
+        plans = blocks.plans_of_lead(rollout, lead)
+        predictions.append(_map(_predict_lead, shared, arrays, blocks, plans, earlier))
+    return predictions
+
+
+def _map(
+    function: Callable[..., np.ndarray],
+    predictor: Any,
+    arrays: Mapping[str, da.Array],
+    blocks: PredictionParts,
+    plans: Iterator[BlockPlan],
+    earlier: Mapping[str, da.Array] | None = None,
+) -> da.Array:
+    """Return the dask array of ``function(predictor, boxes, *arguments)``."""
+    name = f"dsinga-fields-{uuid.uuid4().hex}"
+    return map_boxes(function, predictor, arrays, plans, blocks.chunks, np.float32, name, earlier)
+
+
+def _shared(predictor: Any) -> Any:
+    """Return an object, with the net and its params, as a single one of a task graph."""
+    return dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
+
+
+def _predict_box(predictor: FieldPredictor, values: Mapping[str, np.ndarray], box: PredictionPart) -> np.ndarray:
+    """Task: the prediction of a box."""
+    return predictor.predict(values, box)
+
+
+def _predict_lead(
+    rollout: FieldRollout, values: Mapping[str, np.ndarray], box: PredictionPart, lead: int
+) -> np.ndarray:
+    """Task: the prediction of a box for a lead."""
+    return rollout.predict(values, box, lead)
+
+
 def _fed_back(windows: PredictionWindows) -> dict[str, FedBack]:
     """Return the targets that are inputs, too."""
     inputs = {part.name for part in windows.layout.inputs}
@@ -264,9 +294,10 @@ def _fed_back(windows: PredictionWindows) -> dict[str, FedBack]:
     }
 
 
-def _as_dask(variable: Any) -> da.Array:
-    """Return the numbers of an xarray Variable as a dask array; those of a file in the chunks of the file."""
-    if variable.chunks is None:
-        preferred = variable.encoding.get("preferred_chunks") or {}
-        variable = variable.chunk({dim: preferred.get(dim, -1) for dim in variable.dims} if preferred else "auto")
-    return variable.data
+def _check_tasks(leads: int, blocks: int) -> None:
+    """Raise UserError for so many leads that Dask would take minutes for their tasks before the first one runs."""
+    if leads * blocks > MOST_TASKS:
+        remedy = ", or predict fewer steps of time: ds.isel(time=slice(-10, None))" if blocks > LEAST_TASKS else ""
+        raise UserError(
+            f"{leads} leads are too many for one prediction; give at most {MOST_TASKS // blocks} of these data{remedy}"
+        )
