@@ -25,7 +25,7 @@ def algorithm(conf: AlgConf) -> Algorithm:
     class that is made from the AlgConf and called like it. Raises JobError for one that is not registered.
     """
     if conf.function is not None:
-        return conf.function  # type: ignore[no-any-return]
+        return conf.function
     entry = resolve(conf)
     train_one_batch = entry(conf) if isinstance(entry, type) else entry
     if not callable(train_one_batch):
