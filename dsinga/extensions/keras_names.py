@@ -17,7 +17,7 @@ CALLBACKS = {
     "ProgbarLogger": "fit shows progress; progress=False ends that",
     "ReduceLROnPlateau": 'write dsinga.extensions.ReduceOnPlateau("val_loss")',
     "RemoteMonitor": "write a function of (step, metrics)",
-    "SwapEMAWeights": "params are not averaged here",
+    "SwapEMAWeights": "give the optimizer use_ema=True (docs/ema.md)",
     "TensorBoard": 'write dsinga.extensions.TensorBoard("FOLDER")',
     "TerminateOnNaN": "training always ends where a loss is not finite",
 }

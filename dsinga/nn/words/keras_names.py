@@ -11,7 +11,7 @@ from dsinga.extensions.keras_names import CALLBACKS
 
 _FROM_RECORDS = "compute it on the records before training, or register a layer of your own (docs/extending.md)"
 _NO_LAYER = "there is no such layer; register one of your own (docs/extending.md)"
-_THREE_AXES = "images have two axes here; register a layer of your own (docs/extending.md)"
+_ADAPTIVE = "there is none; nn.GlobalAveragePooling3D and nn.MaxPooling3D are nearest"
 _AUGMENT = "nn.augment has such changes of training records, for nn.Input(augment=[...]) (docs/augmentation.md)"
 _CELL = "cells are not layers here; use nn.GRU, nn.LSTM or nn.SimpleRNN"
 _NO_OPTIMIZER = "there is none; nn.Adam, nn.RMSprop and nn.SGD with momentum are nearest"
@@ -31,12 +31,12 @@ _LAYERS = {
             _AUGMENT: "CutMix MixUp RandAugment RandomBrightness RandomColorJitter RandomContrast RandomErasing "
             "RandomHue RandomRotation RandomSaturation",
             _NO_LAYER: "Conv1DTranspose ConvLSTM1D Cropping1D DepthwiseConv1D "
-            "DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
-            "GroupQueryAttention GroupedQueryAttention Maximum Minimum RMSNormalization "
+            "ConvLSTM3D DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
+            "GroupQueryAttention GroupedQueryAttention Maximum Minimum "
             "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization UpSampling1D "
             "ZeroPadding1D FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
             "Subtract Wrapper",
-            _THREE_AXES: "ConvLSTM3D AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
+            _ADAPTIVE: "AdaptiveAveragePooling3D AdaptiveMaxPooling3D",
             _CELL: "GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell",
         }
     ),
@@ -54,6 +54,7 @@ _LAYERS = {
     "TextVectorization": "import the text by dsinga data import (docs/text.md)",
     "Lambda": "register a layer of your own (docs/extending.md), and write nn.Layer with its name",
     "Masking": "nn.SequenceLength() tells layers where sequences end",
+    "RMSNormalization": "write nn.RMSNorm()",
     "SpatialDropout1D": "write nn.Dropout(rate)",
 }
 
