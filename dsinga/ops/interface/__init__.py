@@ -31,6 +31,6 @@ class Ops(GroupNormOps, ImageOps, PointOps, SequenceOps, AttentionOps):
         """Return the backend for one worker: itself on CPUs; on GPUs, one with streams of its own.
 
         ``device`` is the number of a GPU among those that this process sees, the first if None. ``precision`` is that
-        of products of float32 arrays: "float32", "tf32" or "bf16"; stored arrays stay float32. Raises UserError if the
-        backend has no such device or precision.
+        of products of float32 arrays: "float32", "tf32" or "bf16"; params stay float32, images are bfloat16
+        with "bf16". Raises UserError if the backend has no such device; numpy computes every precision in float32.
         """
