@@ -137,7 +137,7 @@ class _Expected(NamedTuple):
 
 def _expectation(client: Client, patience: float) -> _OfCluster | _OfScheduler:
     """Return what says which Dask workers are still expected."""
-    if isinstance(client.cluster, SpecCluster):
+    if isinstance(getattr(client, "cluster", None), SpecCluster):  # what is no client is refused afterwards
         return _OfCluster(client.cluster)
     return _OfScheduler(client, patience)
 
