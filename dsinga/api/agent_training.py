@@ -150,8 +150,7 @@ class AgentTraining:
         assert client is not None
         params = self._task.agent.algorithm.params if options.params is None else options.params
         options = replace(options, extensions=self._groups.extensions(options.extensions), params=params)
-        with self._groups.registered():
-            outcome = cluster.train(self.job, client, observer, options, **placing)
+        outcome = cluster.train(self.job, client, observer, options, **placing)
         self._task.agent.algorithm.take_params(outcome.params)
         return outcome
 

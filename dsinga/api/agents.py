@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from dsinga.api.agent_training import AgentResult
@@ -33,6 +34,7 @@ def train(
     resume: bool | str | os.PathLike[str] = False,
     progress: bool = True,
     extensions: Sequence[ExtensionLike] = (),
+    in_groups: bool = False,
     **settings: Any,
 ) -> AgentResult:
     """Train an agent in environments, and return it with its history.
@@ -47,6 +49,7 @@ def train(
             if there is one and begins else. The result is bit-equal to that of an unbroken run.
         progress: show a progress line (in a notebook: a picture of the metrics).
         extensions: what happens between rollouts, as for :func:`dsinga.train`.
+        in_groups: a worker group learns, with params on servers, even where ``groups`` and ``workers`` are 1.
         settings: further settings of the run, of which ``steps`` is needed for an agent; of a job they replace the
             job's. Steps are of all environments together.
 
@@ -82,36 +85,10 @@ def train(
         job = agent if isinstance(agent, Job) else load(agent)
         reinforcement_of(job)
         job = with_settings(job, settings, environment)
-        if environment is not None and not isinstance(environment, str):
+        if in_groups or (environment is not None and not isinstance(environment, str)):
             task = AgentTask.of(job, environment)
-    return cast(AgentResult, execute(Execution(job, find_cluster(client), options, task=task)))
-
-
-def train_in_groups(
-    agent: Agent,
-    environment: Environment,
-    *,
-    steps: int,
-    client: Any = None,
-    workspace: str | os.PathLike[str] | None = None,
-    resume: bool | str | os.PathLike[str] = False,
-    progress: bool = True,
-    **settings: Any,
-) -> AgentResult:
-    """Train an agent by worker groups: :func:`train` with ``groups`` and ``workers``, which may be 1 each here.
-
-    The other arguments are those of :func:`train`; by default a rollout has 5 steps, and there is no evaluation.
-    """
-    if not isinstance(agent, Agent):
-        raise UserError(f"rl.train_in_groups takes an agent, dsinga.rl.Agent(algorithm), not {type(agent).__name__}")
-    defaults = {
-        "name": type(agent.algorithm).__name__.lower(), "seed": 0, "rollout_steps": 5, "evaluation_episodes": 0,
-        "groups": 1, "workers": 1,
-    }  # fmt: skip
-    options = TrainingOptions(workspace=workspace, resume=resume, progress=progress)
-    settings = {**defaults, "steps": steps, **settings}
-    job = with_settings(_job_of(agent, environment), settings, function="rl.train_in_groups")
-    task = AgentTask(job, agent, environment, in_groups=True)
+    if task is not None:
+        task = replace(task, in_groups=in_groups)
     return cast(AgentResult, execute(Execution(job, find_cluster(client), options, task=task)))
 
 

@@ -153,7 +153,7 @@ class Execution:
         self.source = source
 
     def _folders(self) -> tuple[Path | None, RemoteWorkspace | None]:
-        """Return the folder of the workspace here, and the one at a URL of which it is a copy, if any."""
+        """Return the local folder of the workspace, and the remote one that it mirrors, if any."""
         if isinstance(self.workspace, str):
             remote = RemoteWorkspace(self.workspace)
             return remote.local, remote

@@ -52,7 +52,10 @@ def clear_frames(error: BaseException, package: str = "") -> None:
 
 
 def clear_origin(error: BaseException | None) -> None:
-    """Clear the frames that restored the traceback of a task's error: that of Dask's function refers to the error."""
+    """Clear the frames of the callers in the traceback of a task's error.
+
+    The frame of Dask's own function refers to the error, so that the two would keep each other alive.
+    """
     traceback = None if error is None else error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame.f_back

@@ -101,7 +101,7 @@ def find_nonfinite(rows: np.ndarray, allows_nan: bool = False) -> Nonfinite | No
 
 
 def is_small_and_finite(rows: np.ndarray) -> bool:
-    """Whether a small array is finite by one product with itself, the quickest way to know; False means nothing."""
+    """Test quickly whether a small array is finite, by a product with itself: True if it is; False is inconclusive."""
     return rows.size <= 4096 and rows.flags.c_contiguous and math.isfinite(np.dot(flat := rows.reshape(-1), flat))
 
 

@@ -31,15 +31,31 @@ from dsinga.job.updaterconf import UpdaterConf
 
 
 class AlgConf(Component):
-    """The TrainOneBatch algorithm: a built-in one, or the registered one that ``user_alg`` names."""
+    """The TrainOneBatch algorithm: a built-in one, or the registered one that ``user_alg`` names.
+
+    In Python it may also be an object, ``function``, which ``user_alg`` only describes then. It is not a field of the
+    schema: copies keep it, job files leave it out.
+    """
 
     kind: ClassVar = "algorithm"
     type_field: ClassVar = "alg"
     user_field: ClassVar = "user_alg"
+    _function: ClassVar[Any] = None
 
     alg: AlgType = AlgType.kUserAlg
     user_alg: str | None = None
     extensions: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def function(self) -> Any:
+        """The algorithm, where it is an object; None for a built-in or registered one."""
+        return self._function
+
+    def with_function(self, function: Any) -> Self:
+        """Return a copy whose algorithm is ``function``."""
+        changed = self.replace()
+        changed._function = function  # type: ignore[misc]
+        return changed
 
 
 class LayerGroupConf(Message):

@@ -140,7 +140,7 @@ def check_recompute(layer: LayerConf, cls: type[Layer]) -> None:
 
 
 def set_micro_batches(layer: Layer, count: int) -> None:
-    """Give a new layer, which computes a micro-batch at once, the state by rows of a whole batch of ``count`` of them.
+    """Size the state by rows of a new layer for a whole batch, of ``count`` micro-batches that it computes one by one.
 
     Raises JobError for a layer that needs all rows of a batch at once.
     """

@@ -12,6 +12,7 @@ from dsinga.layers.interface.region import Region
 ROWS, FEATURES = 0, 1  # the dimensions on which a layer can be cut; from SPACE on they are those of points
 SPACE = 2
 WHOLE_LAYER = -1  # in place of a dimension: one worker computes the layer
+COPIED = WHOLE_LAYER  # of a feature: each worker that has it has all of it, as the one of a whole layer
 
 
 class LayerCut(NamedTuple):

@@ -10,7 +10,7 @@ from dsinga.layers.interface.context import Rows
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.layers.records.label import FeatureAsLabels, Label, LabelsAsFeature
-from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_regions
+from dsinga.net.cut import COPIED, FEATURES, ROWS, LayerCut, cut_regions
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge
 from dsinga.net.labels import labels_shape, makes_labels
 from dsinga.net.neuralnet import NeuralNet
@@ -47,7 +47,7 @@ class LabelRedistribution:
             outputs = self._features[producer].outputs
             return {location: NodeOutput(output.node) for location, output in outputs.items()}
         if target.dim >= FEATURES:
-            target = Sharding(WHOLE_LAYER, target.locations)
+            target = Sharding(COPIED, target.locations)
         if not moves_rows(layer):
             feature = as_labels(self._features.get(producer) or self._features[Edge(producer.node, 0)])
             if feature.satisfies(target):
@@ -101,7 +101,7 @@ class LabelRedistribution:
             raise layer.fail(
                 "a later layer takes its labels, but not all of its sources have labels", field="srclayers"
             )
-        target = Sharding(WHOLE_LAYER, (location,))
+        target = Sharding(COPIED, (location,))
         outputs = [self._move(source, target)[location] for source in sources if source is not None]
         shapes = [self._as_feature[source].shape for source in sources if source is not None]
         conf, shape = label_conf(f"labels({layer.name})", layer.name), (layer.shape[0], *shapes[0][1:])
@@ -114,7 +114,7 @@ class LabelRedistribution:
             label_layer = Concate(conf, shapes)
         rows = Rows(0, layer.shape[0], layer.shape[0])
         node = self._graph.add(label_layer, Place(location, layer.name), outputs, rows=rows)
-        return ShardedFeature(conf.name, shape, WHOLE_LAYER, {location: NodeOutput(node, producer.part)})
+        return ShardedFeature(conf.name, shape, COPIED, {location: NodeOutput(node, producer.part)})
 
     def _add(self, connection: Layer, layer: Layer, outputs: Mapping[int, NodeOutput]) -> Mapping[int, NodeOutput]:
         """Add ``connection`` at each worker that has one of ``outputs``; the cut stays the same."""
@@ -169,7 +169,7 @@ def _label_axes(layer: Layer, cut: LayerCut, labels: Shape) -> tuple[int, tuple[
 
 def as_labels(feature: ShardedFeature) -> ShardedFeature:
     """Return how labels are distributed with a feature: where it is cut by space, each worker has those of all rows."""
-    return feature._replace(dim=WHOLE_LAYER, grid=()) if feature.grid else feature
+    return feature._replace(dim=COPIED, grid=()) if feature.grid else feature
 
 
 def moves_rows(layer: Layer) -> bool:

@@ -15,7 +15,7 @@ from dsinga.layers.interface.contract import make_part, make_region_part
 from dsinga.layers.interface.declarations import Connection
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.bridges import mark_bridges
-from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_evenly, cut_regions
+from dsinga.net.cut import COPIED, FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_evenly, cut_regions
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge
 from dsinga.net.execution_order import communication_order
 from dsinga.net.label_redistribution import LabelRedistribution
@@ -127,12 +127,12 @@ class _Partitioner:
         """Return the sharding that the parts of a layer need of the source of this index."""
         layer = node.layer
         if cut.grid and not layer.takes_points(source):
-            return Sharding(WHOLE_LAYER, locations)
+            return Sharding(COPIED, locations)
         if cut.grid:
             return space_sharding(layer, cut, layer.source_shapes[source])
         whole_sources = cut.dim == FEATURES and layer.cut.connection is Connection.kOneToAll
         axis = layer.cut.axis if cut.dim == FEATURES else cut.dim
-        return Sharding(WHOLE_LAYER if whole_sources else axis, locations)
+        return Sharding(COPIED if whole_sources else axis, locations)
 
     def _redistribute(self, edge: Edge, target: Sharding, purpose: str) -> Mapping[int, NodeOutput]:
         """Return the node output that gives each worker the feature of ``edge``; layers with one target share it."""

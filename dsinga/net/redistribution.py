@@ -17,7 +17,7 @@ from dsinga.layers.connect.connection import Concate, SliceLayer, Split
 from dsinga.layers.interface.context import Rows
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.interface.region import PointRun
-from dsinga.net.cut import ROWS, WHOLE_LAYER, cut_evenly
+from dsinga.net.cut import COPIED, ROWS, cut_evenly
 from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.net.node import Node
 from dsinga.net.partitioned import Place
@@ -31,7 +31,7 @@ class NodeOutput(NamedTuple):
 
 
 class Sharding(NamedTuple):
-    """The distribution of a feature over workers: cut along the axis ``dim``, or (WHOLE_LAYER) whole at each.
+    """The distribution of a feature over workers: cut along the axis ``dim``, or whole at each (COPIED).
 
     Axis 0 has the rows; those of features are 1, and 2 of layers that compute sequences. With a ``grid`` the feature is
     cut by space, into as many parts as it says along each of the axes from ``dim`` on. ``needs`` then has the points
@@ -45,7 +45,7 @@ class Sharding(NamedTuple):
     fill: float = 0.0
 
     def __str__(self) -> str:
-        if self.dim == WHOLE_LAYER:
+        if self.dim == COPIED:
             return "all" if len(self.locations) > 1 else f"all@{self.locations[0]}"
         if self.grid:
             return "points"
@@ -65,7 +65,7 @@ class ShardedFeature(NamedTuple):
         """Whether every worker of ``target`` already has what it needs of the feature."""
         if (self.dim, self.grid) != (target.dim, target.grid) or target.needs:
             return False
-        return self.dim != WHOLE_LAYER or set(target.locations) <= self.outputs.keys()
+        return self.dim != COPIED or set(target.locations) <= self.outputs.keys()
 
 
 class GraphBuilder:
@@ -93,7 +93,7 @@ class GraphBuilder:
 
     def part_shape(self, shape: Shape, dim: int, part: int) -> Shape:
         """Return the shape of one part of a feature of ``shape`` that is cut along ``dim``."""
-        if dim == WHOLE_LAYER:
+        if dim == COPIED:
             return shape
         start, stop = self.bounds(shape, dim)[part : part + 2]
         return (*shape[:dim], stop - start, *shape[dim + 1 :])
@@ -121,10 +121,10 @@ def _cut_for_destinations(
 ) -> dict[int, tuple[NodeOutput, Shape]]:
     """Return what one worker sends to each destination: a slice, or all that it has, handed out by a kSplit layer."""
     destinations = target.locations
-    if target.dim == WHOLE_LAYER and len(destinations) == 1:
+    if target.dim == COPIED and len(destinations) == 1:
         return {destinations[0]: (output, shape)}
     layer: Layer
-    if target.dim == WHOLE_LAYER:
+    if target.dim == COPIED:
         settings = Split.Conf(num_splits=len(destinations))
         layer = Split(connection_conf(LayerType.kSplit, feature, target, split_conf=settings), [shape])
     else:

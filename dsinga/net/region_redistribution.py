@@ -16,7 +16,7 @@ from dsinga.job import LayerType
 from dsinga.layers.connect.region_connection import Index, Piece, RegionJoin, RegionSlice, box_shape, padding_runs
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.interface.region import PointRun, find_runs
-from dsinga.net.cut import WHOLE_LAYER, LayerCut, cut_regions
+from dsinga.net.cut import COPIED, LayerCut, cut_regions
 from dsinga.net.partitioned import Place
 from dsinga.net.redistribution import (
     GraphBuilder,
@@ -46,7 +46,7 @@ def redistribute_any(
 
     ``purpose`` names the added layers, where they are for points that one layer needs.
     """
-    replicated = feature.dim == WHOLE_LAYER and len(feature.outputs) > 1
+    replicated = feature.dim == COPIED and len(feature.outputs) > 1
     if feature.grid or target.grid or replicated:
         return _redistribute_boxes(graph, feature, target, purpose if target.needs else str(target))
     return redistribute(graph, feature, target)
@@ -113,7 +113,7 @@ def _redistribute_boxes(
 
 def _cut_axes(dim: int, grid: Sequence[int]) -> range:
     """Return the axes along which a feature is cut."""
-    if dim == WHOLE_LAYER:
+    if dim == COPIED:
         return range(0)
     return range(dim, dim + max(len(grid), 1))
 
@@ -126,7 +126,7 @@ def _box(
     if grid:
         region = cut_regions(shape, dim, grid)[part]
         box.update({axis: (start, stop) for axis, (start, stop, _) in zip(region.axes, region.ranges, strict=True)})
-    elif dim != WHOLE_LAYER:
+    elif dim != COPIED:
         start, stop = graph.bounds(shape, dim)[part : part + 2]
         box[dim] = (start, stop)
     return box
@@ -154,7 +154,7 @@ def _pieces(
 ) -> list[_Sent]:
     """Return what each worker that has a part of a feature sends to ``destination``."""
     holders = list(boxes)
-    if feature.dim == WHOLE_LAYER:
+    if feature.dim == COPIED:
         holders = [destination if destination in boxes else holders[0]]
     sent = []
     for source in holders:

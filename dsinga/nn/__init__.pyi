@@ -27,23 +27,11 @@ from dsinga.nn.writing.symbol import Symbol
 from typing import Any
 import os
 
-def AbsoluteLoss(
-    scale: float = 1.0,
-    masked: bool = False,
-    weighted: bool = False,
-    std: list[float] = [],
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def AbsoluteLoss(scale: float = 1.0, masked: bool = False, weighted: bool = False, std: list[float] = [], *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Absolute error, Σ |x - target|·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kAbsoluteLoss).
 
     Args:
@@ -52,80 +40,37 @@ def AbsoluteLoss(
         weighted: whether the last channel of the target has a weight for each point.
         std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
-def Activation(
-    activation: str,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Activation(activation: str, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Activation by its name: linear, relu, leaky_relu, sigmoid, tanh, gelu, silu (also swish), softmax, stanh.
 
     stanh is SINGA's 1.7159·tanh(2x/3)."""
 
-def Adadelta(
-    learning_rate: Rate = 0.001,
-    rho: float = 0.95,
-    epsilon: float = 1e-07,
-    weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
-) -> UpdaterConf:
+def Adadelta(learning_rate: Rate = 0.001, rho: float = 0.95, epsilon: float = 1e-07, weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
+        clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False,
+        ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
     """AdaDelta of Zeiler (2012) (kAdaDelta).
 
     Args:
         rho: the decay of the running means of squared gradients and of squared updates.
         epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
-def Adagrad(
-    learning_rate: Rate = 0.001,
-    epsilon: float = 1e-07,
-    weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
-) -> UpdaterConf:
+def Adagrad(learning_rate: Rate = 0.001, epsilon: float = 1e-07, weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
+        clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False,
+        ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
     """AdaGrad, whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad).
 
     Args:
         epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
-def Adam(
-    learning_rate: Rate = 0.001,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-07,
-    weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
-) -> UpdaterConf:
+def Adam(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-07,
+        weight_decay: float = 0.0, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
+        clip_global_norm: float = 0.0, clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (),
+        use_ema: bool = False, ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
     """Adam as published, with bias correction (kAdam).
 
     Args:
@@ -133,22 +78,10 @@ def Adam(
         beta_2: the decay of the second moment, the running mean of squared gradients.
         epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
-def AdamW(
-    learning_rate: Rate = 0.001,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-07,
-    weight_decay: float = 0.004,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
-) -> UpdaterConf:
+def AdamW(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-07,
+        weight_decay: float = 0.004, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
+        clip_global_norm: float = 0.0, clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (),
+        use_ema: bool = False, ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
     """AdamW: Adam with bias correction, whose ``weight_decay`` is decoupled (kAdamW).
 
     Args:
@@ -156,22 +89,10 @@ def AdamW(
         beta_2: the decay of the second moment, the running mean of squared gradients.
         epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
-def Adamax(
-    learning_rate: Rate = 0.001,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-07,
-    weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
-) -> UpdaterConf:
+def Adamax(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-07,
+        weight_decay: float = 0.0, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
+        clip_global_norm: float = 0.0, clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (),
+        use_ema: bool = False, ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
     """AdaMax without bias correction (kAdamMax).
 
     Args:
@@ -179,38 +100,17 @@ def Adamax(
         beta_2: the decay of the infinity norm of gradients.
         epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
-def Add(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Add(*, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016) (kAdd)."""
 
-def Attention(
-    score_mode: str = 'dot',
-    num_heads: int = 1,
-    use_causal_mask: bool = False,
-    score_initializer: Any = 'uniform',
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Attention(score_mode: str = 'dot', num_heads: int = 1, use_causal_mask: bool = False,
+        score_initializer: Any = 'uniform', *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Weighted means of values (kAttention), called on [query, value] or, as in Keras, on [query, value, key].
 
     The labels of a last source (B, Tk), an input of codes, give the lengths of keys and values; so do those of any
@@ -222,21 +122,11 @@ def Attention(
         use_causal_mask: whether a query sees no later keys.
         score_initializer: the initialiser of the additive score, or its name."""
 
-def AveragePooling1D(
-    pool_size: int | None = 2,
-    strides: int | None = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Mean of each window of steps before the end of a sequence (kPooling1D); ``strides`` are ``pool_size`` by
     default, as in Keras.
 
@@ -244,22 +134,11 @@ def AveragePooling1D(
         pool_size: how many steps are pooled together; all without it.
         strides: by how many steps the window moves; by kernel without it."""
 
-def AveragePooling2D(
-    pool_size: Size = 2,
-    strides: Size | None = None,
-    padding: str | Sides = 'valid',
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def AveragePooling2D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid', *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Mean of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras. Padding is left
     out.
 
@@ -268,22 +147,11 @@ def AveragePooling2D(
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
-def AveragePooling3D(
-    pool_size: Size = 2,
-    strides: Size | None = None,
-    padding: str | Sides = 'valid',
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def AveragePooling3D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid', *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Mean of each window of volumes (B, C, D, H, W) (kPooling); ``strides`` are ``pool_size`` by default, as in
     Keras. Padding is left out.
 
@@ -292,111 +160,53 @@ def AveragePooling3D(
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
-def BM(
-    momentum: float = 0.1,
-    use_global_stats: bool = False,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def BM(momentum: float = 0.1, use_global_stats: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel (kBM).
 
     Args:
         momentum: the weight of the newest batch in the running statistics, as in PyTorch.
         use_global_stats: whether training, too, normalises with the running statistics and keeps them, as in Caffe."""
 
-def BatchNormalization(
-    momentum: float | None = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def BatchNormalization(momentum: float | None = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Batch normalisation of each channel, axis 1 (kBM), with epsilon 1e-5.
 
     ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). A layer that is
     not trainable normalises with its running statistics in training, too, and does not move them."""
 
-def Bidirectional(
-    builder: LayerBuilder,
-    name: str | None = None,
-) -> LayerBuilder:
+def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilder:
     """Return the recurrent layer in both directions: (B, T, 2·units), the forward direction first."""
 
-def CD(
-    k: int = 1,
-) -> AlgConf:
+def CD(k: int = 1) -> AlgConf:
     """Return contrastive divergence with ``k`` Gibbs steps, for ``compile(algorithm=)``."""
 
-def CRF(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def CRF(*, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Linear-chain conditional random field: the loss is -Σ log P(tags of a sequence) / B (kCRF)."""
 
-def CTCLoss(
-    blank: int = 0,
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def CTCLoss(blank: int = 0, scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Connectionist temporal classification, -Σ log P(labels)·scale / B over all ways to place the labels in time (kCTCLoss).
 
     Args:
         blank: the class that stands for no label.
         scale: the factor of the loss and its gradient."""
 
-def CachedAttention(
-    num_heads: int = 1,
-    score: str = 'kScaledDot',
-    rotary: bool = False,
-    steps: int = 256,
-    causal: bool = True,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def CachedAttention(num_heads: int = 1, score: str = 'kScaledDot', rotary: bool = False, steps: int = 256,
+        causal: bool = True, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """A causal kAttention of one step (B, 1, n), which also sees the keys and values of the steps before it (kCachedAttention).
 
     Args:
@@ -406,121 +216,60 @@ def CachedAttention(
         steps: how many steps are kept.
         causal: must be true."""
 
-def ClassSoftmaxLoss(
-    vocab_size: int,
-    class_start: list[int],
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def ClassSoftmaxLoss(vocab_size: int, class_start: list[int], *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Cross-entropy by classes of words, -Σ log P(class of the label)·P(label | class) / B (kClassSoftmaxLoss).
 
     Args:
         vocab_size: the number of words.
         class_start: the code of the first word of each class, rising from 0; by default there is one class."""
 
-def Cluster(
-    **fields: Any,
-) -> ClusterConf:
+def Cluster(**fields: Any) -> ClusterConf:
     """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``.
 
     ``workers`` and ``servers`` are those of one group; ``workers_per_process`` and ``servers_per_process`` say where
     they run. Every field of ``cluster { }`` in a job is an argument, too. Raises UserError for an unknown one."""
 
-def Concate(
-    concate_dim: int = 0,
-    num_concates: int = 1,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Concate(concate_dim: int = 0, num_concates: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Join the sources along axis ``concate_dim``; their shapes may differ in the length of this axis only (kConcate).
 
     Args:
         concate_dim: the axis along which the sources are joined; 0 is the batch.
         num_concates: the number of sources; 1 for as many as there are."""
 
-def Concatenate(
-    axis: int = -1,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Concatenate(axis: int = -1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1."""
 
-def Constant(
-    value: float = 0.0,
-) -> ParamGenConf:
+def Constant(value: float = 0.0) -> ParamGenConf:
     """Return the initialiser that fills a param with ``value``."""
 
-def ContrastiveLoss(
-    margin: float = 1.0,
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Contrastive loss of pairs, Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B; the feature is the distance d (kContrastiveLoss).
 
     Args:
         margin: the distance from which rows that do not belong together count no more.
         scale: the factor of the loss and its gradient."""
 
-def Conv1D(
-    filters: int,
-    kernel_size: int,
-    strides: int = 1,
-    padding: str | Sides = 'valid',
-    activation: str | None = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = 'glorot_uniform',
-    bias_initializer: Any = 'zeros',
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Conv1D(filters: int, kernel_size: int, strides: int = 1, padding: str | Sides = 'valid',
+        activation: str | None = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
+        bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolution over the steps of sequences (B, T, n), and its activation (kConvolution1D).
 
     A second source gives the lengths of the sequences.
@@ -537,29 +286,13 @@ def Conv1D(
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias."""
 
-def Conv2D(
-    filters: int,
-    kernel_size: Size,
-    strides: Size | None = 1,
-    padding: str | Sides = 'valid',
-    activation: str | None = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = 'glorot_uniform',
-    bias_initializer: Any = 'zeros',
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Conv2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
+        activation: str | None = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
+        bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolution (cross-correlation) of images (B, C, H, W) to (B, filters, H', W'), also of volumes (kConvolution).
 
     Args:
@@ -574,30 +307,13 @@ def Conv2D(
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias."""
 
-def Conv2DTranspose(
-    filters: int,
-    kernel_size: Size,
-    strides: Size | None = 1,
-    padding: str | Sides = 'valid',
-    output_padding: Size | None = None,
-    activation: str | None = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = 'glorot_uniform',
-    bias_initializer: Any = 'zeros',
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Conv2DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
+        output_padding: Size | None = None, activation: str | None = None, use_bias: bool = True,
+        kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', kernel_regularizer: Any = None,
+        bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Transposed convolution of images, and its activation (kTransposedConvolution): images become ``strides`` times
     as large.
 
@@ -616,29 +332,13 @@ def Conv2DTranspose(
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias."""
 
-def Conv3D(
-    filters: int,
-    kernel_size: Size,
-    strides: Size | None = 1,
-    padding: str | Sides = 'valid',
-    activation: str | None = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = 'glorot_uniform',
-    bias_initializer: Any = 'zeros',
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Conv3D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
+        activation: str | None = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
+        bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolution of volumes (B, C, D, H, W), and its activation (kConvolution).
 
     Args:
@@ -653,30 +353,13 @@ def Conv3D(
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias."""
 
-def Conv3DTranspose(
-    filters: int,
-    kernel_size: Size,
-    strides: Size | None = 1,
-    padding: str | Sides = 'valid',
-    output_padding: Size | None = None,
-    activation: str | None = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = 'glorot_uniform',
-    bias_initializer: Any = 'zeros',
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Conv3DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
+        output_padding: Size | None = None, activation: str | None = None, use_bias: bool = True,
+        kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', kernel_regularizer: Any = None,
+        bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Transposed convolution of volumes, and its activation (kTransposedConvolution): volumes become ``strides`` times
     as large.
 
@@ -695,31 +378,14 @@ def Conv3DTranspose(
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias."""
 
-def ConvLSTM2D(
-    filters: int,
-    kernel_size: Size,
-    strides: Size | None = 1,
-    padding: str | Sides = 'valid',
-    use_bias: bool = True,
-    kernel_initializer: Any = 'glorot_uniform',
-    recurrent_initializer: Any = 'glorot_uniform',
-    bias_initializer: Any = 'zeros',
-    return_sequences: bool = True,
-    kernel_regularizer: Any = None,
-    recurrent_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def ConvLSTM2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
+        use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
+        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = True,
+        kernel_regularizer: Any = None, recurrent_regularizer: Any = None, bias_regularizer: Any = None, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolutional LSTM over images (B, T, C, H, W) (kConvLSTM), with tanh and sigmoid; the bias of the forget gate
     begins at 0, in Keras at 1.
 
@@ -730,42 +396,21 @@ def ConvLSTM2D(
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
-        recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
+        recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
         return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias."""
 
-def Convolution(
-    num_filters: int,
-    kernel: int | None = None,
-    pad: int | None = None,
-    stride: int | None = None,
-    kernel_x: int | None = None,
-    kernel_y: int | None = None,
-    pad_x: int | None = None,
-    pad_y: int | None = None,
-    stride_x: int | None = None,
-    stride_y: int | None = None,
-    kernel_z: int | None = None,
-    pad_z: int | None = None,
-    stride_z: int | None = None,
-    same: bool = False,
-    bias_term: bool = True,
-    workspace_byte_limit: int = 512,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Convolution(num_filters: int, kernel: int | None = None, pad: int | None = None, stride: int | None = None,
+        kernel_x: int | None = None, kernel_y: int | None = None, pad_x: int | None = None, pad_y: int | None = None,
+        stride_x: int | None = None, stride_y: int | None = None, kernel_z: int | None = None, pad_z: int | None = None,
+        stride_z: int | None = None, same: bool = False, bias_term: bool = True, workspace_byte_limit: int = 512, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes (kConvolution).
 
     Args:
@@ -786,32 +431,17 @@ def Convolution(
         bias_term: whether a bias is added; beyond SINGA.
         workspace_byte_limit: the memory for workspace; has no effect."""
 
-def CosineDecay(
-    initial_learning_rate: float,
-    decay_steps: int,
-    alpha: float = 0.0,
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
-) -> LRGenConf:
+def CosineDecay(initial_learning_rate: float, decay_steps: int, alpha: float = 0.0, minimum_lr: float | None = None,
+        start_step: int = 0, warmup_steps: int = 0, warmup_lr: float = 0.0) -> LRGenConf:
     """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / decay_steps (kCosine).
 
     Args:
         decay_steps: the number of steps from base_lr to the last rate.
         alpha: the last rate, as a share of base_lr."""
 
-def CosineDecayRestarts(
-    initial_learning_rate: float,
-    first_decay_steps: int,
-    t_mul: float = 2.0,
-    m_mul: float = 1.0,
-    alpha: float = 0.0,
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
-) -> LRGenConf:
+def CosineDecayRestarts(initial_learning_rate: float, first_decay_steps: int, t_mul: float = 2.0, m_mul: float = 1.0,
+        alpha: float = 0.0, minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
+        warmup_lr: float = 0.0) -> LRGenConf:
     """Half a cosine from base to alpha·base in first_decay_steps steps, again and again (kCosineRestarts).
 
     Args:
@@ -820,124 +450,59 @@ def CosineDecayRestarts(
         m_mul: what the height of the cosine is multiplied by in each period.
         alpha: the lowest rate, as a share of base_lr."""
 
-def CosineLoss(
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def CosineLoss(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """1 minus the cosine of the angle between two rows, Σ (1 - x·y / (|x|·|y|))·scale / B; the feature is the cosine (kCosineLoss).
 
     Args:
         scale: the factor of the loss and its gradient."""
 
-def CosineSimilarity(
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def CosineSimilarity(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """``scale``·x·y / (|x|·|y|) of each row of two sources (B, ...) of equal size: (B, 1) (kCosineSimilarity).
 
     Args:
         scale: the factor of the cosine."""
 
-def Cropping(
-    before: list[int] = [],
-    after: list[int] = [],
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Cropping(before: list[int] = [], after: list[int] = [], *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images (B, C, H, W) or volumes (B, C, D, H, W) without their outermost points: H' = H - before - after (kCropping).
 
     Args:
         before: how many points are left out before the first; 0 by default.
         after: how many points are left out after the last; 0 by default."""
 
-def Cropping2D(
-    cropping: Sides = 0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Cropping2D(cropping: Sides = 0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images without their outermost pixels (kCropping).
 
     Args:
         cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))."""
 
-def Cropping3D(
-    cropping: Sides = 0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Cropping3D(cropping: Sides = 0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Volumes without their outermost pixels (kCropping).
 
     Args:
         cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))."""
 
-def Dense(
-    units: int,
-    activation: str | None = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = 'glorot_uniform',
-    bias_initializer: Any = 'zeros',
-    transpose: bool = False,
-    kernel_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Dense(units: int, activation: str | None = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
+        bias_initializer: Any = 'zeros', transpose: bool = False, kernel_regularizer: Any = None,
+        bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Fully connected layer with ``units`` outputs (kInnerProduct), and its activation.
 
     Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened. A weight that is
@@ -953,22 +518,11 @@ def Dense(
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias."""
 
-def Dice(
-    smooth: float = 1e-05,
-    scale: float = 1.0,
-    weighted: bool = False,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Dice(smooth: float = 1e-05, scale: float = 1.0, weighted: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Soft Dice loss of scores (B, K, *space) and a class for each point, a mean over rows and classes (kDiceLoss).
 
     One channel is the score of class 1 of two. Points with the label -1 or NaN are left out.
@@ -978,58 +532,27 @@ def Dice(
         scale: the factor of the loss and its gradient.
         weighted: whether the last channel of the labels has a weight for each point."""
 
-def Dropout(
-    rate: float,
-    unit: str = 'kNumber',
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Dropout(rate: float, unit: str = 'kNumber', *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
 
     Args:
         rate: the fraction of units set to zero.
         unit: what is set to zero together: single numbers, channels, or rows; beyond SINGA."""
 
-def Dueling(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Dueling(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """v + a - mean(a) of a value v (B, 1) and advantages a (B, K): (B, K) (Wang et al. 2016, equation 9) (kDueling)."""
 
-def Dummy(
-    input: bool = False,
-    output: bool = False,
-    shape: list[int] = [],
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Dummy(input: bool = False, output: bool = False, shape: list[int] = [], *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Pass on the source; with ``input``, make uniform random numbers in [0, 1) of ``dummy_conf.shape`` instead (kDummy).
 
     Args:
@@ -1037,24 +560,11 @@ def Dummy(
         output: whether the layer is an end of the net.
         shape: the shape of the random numbers, the batch first."""
 
-def Embedding(
-    input_dim: int,
-    output_dim: int,
-    embeddings_initializer: Any = 'uniform',
-    dense_gradient: bool = False,
-    embeddings_regularizer: Any = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Embedding(input_dim: int, output_dim: int, embeddings_initializer: Any = 'uniform', dense_gradient: bool = False,
+        embeddings_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Look up codes (B, T) in a table: (B, T, ``output_dim``), or (B, ``output_dim``) for one step (B,) (kEmbedding).
 
     Args:
@@ -1064,44 +574,22 @@ def Embedding(
         dense_gradient: whether the gradient is a whole array, so that updaters move all rows in each step.
         embeddings_regularizer: the penalty of the table."""
 
-def EntropyLoss(
-    distribution: str = 'kCategorical',
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def EntropyLoss(distribution: str = 'kCategorical', scale: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Minus the entropy of the policy, -scale·Σ H(π) / B: what keeps a policy from being certain too early (kEntropyLoss).
 
     Args:
         distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
         scale: the factor of the loss."""
 
-def EuclideanLoss(
-    scale: float = 1.0,
-    masked: bool = False,
-    weighted: bool = False,
-    std: list[float] = [],
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def EuclideanLoss(scale: float = 1.0, masked: bool = False, weighted: bool = False, std: list[float] = [], *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kEuclideanLoss).
 
     Args:
@@ -1110,22 +598,12 @@ def EuclideanLoss(
         weighted: whether the last channel of the target has a weight for each point.
         std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
-def ExponentialDecay(
-    initial_learning_rate: float,
-    decay_steps: int,
-    decay_rate: float,
-    staircase: bool = False,
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
-) -> LRGenConf:
+def ExponentialDecay(initial_learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False,
+        minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
+        warmup_lr: float = 0.0) -> LRGenConf:
     """Return the schedule initial·decay_rate^(step / decay_steps), the exponent rounded down with ``staircase``."""
 
-def FieldError(
-    channel: Sequence[str] = (),
-    climatology: Any = None,
-) -> MetricLayer:
+def FieldError(channel: Sequence[str] = (), climatology: Any = None) -> MetricLayer:
     """Metrics "rmse", "mae" and "bias" of fields, and "anomaly_correlation" with a climatology (kFieldError).
 
     The loss says whether points are masked or weighted.
@@ -1138,21 +616,11 @@ def FieldError(
     Raises:
         UserError: the climatology is no array of numbers, or has NaN."""
 
-def FieldSoftmaxLoss(
-    scale: float = 1.0,
-    weighted: bool = False,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def FieldSoftmaxLoss(scale: float = 1.0, weighted: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Softmax and cross-entropy with a class for each point, as a mean over points (kFieldSoftmaxLoss).
 
     It takes scores (B, K, *space) and labels (B, *space) or (B, 1, *space); points with the label -1 or NaN are
@@ -1162,39 +630,19 @@ def FieldSoftmaxLoss(
         scale: the factor of the loss and its gradient.
         weighted: whether the last channel of the labels has a weight for each point."""
 
-def Flatten(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Flatten(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Makes each row a vector, (B, n): a kReshape in the job where the next layer does not flatten its source itself.
 
     The numbers keep their order, that of channels, rows and columns of images; in Keras channels are last."""
 
-def FocalLoss(
-    gamma: float = 2.0,
-    alpha: float = 0.25,
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Focal loss, Σ α'·(1 - p')^gamma·c·scale / B, where c is the loss of kSigmoidCrossEntropyLoss; the feature is p (kFocalLoss).
 
     Args:
@@ -1202,47 +650,21 @@ def FocalLoss(
         alpha: the weight of the answer 1; 1 - alpha is that of 0.
         scale: the factor of the loss and its gradient."""
 
-def GELU(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def GELU(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Gaussian error linear unit x·Φ(x), with the normal distribution Φ in its exact form (kActivation)."""
 
-def GRU(
-    units: int,
-    activation: str | None = 'tanh',
-    recurrent_activation: str | None = 'sigmoid',
-    use_bias: bool = True,
-    kernel_initializer: Any = 'glorot_uniform',
-    recurrent_initializer: Any = 'glorot_uniform',
-    bias_initializer: Any = 'zeros',
-    return_sequences: bool = True,
-    bidirectional: bool = False,
-    carry: bool | None = None,
-    kernel_regularizer: Any = None,
-    recurrent_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def GRU(units: int, activation: str | None = 'tanh', recurrent_activation: str | None = 'sigmoid',
+        use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
+        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = True,
+        bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Gated recurrent units (Cho et al. 2014), as in SINGA (kGRU).
 
     Args:
@@ -1251,7 +673,7 @@ def GRU(
         recurrent_activation: the activation of the gates z and r: sigmoid, tanh, relu, linear.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
-        recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
+        recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
         return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
@@ -1260,155 +682,69 @@ def GRU(
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias."""
 
-def GlobalAveragePooling1D(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def GlobalAveragePooling1D(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n).
 
     A second source gives the lengths of the sequences; without it they have all T steps."""
 
-def GlobalAveragePooling2D(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def GlobalAveragePooling2D(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Mean of each channel of images (kPooling): (B, C)."""
 
-def GlobalAveragePooling3D(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def GlobalAveragePooling3D(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Mean of each channel of volumes (kPooling): (B, C)."""
 
-def GlobalMaxPooling1D(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def GlobalMaxPooling1D(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n).
 
     A second source gives the lengths of the sequences; without it they have all T steps."""
 
-def GlobalMaxPooling2D(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def GlobalMaxPooling2D(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each channel of images (kPooling): (B, C)."""
 
-def GlobalMaxPooling3D(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def GlobalMaxPooling3D(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each channel of volumes (kPooling): (B, C)."""
 
-def GroupNorm(
-    groups: int = 32,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def GroupNorm(groups: int = 32, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Group normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel (kGroupNorm).
 
     Args:
         groups: into how many equal groups the channels are divided."""
 
-def GroupNormalization(
-    groups: int = 32,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def GroupNormalization(groups: int = 32, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Group normalisation (kGroupNorm): each row over groups of channels, with a scale and bias for each channel.
 
     Args:
         groups: into how many equal groups the channels are divided."""
 
-def HingeLoss(
-    norm: str = 'L1',
-    margin: float = 1.0,
-    topk: int = 1,
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def HingeLoss(norm: str = 'L1', margin: float = 1.0, topk: int = 1, scale: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Hinge loss, Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k other than the label (kHingeLoss).
 
     Args:
@@ -1417,24 +753,11 @@ def HingeLoss(
         topk: a prediction counts as right if the label is among so many highest scores.
         scale: the factor of the loss and its gradient."""
 
-def Huber(
-    delta: float = 1.0,
-    masked: bool = False,
-    weighted: bool = False,
-    std: list[float] = [],
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Huber(delta: float = 1.0, masked: bool = False, weighted: bool = False, std: list[float] = [], scale: float = 1.0,
+        *, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Huber's loss as a mean over the numbers of a row (kHuberLoss); of fields over all their points.
 
     The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
@@ -1446,24 +769,11 @@ def Huber(
         std: what differences are divided by first: a number for each channel of the target, or one for all.
         scale: the factor of the loss and its gradient."""
 
-def HuberLoss(
-    delta: float = 1.0,
-    scale: float = 1.0,
-    masked: bool = False,
-    weighted: bool = False,
-    std: list[float] = [],
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def HuberLoss(delta: float = 1.0, scale: float = 1.0, masked: bool = False, weighted: bool = False,
+        std: list[float] = [], *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Huber's loss, Σ h(x - target)·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kHuberLoss).
 
     Args:
@@ -1473,39 +783,17 @@ def HuberLoss(
         weighted: whether the last channel of the target has a weight for each point.
         std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
-def Identity(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Identity(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Passes on its source; no layer of the job."""
 
-def ImagePreprocess(
-    scale: float = 1.0,
-    cropsize: int = 0,
-    mirror: bool = False,
-    meanfile: str = '',
-    pad: int = 0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def ImagePreprocess(scale: float = 1.0, cropsize: int = 0, mirror: bool = False, meanfile: str = '', pad: int = 0, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Crop images (B, C, H, W) to (B, C, cropsize, cropsize) and mirror them: at random in training, else centred (kImagePreprocess).
 
     Args:
@@ -1515,22 +803,11 @@ def ImagePreprocess(
         meanfile: not read: name it as mean_file of the input layer's store_conf.
         pad: how many pixels of zeros are added on every side before the crop; beyond SINGA."""
 
-def InnerProduct(
-    num_output: int,
-    bias_term: bool = True,
-    transpose: bool = False,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def InnerProduct(num_output: int, bias_term: bool = True, transpose: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Fully connected layer, x·Wᵀ + b from (B, ...) to (B, num_output); rows are flattened in the order of their axes (kInnerProduct).
 
     Args:
@@ -1538,13 +815,8 @@ def InnerProduct(
         bias_term: whether a bias is added.
         transpose: whether the weight has the shape (inputs, num_output), not (num_output, inputs)."""
 
-def Input(
-    shape: int | Sequence[int] | None = None,
-    name: str = 'data',
-    type: str = 'kRecordInput',
-    data_format: str = 'channels_first',
-    **store: Any,
-) -> Symbol:
+def Input(shape: int | Sequence[int] | None = None, name: str = 'data', type: str = 'kRecordInput',
+        data_format: str = 'channels_first', **store: Any) -> Symbol:
     """Return the symbol of records that an input layer reads, and of their labels.
 
     Args:
@@ -1558,76 +830,40 @@ def Input(
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0."""
 
-def InverseTimeDecay(
-    initial_learning_rate: float,
-    decay_steps: float,
-    decay_rate: float,
-    staircase: bool = False,
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
-) -> LRGenConf:
+def InverseTimeDecay(initial_learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False,
+        minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
+        warmup_lr: float = 0.0) -> LRGenConf:
     """Return the schedule initial / (1 + decay_rate·step / decay_steps), the quotient rounded down with ``staircase``.
 
     The latter takes a whole number of ``decay_steps``."""
 
-def KLDivergenceLoss(
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def KLDivergenceLoss(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Kullback-Leibler divergence, Σ t·(log t - log p)·scale / B, where p is the softmax of the scores x (kKLDivergenceLoss).
 
     Args:
         scale: the factor of the loss and its gradient."""
 
-def L1(
-    l1: float = 0.01,
-) -> Penalty:
+def L1(l1: float = 0.01) -> Penalty:
     """Return the penalty l1·Σ|w| of a param w, for ``kernel_regularizer`` and its like.
 
     Training adds its gradient to that of the loss, after clipping; the loss that is reported is without it."""
 
-def L1L2(
-    l1: float = 0.0,
-    l2: float = 0.0,
-) -> Penalty:
+def L1L2(l1: float = 0.0, l2: float = 0.0) -> Penalty:
     """Return the penalty l1·Σ|w| + l2·Σw² of a param w; raise UserError for a negative factor."""
 
-def L2(
-    l2: float = 0.01,
-) -> Penalty:
+def L2(l2: float = 0.01) -> Penalty:
     """Return the penalty l2·Σw² of a param w, for ``kernel_regularizer`` and its like.
 
     Training adds its gradient 2·l2·w to that of the loss, after clipping; the loss that is reported is without it."""
 
-def LRN(
-    local_size: int = 5,
-    alpha: float = 1.0,
-    beta: float = 0.75,
-    knorm: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def LRN(local_size: int = 5, alpha: float = 1.0, beta: float = 0.75, knorm: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Local response normalisation of images (B, C, H, W), over ``local_size`` neighbouring channels (kLRN).
 
     Args:
@@ -1636,32 +872,15 @@ def LRN(
         beta: the exponent of the norm.
         knorm: what is added to the mean of squares."""
 
-def LSTM(
-    units: int,
-    activation: str | None = 'tanh',
-    recurrent_activation: str | None = 'sigmoid',
-    use_bias: bool = True,
-    kernel_initializer: Any = 'glorot_uniform',
-    recurrent_initializer: Any = 'glorot_uniform',
-    bias_initializer: Any = 'zeros',
-    return_sequences: bool = True,
-    bidirectional: bool = False,
-    carry: bool | None = None,
-    kernel_regularizer: Any = None,
-    recurrent_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def LSTM(units: int, activation: str | None = 'tanh', recurrent_activation: str | None = 'sigmoid',
+        use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
+        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = True,
+        bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Long short-term memory over sequences (kLSTM); the bias of the forget gate begins at 0, in Keras at 1.
 
     ``activation`` is that of the candidate and of the cell state.
@@ -1672,7 +891,7 @@ def LSTM(
         recurrent_activation: the activation of the gates i, f and o: sigmoid, tanh, relu, linear.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
-        recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
+        recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
         return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
@@ -1681,37 +900,16 @@ def LSTM(
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias."""
 
-def Label(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Label(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T) (kLabel)."""
 
-def Lamb(
-    learning_rate: Rate = 0.001,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-07,
-    weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
-) -> UpdaterConf:
+def Lamb(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-07,
+        weight_decay: float = 0.0, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
+        clip_global_norm: float = 0.0, clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (),
+        use_ema: bool = False, ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
     """LAMB, whose steps are as long as a share of the param (kLamb).
 
     Args:
@@ -1719,133 +917,63 @@ def Lamb(
         beta_2: the decay of the second moment, the running mean of squared gradients.
         epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
-def Layer(
-    type: str,
-    **fields: Any,
-) -> LayerBuilder:
+def Layer(type: str, **fields: Any) -> LayerBuilder:
     """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``.
 
     ``fields`` are settings of its type, fields of a layer in a job file, and the arguments of every layer. Raises
     UserError for an unknown type or field."""
 
-def LayerNorm(
-    first_axis: int = 1,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def LayerNorm(first_axis: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Layer normalisation of (B, ...): scale·(x - mean)/√(var + 1e-5) + bias, elementwise (kLayerNorm).
 
     Args:
         first_axis: the first axis normalised: 1 for all numbers of a row, 2 for each step."""
 
-def LayerNormalization(
-    axis: int | Sequence[int] = -1,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def LayerNormalization(axis: int | Sequence[int] = -1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm)."""
 
-def LeakyReLU(
-    negative_slope: float = 0.3,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def LeakyReLU(negative_slope: float = 0.3, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault (kReLU).
 
     Args:
         negative_slope: the slope for negative inputs."""
 
-def LearnedVector(
-    num_output: int,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def LearnedVector(num_output: int, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n); the source gives only B (kLearnedVector).
 
     Args:
         num_output: how many numbers the vector has."""
 
-def LinearMomentum(
-    base_momentum: float,
-    final_momentum: float,
-    saturation_step: int,
-) -> MomentumConf:
+def LinearMomentum(base_momentum: float, final_momentum: float, saturation_step: int) -> MomentumConf:
     """Return a momentum that moves in a line from base_momentum at step 0 to final_momentum at ``saturation_step``."""
 
-def Lion(
-    learning_rate: Rate = 0.001,
-    beta_1: float = 0.9,
-    beta_2: float = 0.99,
-    weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
-) -> UpdaterConf:
+def Lion(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.99, weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
+        clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False,
+        ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
     """Lion of Chen et al., Symbolic Discovery of Optimization Algorithms (2023): each step moves w by lr, up or down (kLion).
 
     Args:
         beta_1: the weight of the mean, beside the newest gradient, in the direction of a step.
         beta_2: the decay of the running mean of gradients."""
 
-def LocalResponseNormalization(
-    size: int = 5,
-    alpha: float = 1.0,
-    beta: float = 0.75,
-    k: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def LocalResponseNormalization(size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Local response normalisation of images (B, C, H, W), over ``size`` neighbouring channels (kLRN).
 
     Args:
@@ -1854,21 +982,11 @@ def LocalResponseNormalization(
         beta: the exponent of the norm.
         k: what is added to the mean of squares."""
 
-def MaxPooling1D(
-    pool_size: int | None = 2,
-    strides: int | None = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def MaxPooling1D(pool_size: int | None = 2, strides: int | None = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each window of steps before the end of a sequence (kPooling1D); ``strides`` are ``pool_size`` by
     default, as in Keras.
 
@@ -1876,22 +994,11 @@ def MaxPooling1D(
         pool_size: how many steps are pooled together; all without it.
         strides: by how many steps the window moves; by kernel without it."""
 
-def MaxPooling2D(
-    pool_size: Size = 2,
-    strides: Size | None = None,
-    padding: str | Sides = 'valid',
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def MaxPooling2D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid', *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras.
 
     Args:
@@ -1899,22 +1006,11 @@ def MaxPooling2D(
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
-def MaxPooling3D(
-    pool_size: Size = 2,
-    strides: Size | None = None,
-    padding: str | Sides = 'valid',
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def MaxPooling3D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid', *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each window of volumes (B, C, D, H, W) (kPooling); ``strides`` are ``pool_size`` by default, as in
     Keras.
 
@@ -1923,23 +1019,11 @@ def MaxPooling3D(
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
-def MeanAbsoluteError(
-    masked: bool = False,
-    weighted: bool = False,
-    std: list[float] = [],
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def MeanAbsoluteError(masked: bool = False, weighted: bool = False, std: list[float] = [], scale: float = 1.0, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Absolute error as a mean over the numbers of a row (kAbsoluteLoss); of fields over all their points.
 
     The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
@@ -1950,42 +1034,20 @@ def MeanAbsoluteError(
         std: what differences are divided by first: a number for each channel of the target, or one for all.
         scale: the factor of the loss and its gradient."""
 
-def MeanLoss(
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def MeanLoss(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """scale·Σ w·x / B: the mean of a row's weighted sum as a loss; with a negative ``scale``, what is to become large (kMeanLoss).
 
     Args:
         scale: the factor of the loss."""
 
-def MeanSquaredError(
-    masked: bool = False,
-    weighted: bool = False,
-    std: list[float] = [],
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def MeanSquaredError(masked: bool = False, weighted: bool = False, std: list[float] = [], scale: float = 1.0, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Squared error as a mean over the numbers of a row (kEuclideanLoss); of fields over all their points.
 
     The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
@@ -1996,28 +1058,12 @@ def MeanSquaredError(
         std: what differences are divided by first: a number for each channel of the target, or one for all.
         scale: the factor of the loss and its gradient."""
 
-def Mnist(
-    norm_a: float = 1.0,
-    norm_b: float = 0.0,
-    kernel: int = 0,
-    sigma: float = 0.0,
-    alpha: float = 0.0,
-    beta: float = 0.0,
-    gamma: float = 0.0,
-    resize: int = 0,
-    elastic_freq: int = 0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Mnist(norm_a: float = 1.0, norm_b: float = 0.0, kernel: int = 0, sigma: float = 0.0, alpha: float = 0.0,
+        beta: float = 0.0, gamma: float = 0.0, resize: int = 0, elastic_freq: int = 0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32 (kMnist).
 
     Args:
@@ -2031,66 +1077,29 @@ def Mnist(
         resize: has no effect; in SINGA's documentation, of the elastic distortion.
         elastic_freq: has no effect; in SINGA's documentation, of the elastic distortion."""
 
-def MultiHeadAttention(
-    num_heads: int,
-    key_dim: int,
-    value_dim: int | None = None,
-    use_bias: bool = True,
-    output_shape: int | None = None,
-    kernel_initializer: Any = 'glorot_uniform',
-    bias_initializer: Any = 'zeros',
-    use_causal_mask: bool = False,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def MultiHeadAttention(num_heads: int, key_dim: int, value_dim: int | None = None, use_bias: bool = True,
+        output_shape: int | None = None, kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros',
+        use_causal_mask: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Attention of ``num_heads`` projected queries, keys and values, called on [query, value] or [query, value, key].
 
     The projections are kInnerProduct layers with ``per_step``, to ``num_heads`` times ``key_dim`` features, or
     ``value_dim`` for the values; a last one gives ``output_shape`` features, by default as many as the query has. The
     labels of a last source (B, Tk), an input of codes, or of any fourth source, give the lengths of keys and values."""
 
-def Multiply(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Multiply(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The product of the sources, such as x·gate(x) (kMultiply)."""
 
-def Muon(
-    learning_rate: Rate = 0.001,
-    beta: float = 0.95,
-    rms: float = 0.2,
-    adamw_match: list[str] = [],
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
-) -> UpdaterConf:
+def Muon(learning_rate: Rate = 0.001, beta: float = 0.95, rms: float = 0.2, adamw_match: list[str] = [],
+        beta_1: float = 0.9, beta_2: float = 0.999, weight_decay: float = 0.0, decoupled_weight_decay: bool = False,
+        clip_norm: float = 0.0, clip_global_norm: float = 0.0, clip_value: float = 0.0,
+        param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False, ema_momentum: float = 0.99,
+        ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
     """Muon of Jordan (2024) for matrices, in float32, scaled as by Liu et al. (2025); AdamW for all other params (kMuon).
 
     Args:
@@ -2100,88 +1109,42 @@ def Muon(
         beta_1: the decay of the first moment of AdamW.
         beta_2: the decay of the second moment of AdamW."""
 
-def Normalization(
-    mean: Any = None,
-    variance: Any = None,
-    mean_file: str | None = None,
-    std_file: str | None = None,
-    std: Any = None,
-    invert: bool = False,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Normalization(mean: Any = None, variance: Any = None, mean_file: str | None = None, std_file: str | None = None,
+        std: Any = None, invert: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """(x - mean) / √variance, or with ``invert`` its inverse x·√variance + mean, which gives back the data's units.
 
     ``mean`` and ``variance``, or ``std``, are numbers, or arrays with a number for each channel or for each number of a
     row (kNormalization, whose params keep them in checkpoints). Directly after nn.Input, numbers are used where records
     are read, and so are ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record."""
 
-def OneCycle(
-    max_lr: float,
-    total_steps: int,
-    pct_start: float = 0.3,
-    div_factor: float = 25.0,
-    final_div_factor: float = 10000.0,
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
-) -> LRGenConf:
+def OneCycle(max_lr: float, total_steps: int, pct_start: float = 0.3, div_factor: float = 25.0,
+        final_div_factor: float = 10000.0, minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
+        warmup_lr: float = 0.0) -> LRGenConf:
     """Return the schedule of PyTorch's OneCycleLR: half a cosine from max_lr / div_factor up to max_lr, and one down.
 
     It ends after ``total_steps`` with max_lr / (div_factor·final_div_factor); in the share ``pct_start`` of the steps
     it rises. :func:`OneCycleMomentum` moves the momentum the other way."""
 
-def OneCycleMomentum(
-    highest: float = 0.95,
-    lowest: float = 0.85,
-) -> MomentumConf:
+def OneCycleMomentum(highest: float = 0.95, lowest: float = 0.85) -> MomentumConf:
     """Return a momentum that moves against the rate of :func:`OneCycle`: ``lowest`` where that is highest."""
 
-def OneHot(
-    num_tokens: int | None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def OneHot(num_tokens: int | None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """One-hot vectors (B, T, ``num_tokens``) of codes (B, T), or (B, ``num_tokens``) of the codes (B,) of one step (kOneHot).
 
     Args:
         num_tokens: the number of different codes; must be given."""
 
-def PPOLoss(
-    distribution: str = 'kCategorical',
-    clip: float = 0.2,
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def PPOLoss(distribution: str = 'kCategorical', clip: float = 0.2, scale: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The clipped loss of proximal policy optimisation (Schulman et al. 2017, equation 7) (kPPOLoss).
 
     Args:
@@ -2189,43 +1152,22 @@ def PPOLoss(
         clip: the change of an action's probability, as a share of it, beyond which the gradient is 0.
         scale: the factor of the loss."""
 
-def PReLU(
-    initial_slope: float = 0.25,
-    shared: bool = False,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def PReLU(initial_slope: float = 0.25, shared: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Rectifier with learnt slopes, x where x > 0 and slope·x elsewhere, (B, C, ...) with a slope for each channel (kPReLU).
 
     Args:
         initial_slope: the slope for negative inputs with which training begins.
         shared: whether all channels have the same slope."""
 
-def Padding(
-    before: list[int] = [],
-    after: list[int] = [],
-    mode: list[str] = [],
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Padding(before: list[int] = [], after: list[int] = [], mode: list[str] = [], *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images (B, C, H, W) or volumes (B, C, D, H, W) with points added around them: (B, C, H', W') (kPadding).
 
     Args:
@@ -2233,130 +1175,69 @@ def Padding(
         after: how many points are added after the last; 0 by default.
         mode: what is added; kZero by default."""
 
-def Padding2D(
-    padding: str | Sides = 1,
-    padding_mode: str | tuple[str, str] = 'zero',
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Padding2D(padding: str | Sides = 1, padding_mode: str | tuple[str, str] = 'zero', *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images with pixels added on every side (kPadding): zeros, the edge, a mirror image, or the opposite side.
 
     Args:
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)."""
 
-def Padding3D(
-    padding: str | Sides = 1,
-    padding_mode: str | tuple[str, str] = 'zero',
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Padding3D(padding: str | Sides = 1, padding_mode: str | tuple[str, str] = 'zero', *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Volumes with pixels added on every side (kPadding): zeros, the edge, a mirror image, or the opposite side.
 
     Args:
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)."""
 
-def Param(
-    name: str = '',
-    init: Any = None,
-    lr_scale: float = 1.0,
-    wd_scale: float = 1.0,
-    share_from: str | None = None,
-    static: bool = False,
-) -> ParamConf:
+def Param(name: str = '', init: Any = None, lr_scale: float = 1.0, wd_scale: float = 1.0, share_from: str | None = None,
+        static: bool = False) -> ParamConf:
     """Return a param for the ``param=[...]`` of a layer: its name, initialiser, scales, or the param that it shares.
 
     A ``static`` param keeps its value.
     Params of layers that have one name, or of which one has ``share_from`` the other's name, are one param."""
 
-def ParamSettings(
-    match: str,
-    learning_rate: Rate | None = None,
-    momentum: Momentum | None = None,
-    weight_decay: float | None = None,
-    clip_norm: float | None = None,
-    clip_value: float | None = None,
-) -> ParamSettingsConf:
+def ParamSettings(match: str, learning_rate: Rate | None = None, momentum: Momentum | None = None,
+        weight_decay: float | None = None, clip_norm: float | None = None,
+        clip_value: float | None = None) -> ParamSettingsConf:
     """Return settings for the params whose names fit the pattern ``match``, such as ``"*_bias"``.
 
     What is not given is as in the optimizer. A number as ``learning_rate`` takes the place of the initial one and keeps
     the optimizer's schedule."""
 
-def Permute(
-    dims: list[int],
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Permute(dims: list[int], *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Its source with the axes of rows in another order: (B, n1, n2, ...) to (B, n_dims[0], n_dims[1], ...) (kPermute).
 
     Args:
         dims: the axes of a row in their new order, counted from 1; each once."""
 
-def PiecewiseConstantDecay(
-    boundaries: Sequence[int],
-    values: Sequence[float],
-) -> LRGenConf:
+def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -> LRGenConf:
     """Return the schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ..."""
 
-def PolicyGradientLoss(
-    distribution: str = 'kCategorical',
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def PolicyGradientLoss(distribution: str = 'kCategorical', scale: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The policy gradient as a loss, -scale·Σ advantage·log π(action) / B (Williams 1992; Sutton et al. 2000) (kPolicyGradientLoss).
 
     Args:
         distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
         scale: the factor of the loss."""
 
-def PolynomialDecay(
-    initial_learning_rate: float,
-    decay_steps: int,
-    end_learning_rate: float = 0.0,
-    power: float = 1.0,
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
-) -> LRGenConf:
+def PolynomialDecay(initial_learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0, power: float = 1.0,
+        minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
+        warmup_lr: float = 0.0) -> LRGenConf:
     """(base - end_learning_rate)·(1 - r)^power + end_learning_rate, r = step / decay_steps, at most 1 (kPolynomial).
 
     Args:
@@ -2364,35 +1245,14 @@ def PolynomialDecay(
         end_learning_rate: the rate after decay_steps steps, and from there on.
         power: the exponent: 1 for a line."""
 
-def Pooling(
-    kernel: int | None = None,
-    pad: int | None = None,
-    stride: int | None = None,
-    kernel_x: int | None = None,
-    kernel_y: int | None = None,
-    pad_x: int | None = None,
-    pad_y: int | None = None,
-    stride_x: int | None = None,
-    stride_y: int | None = None,
-    kernel_z: int | None = None,
-    pad_z: int | None = None,
-    stride_z: int | None = None,
-    same: bool = False,
-    pool: str = 'MAX',
-    global_pooling: bool = False,
-    count_include_pad: bool = True,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Pooling(kernel: int | None = None, pad: int | None = None, stride: int | None = None, kernel_x: int | None = None,
+        kernel_y: int | None = None, pad_x: int | None = None, pad_y: int | None = None, stride_x: int | None = None,
+        stride_y: int | None = None, kernel_z: int | None = None, pad_z: int | None = None, stride_z: int | None = None,
+        same: bool = False, pool: str = 'MAX', global_pooling: bool = False, count_include_pad: bool = True, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down (kPooling).
 
     Args:
@@ -2413,22 +1273,11 @@ def Pooling(
         global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA.
         count_include_pad: whether a mean counts padding as zeros; false leaves it out, as in Keras; beyond SINGA."""
 
-def Pooling1D(
-    pool: str = 'MAX',
-    kernel: int | None = None,
-    stride: int | None = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Pooling1D(pool: str = 'MAX', kernel: int | None = None, stride: int | None = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n) (kPooling1D).
 
     Args:
@@ -2436,67 +1285,32 @@ def Pooling1D(
         kernel: how many steps are pooled together; all without it.
         stride: by how many steps the window moves; by kernel without it."""
 
-def PositionalEncoding(
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def PositionalEncoding(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """(B, T, n) to x·``scale`` + p, where p[t, 2i] = sin(t/10000^(2i/n)) and p[t, 2i + 1] = cos(t/10000^(2i/n)) (kPositionalEncoding).
 
     Args:
         scale: what the source is multiplied by before the encoding is added."""
 
-def RBM(
-    units: int,
-    gaussian: bool = False,
-    gaussian_visible: bool = False,
-    persistent: bool = False,
-    use_bias: bool = True,
-    kernel_initializer: Any = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def RBM(units: int, gaussian: bool = False, gaussian_visible: bool = False, persistent: bool = False,
+        use_bias: bool = True, kernel_initializer: Any = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Restricted Boltzmann machine with ``units`` hidden units (kRBMVis and kRBMHid); its feature are their means.
 
     A model with one trains by contrastive divergence, and the layers below it stay as they are. Units are binary unless
     ``gaussian``; ``persistent`` chains continue from batch to batch. Its params are called after the layer:
     ``rbm_weight`` (units, n), ``rbm_visible_bias`` and ``rbm_bias``."""
 
-def RBMHid(
-    hdim: int,
-    bias_term: bool = True,
-    gaussian: bool = False,
-    persistent: bool = False,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def RBMHid(hdim: int, bias_term: bool = True, gaussian: bool = False, persistent: bool = False, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The hidden side of a restricted Boltzmann machine: means (B, hdim) of its units given the visible ones (B, n) (kRBMHid).
 
     Args:
@@ -2505,23 +1319,11 @@ def RBMHid(
         gaussian: whether the units of the side are real numbers of variance 1, not 0 or 1.
         persistent: whether the Gibbs chains of a hidden layer are persistent; beyond SINGA."""
 
-def RBMVis(
-    hdim: int,
-    bias_term: bool = True,
-    gaussian: bool = False,
-    persistent: bool = False,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def RBMVis(hdim: int, bias_term: bool = True, gaussian: bool = False, persistent: bool = False, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The visible side of a restricted Boltzmann machine: the data (B, ...) as (B, n), from 0 to 1 unless ``gaussian`` (kRBMVis).
 
     Args:
@@ -2530,42 +1332,20 @@ def RBMVis(
         gaussian: whether the units of the side are real numbers of variance 1, not 0 or 1.
         persistent: whether the Gibbs chains of a hidden layer are persistent; beyond SINGA."""
 
-def RMSNorm(
-    first_axis: int = 1,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def RMSNorm(first_axis: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + 1e-5), elementwise, without mean or bias (kRMSNorm).
 
     Args:
         first_axis: the first axis normalised: 1 for all numbers of a row, 2 for each step."""
 
-def RMSprop(
-    learning_rate: Rate = 0.001,
-    rho: float = 0.9,
-    epsilon: float = 1e-07,
-    weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
-    *,
-    centered: bool = False,
-) -> UpdaterConf:
+def RMSprop(learning_rate: Rate = 0.001, rho: float = 0.9, epsilon: float = 1e-07, weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
+        clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False,
+        ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1, *,
+        centered: bool = False) -> UpdaterConf:
     """RMSProp, whose ``epsilon`` is under the root (kRMSProp).
 
     Args:
@@ -2573,24 +1353,11 @@ def RMSprop(
         epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root.
         centered: beyond SINGA: whether the square of the running mean of the gradients is subtracted (Graves 2013)."""
 
-def RNNDummy(
-    dynamic_srclayer: str | None = None,
-    shape: list[int] = [],
-    integer: bool = False,
-    low: float = 0.0,
-    high: float = 0.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def RNNDummy(dynamic_srclayer: str | None = None, shape: list[int] = [], integer: bool = False, low: float = 0.0,
+        high: float = 0.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Random numbers of ``rnn_dummy_conf.shape`` from ``low`` to ``high``, or the feature of the source if it has one (kRNNDummy).
 
     Args:
@@ -2600,196 +1367,85 @@ def RNNDummy(
         low: the lowest number.
         high: what all numbers are below."""
 
-def RNNLabel(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def RNNLabel(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The next code of each step of codes (B, T + 1), as labels (B, T) and as the feature (kRNNLabel)."""
 
-def RandomCrop(
-    height: int,
-    width: int,
-    pad: int = 0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def RandomCrop(height: int, width: int, pad: int = 0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Crop of images: at a random place in training, in the centre otherwise (kImagePreprocess).
 
     ``pad`` pixels of zeros are put around images before. The crop is square."""
 
-def RandomFlip(
-    mode: str = 'horizontal',
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def RandomFlip(mode: str = 'horizontal', *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images, every other one mirrored at random in training (kImagePreprocess)."""
 
-def RandomNormal(
-    mean: float = 0.0,
-    stddev: float = 0.05,
-) -> ParamGenConf:
+def RandomNormal(mean: float = 0.0, stddev: float = 0.05) -> ParamGenConf:
     """Return the initialiser that draws from N(mean, stddev²)."""
 
-def RandomUniform(
-    minval: float = -0.05,
-    maxval: float = 0.05,
-) -> ParamGenConf:
+def RandomUniform(minval: float = -0.05, maxval: float = 0.05) -> ParamGenConf:
     """Return the initialiser that draws from [minval, maxval)."""
 
-def ReLU(
-    negative_slope: float = 0.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def ReLU(negative_slope: float = 0.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault (kReLU).
 
     Args:
         negative_slope: the slope for negative inputs."""
 
-def RepeatVector(
-    n: int,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def RepeatVector(n: int, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images.
 
     Args:
         n: the number of steps."""
 
-def Rescaling(
-    scale: float,
-    offset: float = 0.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Rescaling(scale: float, offset: float = 0.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Records x·scale + offset, computed where they are read: it follows nn.Input."""
 
-def Reshape(
-    target_shape: list[int],
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Reshape(target_shape: list[int], *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Its source with rows of another shape: (B, ...) to (B, *shape) (kReshape).
 
     Args:
         target_shape: the shape of a row, without the batch; one axis may be -1, the size that is left; by default a vector."""
 
-def SGD(
-    learning_rate: Rate = 0.01,
-    momentum: Momentum = 0.0,
-    nesterov: bool = False,
-    weight_decay: float = 0.0,
-    decoupled_weight_decay: bool = False,
-    clip_norm: float = 0.0,
-    clip_global_norm: float = 0.0,
-    clip_value: float = 0.0,
-    param_settings: Sequence[ParamSettingsConf] = (),
-    use_ema: bool = False,
-    ema_momentum: float = 0.99,
-    ema_warmup: bool = False,
-    ema_every: int = 1,
-) -> UpdaterConf:
+def SGD(learning_rate: Rate = 0.01, momentum: Momentum = 0.0, nesterov: bool = False, weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
+        clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False,
+        ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
     """Return stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
 
     ``momentum`` is a number, or :func:`LinearMomentum`. ``param_settings`` of all optimizers are what
     :func:`ParamSettings` returns for some params; of several that match a param's name, the first holds."""
 
-def STanh(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def STanh(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Scaled tanh, 1.7159047·tanh(0.66666667·x) (kSTanh)."""
 
-def SampledLoss(
-    vocab_size: int,
-    num_samples: int = 5,
-    method: str = 'kNegativeSampling',
-    counts: list[int] = [],
-    power: float = 0.75,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def SampledLoss(vocab_size: int, num_samples: int = 5, method: str = 'kNegativeSampling', counts: list[int] = [],
+        power: float = 0.75, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Logistic loss of the label and of ``num_samples`` random words, -Σ (log σ(z[label]) + Σ_k log σ(-z[k])) / B (kSampledLoss).
 
     Args:
@@ -2799,105 +1455,51 @@ def SampledLoss(
         counts: how often each word occurs; without it, Zipf's law.
         power: the exponent of the counts in the probability of a random word."""
 
-def Schedule(
-    type: str,
-    base_lr: float = 0.01,
-    **fields: Any,
-) -> LRGenConf:
+def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
     """Return a schedule by its name in jobs, or a user's by its registered name, as ``learning_rate`` of a job."""
 
-def SequenceLength(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def SequenceLength(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps (kSequenceLength)."""
 
-def SequentialSchedule(
-    schedules: Sequence[Rate],
-    boundaries: Sequence[int],
-    minimum_lr: float | None = None,
-    start_step: int = 0,
-    warmup_steps: int = 0,
-    warmup_lr: float = 0.0,
-) -> LRGenConf:
+def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int], minimum_lr: float | None = None,
+        start_step: int = 0, warmup_steps: int = 0, warmup_lr: float = 0.0) -> LRGenConf:
     """Return several schedules, or numbers, one after another; from its boundary on, each counts its steps from 0.
 
     It is PyTorch's SequentialLR and optax' join_schedules: the second begins at step boundaries[0]."""
 
-def Sigmoid(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Sigmoid(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Logistic sigmoid, 1 / (1 + exp(-x)) (kSigmoid)."""
 
-def SigmoidCrossEntropyLoss(
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def SigmoidCrossEntropyLoss(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Binary cross-entropy, -Σ (t·log p + (1 - t)·log(1 - p))·scale / B; the feature is p = sigmoid(x), (B, n) (kSigmoidCrossEntropyLoss).
 
     Args:
         scale: the factor of the loss and its gradient."""
 
-def SimpleRNN(
-    units: int,
-    use_bias: bool = True,
-    kernel_initializer: Any = 'glorot_uniform',
-    recurrent_initializer: Any = 'glorot_uniform',
-    bias_initializer: Any = 'zeros',
-    return_sequences: bool = True,
-    bidirectional: bool = False,
-    carry: bool | None = None,
-    kernel_regularizer: Any = None,
-    recurrent_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def SimpleRNN(units: int, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
+        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = True,
+        bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
+        recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``use_bias`` is false (kRNN).
 
     Args:
         units: the width of the hidden state.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
-        recurrent_initializer: the initialiser of the weight of the hidden state, or its name.
+        recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
         return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
@@ -2906,54 +1508,23 @@ def SimpleRNN(
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias."""
 
-def Slice(
-    parts: int,
-    axis: int = 1,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Slice(parts: int, axis: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Its source, cut in ``parts`` along ``axis`` (kSlice): calling it gives a list of as many features."""
 
-def Softmax(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Softmax(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Softmax of each row, or of each step of sequences (kSoftmax)."""
 
-def SoftmaxLoss(
-    topk: int = 1,
-    scale: float = 1.0,
-    label_smoothing: float = 0.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def SoftmaxLoss(topk: int = 1, scale: float = 1.0, label_smoothing: float = 0.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Softmax and cross-entropy with labels of classes (kSoftmaxLoss), of sequences step by step.
 
     It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too.
@@ -2963,118 +1534,52 @@ def SoftmaxLoss(
         scale: the factor of the loss and its gradient.
         label_smoothing: the share of the target that is spread over all classes; beyond SINGA."""
 
-def SpatialDropout2D(
-    rate: float,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def SpatialDropout2D(rate: float, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
 
     Args:
         rate: the fraction of units set to zero."""
 
-def SpatialDropout3D(
-    rate: float,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def SpatialDropout3D(rate: float, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
 
     Args:
         rate: the fraction of units set to zero."""
 
-def Split(
-    parts: int,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Split(parts: int, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Its source, ``parts`` times (kSplit); nets need none, because one is added where a feature is used twice."""
 
-def TDLoss(
-    delta: float = 1.0,
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def TDLoss(delta: float = 1.0, scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1) (kTDLoss).
 
     Args:
         delta: the error beyond which the loss is linear; with 0 it is squared everywhere.
         scale: the factor of the loss."""
 
-def TimeDistributed(
-    builder: LayerBuilder,
-) -> LayerBuilder:
+def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
     """Return the layer applied to each step of sequences (``per_step`` of a job)."""
 
-def TransposedConvolution(
-    num_filters: int,
-    kernel: int | None = None,
-    pad: int | None = None,
-    stride: int | None = None,
-    kernel_x: int | None = None,
-    kernel_y: int | None = None,
-    pad_x: int | None = None,
-    pad_y: int | None = None,
-    stride_x: int | None = None,
-    stride_y: int | None = None,
-    kernel_z: int | None = None,
-    pad_z: int | None = None,
-    stride_z: int | None = None,
-    same: bool = False,
-    bias_term: bool = True,
-    output_pad: int | None = None,
-    output_pad_x: int | None = None,
-    output_pad_y: int | None = None,
-    output_pad_z: int | None = None,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def TransposedConvolution(num_filters: int, kernel: int | None = None, pad: int | None = None,
+        stride: int | None = None, kernel_x: int | None = None, kernel_y: int | None = None, pad_x: int | None = None,
+        pad_y: int | None = None, stride_x: int | None = None, stride_y: int | None = None, kernel_z: int | None = None,
+        pad_z: int | None = None, stride_z: int | None = None, same: bool = False, bias_term: bool = True,
+        output_pad: int | None = None, output_pad_x: int | None = None, output_pad_y: int | None = None,
+        output_pad_z: int | None = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Transposed convolution of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes with a depth (kTransposedConvolution).
 
     Args:
@@ -3098,107 +1603,54 @@ def TransposedConvolution(
         output_pad_y: how many rows it has more; by default output_pad.
         output_pad_z: how many slices it has more, of volumes; by default output_pad."""
 
-def TripletLoss(
-    margin: float = 1.0,
-    scale: float = 1.0,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def TripletLoss(margin: float = 1.0, scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Triplet loss, Σ max(0, d₁ - d₂ + margin)·scale / B of a row's distances to one like it, d₁, and one unlike, d₂ (kTripletLoss).
 
     Args:
         margin: by how much the second distance should be the larger one.
         scale: the factor of the loss and its gradient."""
 
-def UpSampling2D(
-    size: Size = 2,
-    interpolation: str = 'nearest',
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def UpSampling2D(size: Size = 2, interpolation: str = 'nearest', *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images with ``size`` times as many pixels, repeated or interpolated (kUpsampling).
 
     Args:
         size: the factor of the size, a number or (rows, columns).
         interpolation: whether points are repeated or interpolated: nearest, bilinear."""
 
-def UpSampling3D(
-    size: Size = 2,
-    interpolation: str = 'nearest',
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def UpSampling3D(size: Size = 2, interpolation: str = 'nearest', *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Volumes with ``size`` times as many pixels, repeated or interpolated (kUpsampling).
 
     Args:
         size: the factor of the size, a number or (rows, columns).
         interpolation: whether points are repeated or interpolated: nearest, trilinear."""
 
-def Upsampling(
-    factor: list[int] = [2],
-    method: str = 'kNearest',
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def Upsampling(factor: list[int] = [2], method: str = 'kNearest', *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images (B, C, H, W) or volumes (B, C, D, H, W) with ``factor`` times as many points along each axis (kUpsampling).
 
     Args:
         factor: how many points become of one, for all axes after the channels or each.
         method: whether points are repeated or interpolated."""
 
-def VTraceLoss(
-    distribution: str = 'kCategorical',
-    rho_clip: float = 1.0,
-    c_clip: float = 1.0,
-    value_scale: float = 0.5,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def VTraceLoss(distribution: str = 'kCategorical', rho_clip: float = 1.0, c_clip: float = 1.0, value_scale: float = 0.5,
+        *, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Loss of a policy and of its values with V-trace targets (Espeholt et al. 2018, IMPALA, section 4) (kVTraceLoss).
 
     Args:
@@ -3207,67 +1659,38 @@ def VTraceLoss(
         c_clip: the largest such ratio in the factors that carry later errors back.
         value_scale: the factor of the loss of the values."""
 
-def ZeroPadding2D(
-    padding: str | Sides = 1,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def ZeroPadding2D(padding: str | Sides = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images with ``padding`` pixels of zeros on every side (kPadding).
 
     Args:
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
-def ZeroPadding3D(
-    padding: str | Sides = 1,
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> LayerBuilder:
+def ZeroPadding3D(padding: str | Sides = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Volumes with ``padding`` pixels of zeros on every side (kPadding).
 
     Args:
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
-def decoder(
-    machine: LayerBuilder,
-    units: int,
-) -> LayerBuilder:
+def decoder(machine: LayerBuilder, units: int) -> LayerBuilder:
     """Return the dense layer that computes the ``units`` visible units of a machine from its hidden ones.
 
     Its weight is that of :func:`encoder`, transposed, which the same model must have."""
 
-def encoder(
-    machine: LayerBuilder,
-) -> LayerBuilder:
+def encoder(machine: LayerBuilder) -> LayerBuilder:
     """Return the dense layer that computes the hidden units of a machine, with the machine's params by name.
 
     It has a sigmoid, or none where the units are gaussian. Raises UserError for a machine without a name."""
 
-def from_job(
-    job: Job | str | os.PathLike[str],
-) -> JobModel:
+def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
     """Return the model of a job, or of the job file at a path. Raises JobError for a file that cannot be read."""
 
-def load_model(
-    folder: str | os.PathLike[str],
-) -> JobModel:
+def load_model(folder: str | os.PathLike[str]) -> JobModel:
     """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params and its optimizer's state.
 
     Raises UserError where a file is missing or damaged."""

@@ -29,8 +29,7 @@ from dsinga.planner.program import (
     ProgramBuilder,
     Receive,
     Send,
-    slices_by_param,
-    update_work,
+    start_group,
 )
 from dsinga.planner.transfers import FeatureTransfer, find_transfers, locations
 
@@ -45,11 +44,7 @@ def approximate_program(
     net, workers = parts.net, parts.workers
     shares = [WorkerShare(parts, cuts, worker) for worker in range(workers)]
     params = _params(net, shares)
-    slices = processes.slices(params)
-    by_param = slices_by_param(slices, params)
-    users = {name: len(param.users) for name, param in params.items()}
-    work = update_work(slices, users, processes, machine.rates)
-    group = GroupProgram([], processes.workers, processes.servers, work)
+    group, by_param = start_group(params, processes, machine.rates)
     transfers = find_transfers(net, cuts, workers) if workers > 1 else []
     for share in shares:
         shapes = {name: params[name].shape for names in share.params.values() for name in names}
@@ -206,10 +201,8 @@ class _IterationWriter:
         """Compute, and ask for sums over the batch where a layer needs them and has only some of its rows."""
         self.builder.add(Compute(seconds))
         work = self.share.works[position]
-        in_parts = work.layer.region or work.rows < work.layer.shape[0]
-        for number in range(sums if in_parts else 0):
-            key, size = f"{work.layer.name}.{what}.{number}", 16 * work.layer.shape[1]
-            self.builder.all_reduce(key, size, len(self.group.worker_processes), self.group.server_work)
+        if work.layer.region or work.rows < work.layer.shape[0]:
+            self.builder.all_reduce(work.layer, what, sums, self.group)
 
     def _send(
         self, key: str, senders: Sequence[int], receivers: Sequence[int], transfer: FeatureTransfer, size: int

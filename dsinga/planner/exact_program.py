@@ -12,17 +12,13 @@ from dsinga.net.partitioned import PartitionedNet
 from dsinga.planner.layer_timing import LayerTime
 from dsinga.planner.machine import MachineModel
 from dsinga.planner.processes import ParamUse, ProcessMap
-from dsinga.planner.program import Compute, GroupProgram, ProgramBuilder, Receive, Send, slices_by_param, update_work
+from dsinga.planner.program import Compute, GroupProgram, ProgramBuilder, Receive, Send, start_group
 
 
 def exact_program(net: PartitionedNet, processes: ProcessMap, machine: MachineModel) -> GroupProgram:
     """Return the program of each worker for an iteration of kBP."""
     params = {name: ParamUse(part.shape, part.users) for name, part in net.parts.items()}
-    slices = processes.slices(params)
-    by_param = slices_by_param(slices, params)
-    users = {name: len(param.users) for name, param in params.items()}
-    work = update_work(slices, users, processes, machine.rates)
-    group = GroupProgram([], processes.workers, processes.servers, work)
+    group, by_param = start_group(params, processes, machine.rates)
     for worker, local in enumerate(net.locals):
         shapes = {name: net.parts[name].shape for name in local.params}
         builder = ProgramBuilder(shapes, by_param, processes.workers[worker], processes, machine.rates)
@@ -67,10 +63,7 @@ def _send(builder: ProgramBuilder, bridge: BridgeEnd, seconds: float, group: Gro
 def _all_reduce(builder: ProgramBuilder, stage: Stage, sums: int, what: str, group: GroupProgram) -> None:
     """Ask for the sums over the batch that a layer needs, where the worker has only some of its rows or points."""
     if stage.layer.region or (stage.rows and rows_of(stage) < stage.rows.total):
-        for number in range(sums):
-            size = 16 * stage.layer.shape[1]  # two float64 a channel
-            key = f"{stage.layer.name}.{what}.{number}"
-            builder.all_reduce(key, size, len(group.worker_processes), group.server_work)
+        builder.all_reduce(stage.layer, what, sums, group)
 
 
 def _memory(net: NeuralNet) -> int:

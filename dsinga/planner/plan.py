@@ -103,6 +103,6 @@ class Plan:
         } | ({"warning": self.warning} if self.warning else {})
 
     def _fits(self, row: Alternative) -> bool:
-        """Whether the workers of a machine like this one have enough memory there; they share the libraries."""
+        """Whether one machine like this one holds the memory of all its workers; the libraries count once."""
         own = row.memory_bytes - FIXED
         return not self.memory or FIXED + own * min(row.workers, self.together) <= self.memory

@@ -6,14 +6,14 @@ The builder adds the operations for params: waiting for values, pushing gradient
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dsinga.layers.interface.layer import Shape
+from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.net.layer_cost import FLOAT_BYTES
 from dsinga.planner.machine import Rates
-from dsinga.planner.processes import ProcessMap
+from dsinga.planner.processes import ParamUse, ProcessMap
 from dsinga.planner.wire_bytes import WireBytes
 from dsinga.server import Slice, fill_buckets
 
@@ -140,6 +140,19 @@ class GroupProgram(NamedTuple):
     server_work: dict[Hashable, ServerWork]
 
 
+def start_group(
+    params: Mapping[str, ParamUse], processes: ProcessMap, rates: Rates
+) -> tuple[GroupProgram, Mapping[str, Sequence[Slice]]]:
+    """Return a group without programs, with the servers' work for the params and parts of params; and their slices."""
+    slices = processes.slices(params)
+    users = {name: len(param.users) for name, param in params.items()}
+    work = update_work(slices, users, processes, rates)
+    by_param: dict[str, list[Slice]] = {name: [] for name in params}
+    for slice_ in slices:
+        by_param[slice_.param].append(slice_)
+    return GroupProgram([], processes.workers, processes.servers, work), by_param
+
+
 class ProgramBuilder:
     """Writes the program of one worker.
 
@@ -193,13 +206,15 @@ class ProgramBuilder:
             if not self._missing[number]:
                 self.add(PushGradients(number))
 
-    def all_reduce(self, key: str, size: int, workers: int, server_work: MutableMapping[Any, ServerWork]) -> None:
-        """Ask the first server for a sum of ``size`` bytes over the workers' parts of a batch, and wait for it."""
-        server_work[key] = ServerWork(workers, 0.0)
-        self.program.packets.append(Packet(0, (key,), size, size))
-        number = len(self.program.packets) - 1
-        self.add(PushGradients(number))
-        self.add(AwaitReply(number))
+    def all_reduce(self, layer: Layer, what: str, sums: int, group: GroupProgram) -> None:
+        """Ask the first server for the sums over the workers' parts of a batch that a layer needs; wait for each."""
+        for key in (f"{layer.name}.{what}.{number}" for number in range(sums)):
+            size = 16 * layer.shape[1]  # two float64 a channel
+            group.server_work[key] = ServerWork(len(group.worker_processes), 0.0)
+            self.program.packets.append(Packet(0, (key,), size, size))
+            number = len(self.program.packets) - 1
+            self.add(PushGradients(number))
+            self.add(AwaitReply(number))
 
 
 def update_work(
@@ -222,14 +237,6 @@ def update_work(
         return ServerWork(count, slice_.size * (rates.update + rates.add * (count - 1)))
 
     return {slice_.id: work(slice_) for slice_ in slices}
-
-
-def slices_by_param(slices: Iterable[Slice], names: Iterable[str]) -> dict[str, list[Slice]]:
-    """Return the slices of each param, by name."""
-    by_param: dict[str, list[Slice]] = {name: [] for name in names}
-    for slice_ in slices:
-        by_param[slice_.param].append(slice_)
-    return by_param
 
 
 def _packet(server: int, slices: Sequence[Slice], rates: Rates, wire: WireBytes) -> Packet:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dsinga.data import WindowDefinition, define_windows
+import contextlib
+from collections.abc import Sequence
+
+from dsinga.base.errors import UserError
+from dsinga.data import WindowDefinition, define_windows, resolve
 from dsinga.data.fields.definition import Grid
+from dsinga.data.fields.trained_layout import with_grid
 from dsinga.job import Job, Phase, WindowDimConf, WindowFillConf, WindowsConf, WindowVariableConf
 from dsinga.net import input_layers
 
@@ -99,4 +104,24 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
             WindowVariableConf(name=name, dims=list(dims), units=grid.units.get(name, ""))
             for name, dims in grid.dims.items()
         ],
+    )
+
+
+def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefinition:
+    """Return the definition of windows of the input layer of a phase, or of training; raise UserError for none.
+
+    Where a job file does not say how the data of training lie, the store that it names does, if it is still there.
+    """
+    for each in (phase, Phase.kTrain, Phase.kVal):
+        for conf in input_layers(job.neuralnet, each):
+            store = conf.store_conf
+            if store is not None and store.windows is not None:
+                definition = definition_of(store.windows)
+                if definition.grid is None and store.path:
+                    with contextlib.suppress(UserError):
+                        return with_grid(resolve(store.path, roots), definition)
+                return definition
+    raise UserError(
+        "the job does not say what windows of a Dataset are; train it from dsinga.windows(dataset, ...), or give its "
+        "input layer store_conf { windows { ... } }; for records along one dimension, give a dask array"
     )

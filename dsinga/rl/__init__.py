@@ -28,7 +28,7 @@ from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
 from dsinga.rl.replay.replay_memory import ReplayMemory
 
 if TYPE_CHECKING:
-    from dsinga.api.agents import AgentResult, train, train_in_groups
+    from dsinga.api.agents import AgentResult, train
 
 __all__ = [
     "A2C",
@@ -66,11 +66,10 @@ __all__ = [
     "make_environments",
     "record_episode",
     "train",
-    "train_in_groups",
 ]
 
 # What users find here, though it is of the API, which is made of this room.
-_API = ("AgentResult", "train", "train_in_groups")
+_API = ("AgentResult", "train")
 
 
 def __getattr__(name: str) -> Any:

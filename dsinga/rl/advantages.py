@@ -1,4 +1,4 @@
-"""Targets of learning from rollouts: returns, generalised advantage estimates and V-trace, as plain numpy functions.
+"""Targets of learning from rollouts: returns and generalised advantage estimates, as plain numpy functions.
 
 All arrays are float32 or float64, (T, N): T successive steps of N environments. Where an episode ended in a step, no
 reward of the next episode counts: after ``terminated`` nothing follows; after ``truncated`` the value of the final
@@ -17,13 +17,6 @@ class Advantages(NamedTuple):
 
     advantages: np.ndarray
     returns: np.ndarray
-
-
-class VTrace(NamedTuple):
-    """V-trace targets of the values (T, N), and advantages (T, N) for the policy gradient: float32."""
-
-    targets: np.ndarray
-    advantages: np.ndarray
 
 
 def gae(
@@ -45,12 +38,12 @@ def gae(
     advantages plus values.
     """
     ended = terminated | truncated
-    following = _following_values(values, terminated, truncated, bootstrap, last_values)
+    following = following_values(values, terminated, truncated, bootstrap, last_values)
     advantages = rewards + discount * following - values
     factors = (discount * decay * ~ended).astype(advantages.dtype)
     for step in range(len(rewards) - 2, -1, -1):
         advantages[step] += factors[step] * advantages[step + 1]
-    return Advantages(_single(advantages), _single(advantages + values))
+    return Advantages(single(advantages), single(advantages + values))
 
 
 def discounted_returns(
@@ -68,65 +61,10 @@ def discounted_returns(
     for step in range(len(rewards) - 1, -1, -1):
         following = np.where(truncated[step], bootstrap[step], following)
         following = returns[step] = returns[step] + discount * np.where(terminated[step], 0, following)
-    return _single(returns)
+    return single(returns)
 
 
-def n_step_returns(
-    rewards: np.ndarray,
-    values: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
-    bootstrap: np.ndarray,
-    last_values: np.ndarray,
-    *,
-    discount: float,
-    n: int,
-) -> np.ndarray:
-    """Return the discounted rewards of ``n`` steps plus the discounted value after them, (T, N) float32.
-
-    Fewer steps count before the end of an episode or of the rollout.
-    """
-    ended = terminated | truncated
-    following = _following_values(values, terminated, truncated, bootstrap, last_values)
-    returns = one_step = rewards + discount * following
-    for _ in range(min(n, len(rewards)) - 1):
-        longer = rewards[:-1] + discount * returns[1:]
-        returns = np.concatenate([np.where(ended[:-1], one_step[:-1], longer), one_step[-1:]])
-    return _single(returns)
-
-
-def v_trace(
-    log_ratios: np.ndarray,
-    rewards: np.ndarray,
-    values: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
-    bootstrap: np.ndarray,
-    last_values: np.ndarray,
-    *,
-    discount: float,
-    rho_clip: float = 1.0,
-    c_clip: float = 1.0,
-) -> VTrace:
-    """Return the V-trace targets of Espeholt et al. 2018, "IMPALA".
-
-    ``log_ratios`` (T, N) are the logs of the probabilities of the actions by the policy that learns, less those by the
-    policy that acted. The ratios are clipped at ``rho_clip`` in the temporal-difference errors and at ``c_clip`` in the
-    factors that carry later errors back. With equal policies the targets are the n-step returns.
-    """
-    ended = terminated | truncated
-    ratios = np.exp(log_ratios)
-    rhos, factors = np.minimum(ratios, rho_clip), discount * np.minimum(ratios, c_clip) * ~ended
-    following = _following_values(values, terminated, truncated, bootstrap, last_values)
-    corrections = rhos * (rewards + discount * following - values)
-    for step in range(len(rewards) - 2, -1, -1):
-        corrections[step] += factors[step] * corrections[step + 1]
-    targets = values + corrections
-    following_targets = _following_values(targets, terminated, truncated, bootstrap, last_values)
-    return VTrace(_single(targets), _single(rhos * (rewards + discount * following_targets - values)))
-
-
-def _following_values(
+def following_values(
     values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, bootstrap: np.ndarray, last_values: np.ndarray
 ) -> np.ndarray:
     """Return what follows each step (T, N): the value of the next observation, or the one in its place at an end."""
@@ -134,5 +72,6 @@ def _following_values(
     return np.where(terminated, 0, np.where(truncated, bootstrap, following))
 
 
-def _single(array: np.ndarray) -> np.ndarray:
+def single(array: np.ndarray) -> np.ndarray:
+    """Return an array as float32."""
     return array.astype(np.float32, copy=False)

@@ -89,8 +89,8 @@ class Agent:
     def restore(self, folder: str | os.PathLike[str]) -> None:
         """Take over a checkpoint, or the newest one in a folder, from which all goes on as if it had not been saved.
 
-        The folder may also be the workspace of :func:`dsinga.rl.train`, or of :func:`dsinga.rl.train_in_groups`, whose
-        checkpoints have the params alone for an agent. Raises UserError where there is none, or where it is that of
+        The folder may also be the workspace of :func:`dsinga.rl.train`, of which those of
+        worker groups have the params alone for an agent. Raises UserError where there is none, or where it is that of
         another net or algorithm.
         """
         path = Path(folder)

@@ -83,7 +83,7 @@ class Collector:
         return sample(self.observations) if self.hidden is None else sample(self.observations, self.hidden)
 
     def _end_states(self, step: EnvironmentStep) -> HiddenStates | None:
-        """Reset the hidden states of the episodes that have ended; return those at their ends."""
+        """Return the hidden states with which episodes have ended, and reset them."""
         if self.hidden is None:
             return None
         states = self.hidden.of_rows(step.ended)

@@ -104,14 +104,12 @@ CLUSTER = {"groups": "nworker_groups", "workers": "nworkers_per_group"}
 NAMES = (*JOB, *REINFORCEMENT, *CLUSTER, "cluster", "replay")
 
 
-def with_settings(
-    job: Job, settings: Mapping[str, Any], environment: Environment | None = None, function: str = "rl.train"
-) -> Job:
+def with_settings(job: Job, settings: Mapping[str, Any], environment: Environment | None = None) -> Job:
     """Return a job with ``reinforcement`` with settings of a run, and the name of an environment, in its fields.
 
-    Raises UserError for a setting that there is not, or of a wrong type; ``function`` is what was called with it.
+    Raises UserError for a setting that there is not, or of a wrong type.
     """
-    arguments.check_names(function, NAMES, settings, INSTEAD)
+    arguments.check_names("rl.train", NAMES, settings, INSTEAD)
     for table, message in ((JOB, Job), (REINFORCEMENT, ReinforcementConf), (CLUSTER, ClusterConf)):
         for name, field in table.items():
             if name in settings:

@@ -24,6 +24,8 @@ def algorithm(conf: AlgConf) -> Algorithm:
     A user's is registered as ``@register("algorithm", "name")``: a function like :func:`dsinga.training.bp`, or a
     class that is made from the AlgConf and called like it. Raises JobError for one that is not registered.
     """
+    if conf.function is not None:
+        return conf.function
     entry = resolve(conf)
     train_one_batch = entry(conf) if isinstance(entry, type) else entry
     if not callable(train_one_batch):

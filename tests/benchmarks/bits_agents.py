@@ -121,14 +121,14 @@ def trained(
 def in_groups(kind: Any, run: Any = None, resume: bool = False, **fields: Any) -> Call:
     """Return the call that trains an agent by worker groups on the cluster."""
     settings = {"steps": 384, "environments": 2, "rollout_steps": 8, "progress": False, "log_every": 64, "seed": 2}
-    settings |= run or {}
+    settings |= {"evaluation_episodes": 0, **(run or {})}
 
     def compute(folder: Path, client: Client | None) -> Report:
         agent = new_agent(kind, policy_and_value, CART, **fields)
         options = {**settings, "workspace": folder / f"groups-{kind.__name__}"} if resume else settings
         if resume:
-            rl.train_in_groups(agent, CART, client=client, **{**options, "steps": 192})
-        result = rl.train_in_groups(agent, CART, client=client, resume=resume, **options)
+            rl.train(agent, CART, in_groups=True, client=client, **{**options, "steps": 192})
+        result = rl.train(agent, CART, in_groups=True, client=client, resume=resume, **options)
         return result_of(agent, CART, result.history)
 
     return Call(compute, processes=True)

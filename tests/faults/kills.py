@@ -56,7 +56,7 @@ STAGES = {
     "configuration sent": Stage("cluster.run.worker_tasks.WorkerTasks.share"),
     "configuration shared": Stage("cluster.run.worker_tasks.share"),
     "workers created": Stage("cluster.run.worker_tasks.WorkerTasks.create"),
-    "bridges connected": Stage("cluster.run.worker_tasks.WorkerTasks.send"),
+    "bridges connected": Stage("cluster.run.worker_tasks.WorkerTasks.submit"),
     "replicas sent": Stage("cluster.run.cluster_run.replica_values", REPLICATED),
     "replicas shared": Stage("cluster.run.worker_tasks.share", REPLICATED, number=1),
     "events begin": Stage("cluster.events.run_events.RunEvents.start"),

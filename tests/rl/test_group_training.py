@@ -33,6 +33,9 @@ def new_agent(kind: Any = rl.A2C, **settings: Any) -> rl.Agent:
     return rl.Agent(kind(actor_critic(), SPACES, updater=nn.Adam(0.01), **settings))
 
 
+train_in_groups = functools.partial(rl.train, in_groups=True, evaluation_episodes=0)
+
+
 def cart() -> Any:
     """Return a CartPole, of which each environment draws its starts by its own number."""
     return gymnasium.make("CartPole-v1")
@@ -56,7 +59,7 @@ def test_one_group_learns_as_a_loop_does(kind: Any, settings: dict[str, Any]) ->
         algorithm.learn(collector.rollout(agent.sample, 4, algorithm.values))
     other = new_agent(kind, **settings)
     with connect(workers=1) as client:
-        result = rl.train_in_groups(
+        result = train_in_groups(
             *(other, "CartPole-v1"), steps=48, client=client, environments=2, rollout_steps=4, seed=5, progress=False
         )
     assert len(result.history) > 0
@@ -74,7 +77,7 @@ def test_two_workers_of_a_group_learn_as_one_with_all_environments(kind: Any, se
     agents = [new_agent(kind, **settings) for _ in range(2)]
     with connect(workers=2) as client:
         for agent, workers in zip(agents, (1, 2), strict=True):
-            rl.train_in_groups(
+            train_in_groups(
                 *(agent, cart), workers=workers, steps=8 * 4 * 6, client=client, environments=8 // workers,
                 rollout_steps=4, progress=False,
             )  # fmt: skip
@@ -87,7 +90,7 @@ def test_groups_have_environments_of_their_own(servers: int) -> None:
     agent = new_agent()
     before = {name: value.copy() for name, value in agent.algorithm.params.items()}
     with connect(workers=2) as client:
-        rl.train_in_groups(
+        train_in_groups(
             *(agent, "CartPole-v1"), groups=2, steps=160, client=client, environments=2, rollout_steps=4,
             cluster=ClusterConf(nserver_groups=servers), progress=False,
         )  # fmt: skip
@@ -99,7 +102,7 @@ def test_each_learner_has_actors_of_its_own(groups: int, workers: int) -> None:
     """Each Dask worker has one thread, of a learner; its actors are created meanwhile, and end with the run."""
     agent = new_agent(rl.IMPALA)
     with connect(workers=2) as client:
-        result = rl.train_in_groups(
+        result = train_in_groups(
             *(agent, "CartPole-v1"), groups=groups, workers=workers, actors=2, steps=2 * 2 * 10 * 20, client=client,
             environments=2, rollout_steps=10, max_staleness=2, progress=False,
         )  # fmt: skip
@@ -141,7 +144,7 @@ def test_a_killed_process_is_survived(tmp_path: Path, kind: Any, groups: int, wo
     agent = new_agent(kind)
     with connect(workers=2, separate_processes=True) as client:
         before = set(client.run(os.getpid).values())
-        result = rl.train_in_groups(
+        result = train_in_groups(
             *(agent, functools.partial(Deadly, str(tmp_path))), groups=groups, workers=workers, actors=actors,
             steps=6_000, client=client, environments=2, rollout_steps=10, progress=False,
         )  # fmt: skip
@@ -156,11 +159,11 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     settings |= {"checkpoint_every": 16, "log_every": 24}
     first, second = new_agent(), new_agent()
     with connect(workers=1) as client:
-        rl.train_in_groups(first, "CartPole-v1", client=client, steps=8 * 6, **settings)
+        train_in_groups(first, "CartPole-v1", client=client, steps=8 * 6, **settings)
         assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == ["step2", "step4", "step6"]
-        again = rl.train_in_groups(second, "CartPole-v1", client=client, steps=8 * 6, resume=True, **settings)
+        again = train_in_groups(second, "CartPole-v1", client=client, steps=8 * 6, resume=True, **settings)
         assert_same(second.algorithm.params, first.algorithm.params)
-        more = rl.train_in_groups(second, "CartPole-v1", client=client, steps=8 * 9, resume="auto", **settings)
+        more = train_in_groups(second, "CartPole-v1", client=client, steps=8 * 9, resume="auto", **settings)
     assert [[row["step"] for row in result.history] for result in (again, more)] == [[3, 6], [3, 6, 9]]
     restored = new_agent()
     for folder, agent in ((tmp_path, second), (tmp_path / "checkpoint" / "step6", first)):
@@ -213,18 +216,22 @@ class Preparing(rl.Agent):
     [
         (new_agent(rl.REINFORCE), {}, "worker groups learn by A2C, PPO or IMPALA, not by REINFORCE"),
         (new_agent(rl.PPO), {"actors": 1}, "older params, for which PPO does not correct; learn by IMPALA"),
-        (new_agent(rl.PPO, minibatches=3), {"environments": 2}, "10 steps cannot be divided into 3 equal minibatches"),
+        (
+            new_agent(rl.PPO, minibatches=3),
+            {"environments": 2, "rollout_steps": 5},
+            "10 steps cannot be divided into 3 equal minibatches",
+        ),
         (new_agent(), {"workers": 0}, "workers is 0; give a whole number of at least 1"),
         (
             new_agent(),
             {"cluster": {"nserver_groups": 2}},
             "cluster is {'nserver_groups': 2}; give dsinga.job.ClusterConf",
         ),
-        (new_agent().algorithm, {}, "takes an agent, dsinga.rl.Agent.algorithm., not A2C"),
-        (new_agent(), {"n_envs": 2}, "rl.train_in_groups has no argument 'n_envs'; use environments"),
+        (new_agent().algorithm, {}, "takes an agent: give rl.Agent.algorithm., not A2C"),
+        (new_agent(), {"n_envs": 2}, "rl.train has no argument 'n_envs'; use environments"),
         (Preparing(new_agent().algorithm), {}, "worker groups do not call the method learn of Preparing"),
     ],
 )
 def test_what_cannot_be_trained_in_groups_is_refused(agent: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        rl.train_in_groups(agent, "CartPole-v1", **{"steps": 100, **settings})
+        train_in_groups(agent, "CartPole-v1", **{"steps": 100, **settings})

@@ -81,9 +81,12 @@ def function_text(name: str, function: Callable[..., Any], signature: inspect.Si
             text += f" = {parameter.default!r}"
         parameters.append(text)
     doc = textwrap.indent(f'"""{inspect.getdoc(function)}"""', "    ", lambda line: bool(line.strip()))
-    lines = "".join(f"    {parameter},\n" for parameter in parameters)
-    returns = text_of(signature.return_annotation)
-    return f"def {name}(\n{lines}) -> {returns}:\n{doc}\n" if lines else f"def {name}() -> {returns}:\n{doc}\n"
+    head, tail = f"def {name}(", f") -> {text_of(signature.return_annotation)}:"
+    unbroken = [parameter.replace(" ", "\0") for parameter in parameters]  # lines end after a whole parameter
+    text = f"{head}{', '.join(unbroken)}{tail.replace(' ', chr(0))}"
+    lines = textwrap.wrap(text, 120, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False)
+    lines = [line.replace("\0", " ") for line in lines]
+    return "\n".join([*lines, doc, ""])
 
 
 if __name__ == "__main__":

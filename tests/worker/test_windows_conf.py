@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import xarray as xr
 import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
-from dsinga.data import FieldWindows, WindowDefinition, define_windows, kept_bytes, open_records
+from dsinga.data import FieldWindows, define_windows, kept_bytes, open_records
 from dsinga.data.fields.definition import Grid
 from dsinga.job import Phase, WindowsConf, loads, to_text
 from dsinga.reading.batch_reader import open_batch_reader
@@ -78,7 +77,6 @@ def test_a_definition_is_the_same_as_settings_of_a_job(settings: dict[str, Any])
     definition = define_windows(**settings)
     if "lead" in settings:
         definition = definition.replace(grid=GRID)
-        assert WindowDefinition.from_dict(json.loads(json.dumps(definition.to_dict()))) == definition
     conf = windows_conf(definition)
     assert definition_of(conf) == definition
     job = loads(JOB)

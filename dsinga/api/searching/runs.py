@@ -131,7 +131,7 @@ class SearchRuns:
 
     def _await_room(self) -> None:
         """Wait until the cluster has room for the smallest run, rather than let one run after another fail."""
-        from dsinga.cluster.placing.prepare import await_room  # imports Dask
+        from dsinga.cluster.placing.room import await_room  # imports Dask
 
         options, jobs = self._plan.options, [self._plan.jobs[number] for number in self._waiting]
         smallest = min((job for job in jobs if isinstance(job, Job)), key=wanted_workers, default=None)

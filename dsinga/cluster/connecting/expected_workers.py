@@ -137,8 +137,9 @@ class _Expected(NamedTuple):
 
 def _expectation(client: Client, patience: float) -> _OfCluster | _OfScheduler:
     """Return what says which Dask workers are still expected."""
-    if isinstance(client.cluster, SpecCluster):
-        return _OfCluster(client.cluster)
+    cluster = getattr(client, "cluster", None)  # what is no client is refused afterwards
+    if isinstance(cluster, SpecCluster):
+        return _OfCluster(cluster)
     return _OfScheduler(client, patience)
 
 

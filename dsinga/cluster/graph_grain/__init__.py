@@ -28,10 +28,10 @@ from dsinga.worker.config import WorkerKey
 MAX_STEPS = 16
 
 
-def _send_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
+def _submit_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
     plans = [plan_iteration(local) for local in run.config.nets[Phase.kTrain].locals]
     several = run.config.topology.groups > 1
-    return run.workers.send_graph(
+    return run.workers.submit_graph(
         group,
         lambda client, keys, tokens: send_iterations(client, keys, plans, range(start, stop), tokens, several),
     )
@@ -51,7 +51,7 @@ def _check(job: Job) -> None:
         raise job.train_one_batch.error("graph grain runs kBP only; train other algorithms with grain round", "alg")
 
 
-GRAPHS = Grain(_send_round, _check, MAX_STEPS)
+GRAPHS = Grain(_submit_round, _check, MAX_STEPS)
 _GRAINS = {"round": ROUNDS, "graph": GRAPHS}
 
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dask
 import dask.array as da
-import numpy as np
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
 from dsinga.cluster.inference.prediction_blocks import PredictionParts
-from dsinga.cluster.inference.tile_graph import BlockPlan, map_boxes
-from dsinga.data import read_mean, resolve
+from dsinga.cluster.inference.prediction_tasks import LEAST_TASKS, check_tasks, map_blocks, map_leads
+from dsinga.data import read_mean
 from dsinga.data.fields.definition import WindowDefinition
-from dsinga.data.fields.leads import lead_axis, windows_for_leads
+from dsinga.data.fields.leads import windows_for_leads
 from dsinga.data.fields.memory_reader import described
 from dsinga.data.fields.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
-from dsinga.data.fields.trained_layout import with_grid
 from dsinga.data.sources.dask_graph import cluster_futures
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
@@ -31,16 +27,13 @@ from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.net.layer_classes import layer_class
 from dsinga.ops.types import ParamArrays
-from dsinga.passes.field_predictor import FieldPredictor, MaskedTarget, PredictionPart
-from dsinga.passes.field_rollout import FedBack, FieldRollout
+from dsinga.passes.field_predictor import FieldPredictor, MaskedTarget
 from dsinga.passes.field_tiles import FieldTiles, plan_tiles
 from dsinga.passes.predictor import Predictor, row_bytes
-from dsinga.reading.windows_conf import definition_of
+from dsinga.reading.windows_conf import windows_of
 
 BATCH_BYTES = 1 << 25  # of the features of all layers for a call, where a row takes less
 MOST_ROWS = 64  # of a call
-MOST_TASKS = 1 << 20  # of a prediction of several leads: a task takes about a millisecond before the first one runs
-LEAST_TASKS = 16  # for which each lead counts
 
 
 def predict_dataset(
@@ -63,95 +56,33 @@ def predict_dataset(
     With ``leads`` predictions are fed back as inputs so many times, and the result has the dimension "lead"; see
     :class:`dsinga.passes.field_rollout.FieldRollout`.
 
+    The seven stages stand below in their order: the windows, the tiles of a field, what the layer gives for the
+    targets, the predictor, the variables as dask arrays, and in files of their own the tasks, and the Dataset around
+    their results.
+
     Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
     """
     if leads is not None:
         check_whole("leads", leads, 1)
-        _check_tasks(leads, LEAST_TASKS)
-    windows = apply_windows(dataset, definition or windows_of(job, phase, roots))
-    windows = with_known_times(windows, leads or 1)
-    if leads is not None:
-        windows = windows_for_leads(windows, leads)
-    tiles, source = _plan(job, params, layer, windows, phase, roots)
-    windows = _with_outputs(job, windows, layer, tiles.net.layer(layer).shape[1:], leads)
-    predictor = _field_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles)
-    arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
-    optimised = [name for name, array in arrays.items() if not cluster_futures(array)]  # which would lose the others
-    arrays |= zip(optimised, dask.optimize(*(arrays[name] for name in optimised)), strict=True)
+        check_tasks(leads, LEAST_TASKS)
+    windows = find_windows(dataset, definition or windows_of(job, phase, roots), leads)
+    tiles, source = plan_fields(job, params, layer, windows, phase, roots)
+    windows = with_outputs(job, windows, layer, tiles.net.layer(layer).shape[1:], leads)
+    predictor = make_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles)
+    arrays = lazy_variables(predictor, windows)
     blocks = PredictionParts(predictor, arrays, windows.times)
     if leads is None:
-        return predicted_dataset(windows, _map(_predict_box, _shared(predictor), arrays, blocks, blocks.plans()))
-    _check_tasks(leads, len(blocks))
-    rollout = FieldRollout(predictor, lead_axis(windows).name, _fed_back(windows))
-    shared = _shared(rollout)
-    predictions: list[da.Array] = []
-    for lead in range(1, leads + 1):
-        earlier = {f"lead {number}": predictions[number - 1] for number in rollout.earlier(lead)}
-        plans = blocks.plans_of_lead(rollout, lead)
-        predictions.append(_map(_predict_lead, shared, arrays, blocks, plans, earlier))
-    return dataset_of_leads(windows, predictions)
+        return predicted_dataset(windows, map_blocks(predictor, arrays, blocks))
+    return dataset_of_leads(windows, map_leads(predictor, arrays, blocks, windows, leads))
 
 
-def _check_tasks(leads: int, blocks: int) -> None:
-    """Raise UserError for so many leads that Dask would take minutes for their tasks before the first one runs."""
-    if leads * blocks > MOST_TASKS:
-        remedy = ", or predict fewer steps of time: ds.isel(time=slice(-10, None))" if blocks > LEAST_TASKS else ""
-        raise UserError(
-            f"{leads} leads are too many for one prediction; give at most {MOST_TASKS // blocks} of these data{remedy}"
-        )
+def find_windows(dataset: Any, definition: WindowDefinition, leads: int | None) -> PredictionWindows:
+    """Return the windows of a definition in a Dataset whose targets lie at known times, at each of the leads."""
+    windows = with_known_times(apply_windows(dataset, definition), leads or 1)
+    return windows if leads is None else windows_for_leads(windows, leads)
 
 
-def _map(
-    function: Callable[..., np.ndarray],
-    predictor: Any,
-    arrays: Mapping[str, da.Array],
-    blocks: PredictionParts,
-    plans: Iterator[BlockPlan],
-    earlier: Mapping[str, da.Array] | None = None,
-) -> da.Array:
-    """Return the dask array of ``function(predictor, boxes, *arguments)``."""
-    name = f"dsinga-fields-{uuid.uuid4().hex}"
-    return map_boxes(function, predictor, arrays, plans, blocks.chunks, np.float32, name, earlier)
-
-
-def _shared(predictor: Any) -> Any:
-    """Return an object, with the net and its params, as a single one of a task graph."""
-    return dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
-
-
-def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefinition:
-    """Return the definition of windows of the input layer of a phase, or of training; raise UserError for none.
-
-    Where a job file does not say how the data of training lie, the store that it names does, if it is still there.
-    """
-    for each in (phase, Phase.kTrain, Phase.kVal):
-        for conf in input_layers(job.neuralnet, each):
-            store = conf.store_conf
-            if store is not None and store.windows is not None:
-                definition = definition_of(store.windows)
-                if definition.grid is None and store.path:
-                    with contextlib.suppress(UserError):
-                        return with_grid(resolve(store.path, roots), definition)
-                return definition
-    raise UserError(
-        "the job does not say what windows of a Dataset are; train it from dsinga.windows(dataset, ...), or give its "
-        "input layer store_conf { windows { ... } }; for records along one dimension, give a dask array"
-    )
-
-
-def _predict_box(predictor: FieldPredictor, values: Mapping[str, np.ndarray], box: PredictionPart) -> np.ndarray:
-    """Task: the prediction of a box."""
-    return predictor.predict(values, box)
-
-
-def _predict_lead(
-    rollout: FieldRollout, values: Mapping[str, np.ndarray], box: PredictionPart, lead: int
-) -> np.ndarray:
-    """Task: the prediction of a box for a lead."""
-    return rollout.predict(values, box, lead)
-
-
-def _plan(
+def plan_fields(
     job: Job, params: ParamArrays, layer: str, windows: PredictionWindows, phase: Phase, roots: Sequence[str]
 ) -> tuple[FieldTiles, str]:
     """Return the tiles of the fields, and the name of the net's input layer."""
@@ -187,7 +118,16 @@ def _plan(
     return plan_tiles(make_net, params, layer, _window_size(windows), lengths, outputs, margins), conf.name
 
 
-def _with_outputs(
+def _window_size(windows: PredictionWindows) -> Shape:
+    """Return the size of the windows that the net was trained on, with context; the field's where it is not known."""
+    sizes = []
+    for axis in windows.space:
+        size = windows.definition.input_dims.get(axis.name, -1)
+        sizes.append(axis.input_size if size == -1 else size + axis.before + axis.after)
+    return tuple(sizes)
+
+
+def with_outputs(
     job: Job, windows: PredictionWindows, layer: str, given: Shape, leads: int | None
 ) -> PredictionWindows:
     """Return the windows with the channels that ``layer`` gives; raise UserError where they are not the targets'."""
@@ -205,18 +145,10 @@ def _with_outputs(
     )
 
 
-def _window_size(windows: PredictionWindows) -> Shape:
-    """Return the size of the windows that the net was trained on, with context; the field's where it is not known."""
-    sizes = []
-    for axis in windows.space:
-        size = windows.definition.input_dims.get(axis.name, -1)
-        sizes.append(axis.input_size if size == -1 else size + axis.before + axis.after)
-    return tuple(sizes)
-
-
-def _field_predictor(
+def make_predictor(
     predictor: Predictor, source: str, layer: str, windows: PredictionWindows, tiles: FieldTiles
 ) -> FieldPredictor:
+    """Return what predicts a box of windows and tiles: the same for all of them, so that it is sent once."""
     rows = max(1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net))))  # whatever the number of windows
     return FieldPredictor(
         predictor,
@@ -251,17 +183,11 @@ def _masked_targets(windows: PredictionWindows) -> Iterator[MaskedTarget]:
             yield MaskedTarget(windows.channel_slice(target), mask, part.channel_sizes, tuple(taken))
 
 
-def _fed_back(windows: PredictionWindows) -> dict[str, FedBack]:
-    """Return the targets that are inputs, too."""
-    inputs = {part.name for part in windows.layout.inputs}
-    axes = windows.layout.axes
-    return {
-        target.name: FedBack(
-            windows.channel_slice(target), target.channel_dims, tuple(axes[dim].size for dim in target.channel_dims)
-        )
-        for target in windows.targets
-        if target.name in inputs
-    }
+def lazy_variables(predictor: FieldPredictor, windows: PredictionWindows) -> dict[str, da.Array]:
+    """Return the variables that are read as dask arrays, by name, with as few tasks as they need."""
+    arrays = {part.name: _as_dask(windows.dataset[part.name].variable) for part in predictor.variables}
+    optimised = [name for name, array in arrays.items() if not cluster_futures(array)]  # which would lose the others
+    return arrays | dict(zip(optimised, dask.optimize(*(arrays[name] for name in optimised)), strict=True))
 
 
 def _as_dask(variable: Any) -> da.Array:

@@ -18,7 +18,7 @@ from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.task_keys import run_span, task_key
 from dsinga.cluster.inference.forward_rounds import RoundResult, SharedForward, forward_round
 from dsinga.cluster.placing.devices import THIS_PROCESS, choose_processors
-from dsinga.cluster.placing.prepare import wanted_processes
+from dsinga.cluster.placing.room import wanted_processes
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.engine.round_length import RoundLength

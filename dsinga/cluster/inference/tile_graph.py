@@ -127,7 +127,7 @@ def _filled(name: str, box: _BoxPlan, values: Mapping[Any, Any]) -> np.ndarray:
 
 
 class _Source:
-    """A dask array of which boxes are taken; if it is computed, a chunk never belongs to the task that needs it."""
+    """A dask array that tiles are read from; its chunks stay tasks of their own where they are computed."""
 
     def __init__(self, array: da.Array, is_computed: bool = False):
         self.array, self._is_computed = array, is_computed

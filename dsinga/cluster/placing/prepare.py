@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
-from dsinga.base.errors import TooFewWorkers
 from dsinga.base.settings import read_setting
-from dsinga.cluster.connecting.adaptive import keep_workers
-from dsinga.cluster.connecting.expected_workers import await_workers
-from dsinga.cluster.dask.dask_workers import Workers, available_workers, count_processes, on_several_hosts, process
+from dsinga.cluster.dask.dask_workers import available_workers, on_several_hosts, process
 from dsinga.cluster.dask.placement import Devices, Placement, place
 from dsinga.cluster.placing.devices import choose_run_devices, keeps_params_on_gpu
 from dsinga.cluster.placing.memory_limits import choose_training, warn_of_memory
+from dsinga.cluster.placing.room import await_room
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.claims import Claim, Request, claim_workers
-from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, check_room, usable_workers
+from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, Precision, check
 from dsinga.job.topology import Topology
-from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet, memory_check
+from dsinga.net.cut import LayerCut
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import ParamPart
 from dsinga.reading.epochs import Epochs
@@ -35,7 +33,7 @@ from dsinga.reading.nets import cut_nets
 from dsinga.server import slicing
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 from dsinga.worker.config import WorkerConfig, new_run_name
-from dsinga.worker.configure import configure, evaluation_passes, open_job
+from dsinga.worker.configure import OpenedJob, configure, evaluation_passes, open_job
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +88,11 @@ def prepare_run(
 ) -> Iterator[PreparedRun]:
     """Check a job, open its stores, build its nets, and place it on the cluster.
 
+    After the checks of the job alone there are seven stages: :func:`dsinga.cluster.placing.room.await_room`,
+    :func:`open_in_memory`, :func:`dsinga.cluster.queue.claims.claim_workers`, :func:`place_workers`,
+    :func:`check_readiness`, :func:`fit_partition` for ``partition: auto``, and :func:`configure_run`; those of this
+    file stand below in that order.
+
     The run holds the threads of Dask workers that it needs as long as the context lasts. It waits for Dask workers that
     are still to come, as :func:`dsinga.cluster.connecting.expected_workers.await_workers` explains, and for threads
     that other runs hold (:func:`dsinga.cluster.queue.claims.claim_workers`). ``max_threads`` limits the kernel threads
@@ -101,108 +104,118 @@ def prepare_run(
     available_workers(client)  # raises UserError for what is no client that can be waited for
     announce, cancellation = announce or _log.info, cancellation or Cancellation()
     with await_room(job, client, selection, cancellation, announce) as topology:
-        opened = open_job(job, topology, roots)
-        is_automatic = job.neuralnet.partition is PartitionMethod.auto
-        if not is_automatic:
-            check_memory(client, opened.nets.values(), topology.workers)
+        opened = open_in_memory(job, topology, client, roots)
         request = Request(new_run_name(), job.name, topology, selection)
         with claim_workers(client, request, cancellation, announce) as claim:
-            threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
-            placement = place(topology, claim.workers).with_threads(threads, max_threads)
-            check_patterns(job.updater, opened.nets[Phase.kTrain].params)
-            updater, alg = create_updater(job.updater), algorithm(job.train_one_batch)
-            objects = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": alg}
-            whole_nets, readers = opened.nets.values(), opened.readers.values()
-            on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes alike beside any processor
-            precision = Precision.kFloat32 if on_gpus else job.precision
-            check_ready = partial(
-                check_workers_ready, client, nets=whole_nets, objects=objects, readers=readers, precision=precision
-            )
-            check_ready = partial(check_ready, has_bf16=check_ready(placement.addresses))
-            cuts = None
-            if is_automatic:
-                given = job
-                job, topology, cuts = choose_training(job, topology, opened, updater, client, placement)
-                if job != given:  # one worker is faster, or the memory needs micro-batches or recomputation
-                    claim.keep(place(topology, claim.workers))
-                    opened = open_job(job, topology, roots)
-                    threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
-                    placement = place(topology, claim.workers).with_threads(threads, max_threads)
-            nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather, cuts)
-            if not is_automatic:
-                warn_of_memory(job, opened, nets[Phase.kTrain].locals, updater, client, placement)
-            choose = partial(choose_run_devices, job, client, topology, nets, updater)
-            placement = placement._replace(devices=choose(placement))
-            config = configure(
-                job,
-                topology,
-                opened,
-                nets,
-                updater,
-                passes=evaluation_passes(opened, nets, cuts),
-                run=request.run,
-                served=not keeps_params_on_gpu(job, topology, placement),
-                find_preferred_servers=partial(preferred_servers, placement=placement),
-                overlap=read_setting("overlap"),
-                timeout=read_setting("timeout"),
-                piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
-            )
-            yield PreparedRun(job, topology, placement, config, updater, claim, check_ready, choose, cancellation)
+            placed = Placed(job, topology, opened, place_workers(topology, opened, claim, max_threads))
+            updater = make_updater(job, opened)
+            check_ready = check_readiness(placed, updater, client)
+            if job.neuralnet.partition is PartitionMethod.auto:
+                placed = fit_partition(placed, updater, client, claim, roots, max_threads)
+            config, choose_devices, placement = configure_run(placed, updater, client, request.run)
+            yield PreparedRun(
+                placed.job, placed.topology, placement, config, updater, claim, check_ready, choose_devices,
+                cancellation,
+            )  # fmt: skip
 
 
-@contextlib.contextmanager
-def await_room(
-    job: Job, client: Client, selection: WorkerSelection, cancellation: Cancellation, announce: Callable[[str], None]
-) -> Iterator[Topology]:
-    """Wait until a cluster has room for a job, whatever other runs hold; yield the job's topology there.
+class Placed(NamedTuple):
+    """A job with its topology, open stores, nets, and the Dask workers of all.
 
-    An adaptive cluster keeps the Dask workers of the job as long as the context lasts. Raises what
-    :func:`dsinga.cluster.connecting.expected_workers.await_workers` raises.
+    ``fitted`` is whether ``partition: auto`` has fitted it into their memory, ``cuts`` are those that it chose.
     """
-    wanted, patience = wanted_processes(job), (job.cluster or ClusterConf()).patience
-    choose_topology, shortage = _topology_choice(job, client, selection, wanted)
-    with keep_workers(client, int(wanted) if job.cluster else 1):
-        yield await_workers(
-            client, choose_topology, patience=patience, shortage=shortage, cancellation=cancellation, announce=announce
-        )
+
+    job: Job
+    topology: Topology
+    opened: OpenedJob
+    placement: Placement
+    cuts: Mapping[str, LayerCut] | None = None
+    fitted: bool = False
 
 
-def wanted_processes(job: Job) -> float:
-    """Return the number of Dask workers that a job is spread over, if there are so many.
+def open_in_memory(job: Job, topology: Topology, client: Client, roots: Sequence[str]) -> OpenedJob:
+    """Open the stores of a job and build its nets.
 
-    Without ``cluster`` it takes all of them (infinity): those that a cluster object has requested, or that come.
+    Raises UserError for what is wrong with them, and where a net whose cuts the job gives needs more memory than this
+    host, and any Dask worker, has.
     """
-    conf = job.cluster
-    if conf is None:
-        return math.inf
-    servers = -(-conf.nserver_groups * conf.nservers_per_group // conf.nservers_per_procs)
-    workers = -(-conf.nworker_groups * conf.nworkers_per_group // conf.nworkers_per_procs)
-    return workers + (servers if conf.server_worker_separate else 0)
+    opened = open_job(job, topology, roots)
+    if job.neuralnet.partition is not PartitionMethod.auto:
+        check_memory(client, opened.nets.values(), topology.workers)
+    return opened
 
 
-def _topology_choice(
-    job: Job, client: Client, selection: WorkerSelection, wanted: float
-) -> tuple[Callable[[Workers], Topology], Callable[[Topology, Workers], str]]:
-    """Return functions of the Dask workers of a cluster: the topology of a job on them, and what it lacks, or ""."""
+def place_workers(topology: Topology, opened: OpenedJob, claim: Claim, max_threads: int | None) -> Placement:
+    """Return the placement of workers and servers on the claimed Dask workers, with the kernel threads of each."""
+    threads = usable_threads(opened.nets[Phase.kTrain], topology.workers)
+    return place(topology, claim.workers).with_threads(threads, max_threads)
 
-    def choose_topology(workers: Workers) -> Topology:
-        usable = usable_workers(client, selection, workers)
-        topology = create_topology(job, len(usable), count_processes(usable))
-        check_room(topology, usable, selection)
-        least = min(job.cluster.min_workers, wanted) if job.cluster else 1
-        if len(usable) < least:
-            raise TooFewWorkers(
-                f"the run begins with {least} Dask workers, as cluster.min_workers says, but the Dask cluster has "
-                f"{len(usable)}; start more Dask workers, or set fewer"
-            )
-        return topology
 
-    def shortage(_: Topology, workers: Workers) -> str:
-        count = len(usable_workers(client, selection, workers))
-        of_how_many = "" if math.isinf(wanted) else f" of {wanted}"
-        return "" if count >= wanted else f"{count}{of_how_many} Dask worker{'s are' if count > 1 else ' is'} there"
+def make_updater(job: Job, opened: OpenedJob) -> Updater:
+    """Return the updater of a job. Raises JobError where its settings of params match none."""
+    check_patterns(job.updater, opened.nets[Phase.kTrain].params)
+    return create_updater(job.updater)
 
-    return choose_topology, shortage
+
+def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callable[[Collection[str]], bool]:
+    """Check that the Dask workers of a placement can train a job, and return the check for those of another one.
+
+    Raises UserError where they lack a package, a file, or the user's code.
+    """
+    job, opened = placed.job, placed.opened
+    alg = algorithm(job.train_one_batch)
+    objects = {"the updater": updater, "the learning rate's schedule": updater.rate, "the algorithm": alg}
+    on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes alike beside any processor
+    check_ready = partial(
+        check_workers_ready, client, nets=opened.nets.values(), objects=objects, readers=opened.readers.values(),
+        precision=Precision.kFloat32 if on_gpus else job.precision,
+    )  # fmt: skip
+    return partial(check_ready, has_bf16=check_ready(placed.placement.addresses))
+
+
+def fit_partition(
+    placed: Placed, updater: Updater, client: Client, claim: Claim, roots: Sequence[str], max_threads: int | None
+) -> Placed:
+    """Return a job of ``partition: auto`` with its cuts, opened anew where it is trained otherwise than it says.
+
+    That is where one worker is faster, or where the memory needs micro-batches or recomputation.
+    """
+    job, topology, cuts = choose_training(placed.job, placed.topology, placed.opened, updater, client, placed.placement)
+    if job == placed.job:
+        return Placed(job, topology, placed.opened, placed.placement, cuts, fitted=True)
+    claim.keep(place(topology, claim.workers))
+    opened = open_job(job, topology, roots)
+    return Placed(job, topology, opened, place_workers(topology, opened, claim, max_threads), cuts, fitted=True)
+
+
+def configure_run(
+    placed: Placed, updater: Updater, client: Client, run: str
+) -> tuple[WorkerConfig, Callable[[Placement], Devices], Placement]:
+    """Cut the nets and choose the GPUs of the workers, and return the configuration of the workers of a run.
+
+    With it comes the function that chooses the GPUs, and the placement with its choice.
+    """
+    job, topology, opened, placement, cuts, fitted = placed
+    nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather, cuts)
+    if not fitted:
+        warn_of_memory(job, opened, nets[Phase.kTrain].locals, updater, client, placement)
+    choose_devices = partial(choose_run_devices, job, client, topology, nets, updater)
+    placement = placement._replace(devices=choose_devices(placement))
+    config = configure(
+        job,
+        topology,
+        opened,
+        nets,
+        updater,
+        passes=evaluation_passes(opened, nets, cuts),
+        run=run,
+        served=not keeps_params_on_gpu(job, topology, placement),
+        find_preferred_servers=partial(preferred_servers, placement=placement),
+        overlap=read_setting("overlap"),
+        timeout=read_setting("timeout"),
+        piece_bytes=slicing.PIECE_BYTES if on_several_hosts(placement.addresses) else None,
+    )
+    return config, choose_devices, placement
 
 
 def preferred_servers(parts: Mapping[str, ParamPart], placement: Placement) -> dict[str, int]:

@@ -87,11 +87,11 @@ class ClusterEngine(Engine):
         assert groups is not None
         assert loop is not None
         self._consider_move(groups, loop, stop)
-        if not groups.send(0 if self._move_reason else stop):
+        if not groups.submit_ahead(0 if self._move_reason else stop):
             if not self._move_reason:
                 return []
             self._move(loop)
-            groups.send(stop)
+            groups.submit_ahead(stop)
         if loop.step < stop:
             self._run.snapshots.add_loop(loop.step, loop.state)
         first = groups.first

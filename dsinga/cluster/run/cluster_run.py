@@ -57,7 +57,7 @@ class ClusterRun:
         self._create_workers({group: warm if group else step for group in range(shape.groups)})
         if self.config.replicated:  # there is one worker group then
             replicas = self._share(replica_values(self.config, values, state), tasks.set_replica)
-            self.workers.gather(self.workers.send(tasks.set_replica, 0, "", replicas))
+            self.workers.gather(self.workers.submit(tasks.set_replica, 0, "", replicas))
 
     def _create_workers(self, steps: Mapping[int, int]) -> None:
         """Create the workers of some worker groups, ready for a step of each group."""
@@ -104,7 +104,7 @@ class ClusterRun:
         if params is not None:
             shared = self._share(split_params(self.config.parts, params), tasks.evaluate)
         what = f"{phase.name} {self.workers.moment(step)}"
-        return self.workers.send(tasks.evaluate, 0, what, phase, batches, step, shared)
+        return self.workers.submit(tasks.evaluate, 0, what, phase, batches, step, shared)
 
     def synchronise(self) -> None:
         """When all worker groups have ended: make all server groups agree, and give group 0 their values."""
@@ -147,7 +147,7 @@ class ClusterRun:
     def _request_replicas(self, step: int) -> list[Future]:
         if not self.config.replicated:
             return []
-        return self.workers.send(tasks.replica_state, 0, self.workers.moment(step))
+        return self.workers.submit(tasks.replica_state, 0, self.workers.moment(step))
 
     def set_rate_factors(self, step: int, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate by ``factors`` wherever params are updated: from which step on, by how much.
@@ -156,7 +156,7 @@ class ClusterRun:
         """
         self.servers.call_all("set_rate_factors", factors)
         if self.config.replicated:
-            self.workers.gather(self.workers.send(tasks.set_rate_factors, 0, self.workers.moment(step), factors))
+            self.workers.gather(self.workers.submit(tasks.set_rate_factors, 0, self.workers.moment(step), factors))
 
     def close(self, message: str | None = None, lost: Collection[str] = (), last: bool = True) -> None:
         """End the run, or only its present generation unless ``last``, on all Dask workers that are left.
@@ -175,7 +175,7 @@ class ClusterRun:
         """
         self._refreshes += 1  # another call may have the same name, where a loss came between
         what = f"{when}, {self._refreshes}"
-        self.workers.gather([future for group in groups for future in self.workers.send(tasks.refresh, group, what)])
+        self.workers.gather([future for group in groups for future in self.workers.submit(tasks.refresh, group, what)])
         for group in groups:
             self.servers.call(group, "refresh", group)
 

@@ -25,29 +25,29 @@ ROUNDS_AHEAD = 2
 
 
 class Grain(NamedTuple):
-    """A way to send iterations to Dask. The numbers that a run computes do not depend on it.
+    """A way to submit iterations to Dask. The numbers that a run computes do not depend on it.
 
     Attributes:
-        send_round: sends the iterations ``start`` to ``stop`` - 1 of a worker group, given as (run, group, start,
+        submit_round: submits the iterations ``start`` to ``stop`` - 1 of a worker group, given as (run, group, start,
             stop); returns the tasks whose results are the reports of the round, one a worker.
         check: raises JobError for a job that this grain cannot run.
         most_steps: the largest number of iterations in a round; None for no limit.
     """
 
-    send_round: Callable[[ClusterRun, int, int, int], list[Future]]
+    submit_round: Callable[[ClusterRun, int, int, int], list[Future]]
     check: Callable[[Job], None]
     most_steps: int | None = None
 
 
-def _send_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
-    return run.workers.send(tasks.train_round, group, steps_words(start, stop), start, stop)
+def _submit_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
+    return run.workers.submit(tasks.train_round, group, steps_words(start, stop), start, stop)
 
 
-ROUNDS = Grain(_send_round, lambda job: None)
+ROUNDS = Grain(_submit_round, lambda job: None)
 
 
 class GroupRounds:
-    """Sends the rounds of a worker group and reads their reports.
+    """Submits the rounds of a worker group and reads their reports.
 
     Attributes:
         group: the number of the worker group.
@@ -65,11 +65,11 @@ class GroupRounds:
         self.length = RoundLength(grain.most_steps, topology.groups * topology.workers)
         self._in_flight: collections.deque[list[Future]] = collections.deque()
 
-    def send(self, stop: int) -> bool:
-        """Send rounds ahead, none beyond step ``stop``; return whether reports of any are still to come."""
+    def submit_ahead(self, stop: int) -> bool:
+        """Submit rounds ahead, none beyond step ``stop``; return whether reports of any are still to come."""
         while self.sent < stop and len(self._in_flight) < ROUNDS_AHEAD:
             end = min(stop, self.sent + self.length.steps)
-            self._in_flight.append(self._grain.send_round(self._run, self.group, self.sent, end))
+            self._in_flight.append(self._grain.submit_round(self._run, self.group, self.sent, end))
             self.sent = end
         return bool(self._in_flight)
 

@@ -27,7 +27,6 @@ from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.supervision import Check
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.cluster_run import ClusterRun
-from dsinga.cluster.run.restarted_groups import NoGroups, RestartedGroups
 from dsinga.cluster.run.snapshots import Snapshots
 from dsinga.cluster.run.workers_at_hand import WorkersAtHand
 from dsinga.engine.engine import Restart, Snapshot
@@ -43,6 +42,26 @@ RESTARTS_FROM_SNAPSHOT = 3
 CHECK_SECONDS = 1.0
 # How many times the time of a start a move must save.
 MOVE_FACTOR = 2.0
+
+
+class RestartedGroups:
+    """The worker groups of a run, which start again when it has lost Dask workers; this one stands for none."""
+
+    def restart(self, step: int) -> None:
+        """Begin at ``step``, at which a generation of the run has started."""
+
+    def catch_up(self) -> None:
+        """Train from there to the step at which the run stands."""
+
+    def steps_read(self) -> list[int] | None:
+        """Return the step up to which reports of each group were read; None while not all of them train."""
+        return None
+
+    def go_on(self, restarting: Collection[int]) -> None:
+        """Let the groups that are not ``restarting`` go on."""
+
+    def restart_groups(self, steps: Mapping[int, int]) -> None:
+        """Begin some groups at the steps from which they have started again."""
 
 
 class RecoverableRun:
@@ -83,7 +102,7 @@ class RecoverableRun:
         self.snapshots = Snapshots(first, 0.0 if self.is_within else read_setting("snapshot_share"))
         self.cluster_run = ClusterRun(client, prepared.config, self._placement, self._check)
         self.restarts: list[Restart] = []
-        self._groups: Callable[[], RestartedGroups | None] = NoGroups
+        self._groups: Callable[[], RestartedGroups | None] = RestartedGroups
 
     @property
     def client(self) -> Client:
@@ -201,7 +220,7 @@ class RecoverableRun:
         self.cluster_run.close(message, heartbeats(self._client).silent())
 
     def _connected(self) -> RestartedGroups:
-        return self._groups() or NoGroups()
+        return self._groups() or RestartedGroups()
 
     def _recover_groups(self, loss: WorkerLost, noticed: float) -> bool:
         """Start those worker groups again that have lost workers or servers; return whether others go on meanwhile.

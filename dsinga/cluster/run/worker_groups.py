@@ -11,12 +11,12 @@ from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.run.group_rounds import Grain, GroupRounds
-from dsinga.cluster.run.recovery import RecoverableRun
+from dsinga.cluster.run.recovery import RecoverableRun, RestartedGroups
 from dsinga.engine.engine import Loop, StepReport
 from dsinga.worker.config import RoundReport
 
 
-class WorkerGroups:
+class WorkerGroups(RestartedGroups):
     """Trains all worker groups from a step on; they do not wait for each other.
 
     Group 0 trains alone during the warm-up. Where Dask workers are lost, the run starts again, all of it or some
@@ -65,8 +65,8 @@ class WorkerGroups:
         """The steps a second of all groups together."""
         return sum(rounds.speed for rounds in self._groups)
 
-    def send(self, stop: int) -> bool:
-        """Send rounds of group 0, none beyond ``stop``; return whether reports of any are still to come."""
+    def submit_ahead(self, stop: int) -> bool:
+        """Submit rounds of group 0, none beyond ``stop``; return whether reports of any are still to come."""
         while True:
             try:
                 rounds, run = self.first, self._run.cluster_run
@@ -74,7 +74,7 @@ class WorkerGroups:
                     self._join(run)
                 if rounds.sent < stop:
                     self._run.snapshots.request(run, rounds.sent if self._count == 1 else rounds.read_to)
-                return rounds.send(min(stop, self._together) if self._warms_up else stop)
+                return rounds.submit_ahead(min(stop, self._together) if self._warms_up else stop)
             except WorkerLost as loss:
                 self._run.recover(loss)
 
@@ -118,7 +118,7 @@ class WorkerGroups:
 
     def catch_up(self) -> None:
         """Train group 0, which was started again, to the step at which it had stood."""
-        while self.send(self._loop.step):
+        while self.submit_ahead(self._loop.step):
             self.read()
         self._show_restarts(0.0, 0)
 
@@ -153,7 +153,7 @@ class WorkerGroups:
 
     def _train_alone(self, rounds: GroupRounds) -> TaskChain:
         """Train a group that no extension sees, until training ends."""
-        while rounds.send(rounds.sent if self._loop.stopped else self._last):
+        while rounds.submit_ahead(rounds.sent if self._loop.stopped else self._last):
             by_worker = yield rounds.oldest
             seconds = sum(report.timing["total"] for report in rounds.read(by_worker)[1:])
             self._show_restarts(seconds, rounds.group)

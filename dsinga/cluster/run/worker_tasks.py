@@ -91,7 +91,7 @@ class WorkerTasks:
         connected: list[Future] = []
         for group in steps if self._config.has_bridges else ():
             peers = [self._key(group, p) for p in range(len(self._placement.workers[group]))]
-            connected += self.send(tasks.connect_peers, group, "", peers)
+            connected += self.submit(tasks.connect_peers, group, "", peers)
         self.chains.wait(connected)
 
     def end(self, groups: Collection[int], message: str, lost: Collection[str]) -> None:
@@ -106,13 +106,13 @@ class WorkerTasks:
         for group in groups:
             self._actors[group], self._tokens[group] = [], [None] * len(self._tokens[group])
 
-    def send(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
-        """Send a task to every worker of a group, each after the task that was sent to it before."""
+    def submit(self, task: Callable[..., Any], group: int, what: str, *arguments: Any) -> list[Future]:
+        """Submit a task to every worker of a group, each after the task that was submitted for it before."""
         futures = [self._submit(task, group, p, what, *arguments, token) for p, token in enumerate(self._tokens[group])]
         self._tokens[group] = [*futures]
         return futures
 
-    def send_graph(self, group: int, submit: Submit) -> list[Future]:
+    def submit_graph(self, group: int, submit: Submit) -> list[Future]:
         """Submit a task graph for a worker group, which runs after the tasks that were sent to the group before."""
         keys = [self._key(group, p) for p in range(len(self._tokens[group]))]
         with run_span(priority=PRIORITY):

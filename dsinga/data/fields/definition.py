@@ -114,27 +114,6 @@ class WindowDefinition:
         """Return a definition with other settings."""
         return dataclasses.replace(self, **changes)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings that differ from their defaults, as JSON has them."""
-        settings = {}
-        for part in dataclasses.fields(self):
-            value = getattr(self, part.name)
-            default = part.default_factory() if part.default_factory is not dataclasses.MISSING else part.default
-            if value != default:
-                settings[part.name] = _as_json(value)
-        return settings
-
-    @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> WindowDefinition:
-        """Return the definition that :meth:`to_dict` has described."""
-        settings = dict(settings)
-        grid = settings.pop("grid", None)
-        definition = define_windows(**settings)
-        if grid is None:
-            return definition
-        many = {what: {name: tuple(texts) for name, texts in grid[what].items()} for what in ("dims", "points")}
-        return definition.replace(grid=Grid(**many, steps=grid["steps"], units=grid["units"]))
-
     def is_masked(self, name: str) -> bool:
         """Whether NaN of a variable is masked."""
         return name in self.mask or "*" in self.mask
@@ -192,14 +171,6 @@ def define_windows(
         over_gaps=over_gaps,
         memory=whole_of(memory),
     )
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, Grid):
-        return _as_json(vars(value))
-    if isinstance(value, Mapping):
-        return {key: _as_json(part) for key, part in value.items()}
-    return [_as_json(part) for part in value] if isinstance(value, tuple) else value
 
 
 def _check_sizes(definition: WindowDefinition) -> None:

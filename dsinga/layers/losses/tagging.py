@@ -119,7 +119,7 @@ class EntityF1(Layer):
 
 
 class TagScheme(NamedTuple):
-    """What each tag says: the type of the entity, and whether its word may be followed by, or follow, another of it.
+    """The type of entity of each tag, and which tags may follow it.
 
     The letter before the hyphen is the role of the word: B begins an entity, I (or M) is in one, E (or L) ends one, S
     (or U, W) is one by itself. A word goes on with an entity if its tag is I or E and that of the word before is B or I

@@ -23,56 +23,51 @@ Size = int | tuple[int, ...]  # of all axes, or (rows, columns) of images, (dept
 Sides = Size | tuple[tuple[int, int], ...]  # or ((above, below), (left, right)), of volumes three pairs
 
 
-def further(
-    kernel_size: Size,
-    size: Size,
-    pool_size: Size = 2,
-    strides: Size | None = 1,
-    padding: str | Sides = "valid",
-    activation: str | None = None,
-    kernel_initializer: Any = "glorot_uniform",
-    recurrent_initializer: Any = "glorot_uniform",
-    bias_initializer: Any = "zeros",
-    embeddings_initializer: Any = "uniform",
-    score_initializer: Any = "uniform",
-    kernel_regularizer: Any = None,
-    recurrent_regularizer: Any = None,
-    bias_regularizer: Any = None,
-    embeddings_regularizer: Any = None,
-    return_sequences: bool = True,
-    epsilon: float = 1e-7,
-    padding_mode: str | tuple[str, str] = "zero",
-    cropping: Sides = 0,
-    output_padding: Size | None = None,
-) -> None:
-    """Has the arguments of Keras that are no settings of a component.
-
-    Args:
-        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns)
-        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns)
-        strides: by how much the window moves, a number or one for each axis
-        padding: "valid", "same", as in Keras, or how many zeros are on each side
-        activation: the name of the function after the layer
-        kernel_initializer: the initialiser of the weight, or its name
-        recurrent_initializer: the initialiser of the weight of the hidden state, or its name
-        bias_initializer: the initialiser of the bias, or its name
-        embeddings_initializer: the initialiser of the table, or its name
-        score_initializer: the initialiser of the additive score, or its name
-        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2
-        recurrent_regularizer: the penalty of the weight of the hidden state
-        bias_regularizer: the penalty of the bias
-        embeddings_regularizer: the penalty of the table
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False
-        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root
-        padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)
-        cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))
-        size: the factor of the size, a number or (rows, columns)
-        output_padding: how many pixels the result has more, a number or (rows, columns); by default as in Keras
-    """
-
-
-FURTHER = inspect.signature(further).parameters
-MEANINGS = dict(line.strip().split(": ", 1) for line in (further.__doc__ or "").splitlines() if ": " in line)
+# The arguments of Keras that are no settings of a component: annotation, default and meaning.
+NEEDED = inspect.Parameter.empty
+_FURTHER: Mapping[str, tuple[str, Any, str]] = {
+    "kernel_size": ("Size", NEEDED, "the window, a number or (rows, columns), of volumes (depth, rows, columns)"),
+    "size": ("Size", NEEDED, "the factor of the size, a number or (rows, columns)"),
+    "pool_size": ("Size", 2, "the window, a number or (rows, columns), of volumes (depth, rows, columns)"),
+    "strides": ("Size | None", 1, "by how much the window moves, a number or one for each axis"),
+    "padding": ("str | Sides", "valid", '"valid", "same", as in Keras, or how many zeros are on each side'),
+    "activation": ("str | None", None, "the name of the function after the layer"),
+    "kernel_initializer": ("Any", "glorot_uniform", "the initialiser of the weight, or its name"),
+    "recurrent_initializer": ("Any", "glorot_uniform", "the initialiser of the hidden state's weight, or its name"),
+    "bias_initializer": ("Any", "zeros", "the initialiser of the bias, or its name"),
+    "embeddings_initializer": ("Any", "uniform", "the initialiser of the table, or its name"),
+    "score_initializer": ("Any", "uniform", "the initialiser of the additive score, or its name"),
+    "kernel_regularizer": ("Any", None, "the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2"),
+    "recurrent_regularizer": ("Any", None, "the penalty of the weight of the hidden state"),
+    "bias_regularizer": ("Any", None, "the penalty of the bias"),
+    "embeddings_regularizer": ("Any", None, "the penalty of the table"),
+    "return_sequences": (
+        "bool",
+        True,
+        "whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False",
+    ),
+    "epsilon": ("float", 1e-7, "what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root"),
+    "padding_mode": (
+        "str | tuple[str, str]",
+        "zero",
+        '"zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)',
+    ),
+    "cropping": (
+        "Sides",
+        0,
+        "how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))",
+    ),
+    "output_padding": (
+        "Size | None",
+        None,
+        "how many pixels the result has more, a number or (rows, columns); by default as in Keras",
+    ),
+}
+MEANINGS = {name: meaning for name, (_, _, meaning) in _FURTHER.items()}
+FURTHER = {
+    name: inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
+    for name, (annotation, default, _) in _FURTHER.items()
+}
 
 
 class FunctionSpec(NamedTuple):

@@ -51,7 +51,7 @@ COMMON = inspect.signature(common).parameters
 
 
 def optimizer(function: Callable[..., dict[str, Any]], defaults: Mapping[str, Any] = {}) -> Callable[..., UpdaterConf]:
-    """Return a function of the fields of an updater as one that makes it: it takes ``COMMON`` arguments, too.
+    """Turn a function that returns fields into one that returns an UpdaterConf and takes the ``COMMON`` arguments, too.
 
     ``defaults`` are those of some of these arguments, by name, where they differ.
     """

@@ -52,7 +52,7 @@ BOUNDS = inspect.signature(bounds).parameters
 
 
 def schedule(function: Callable[..., dict[str, Any]]) -> Callable[..., LRGenConf]:
-    """Return a function of the fields of a schedule as one that makes it: it takes ``BOUNDS``, too."""
+    """Turn a function that returns fields into one that returns a schedule and takes ``BOUNDS``, too."""
     return extended(function, BOUNDS, LRGenConf, bounds)
 
 

@@ -188,7 +188,7 @@ COMMON = inspect.signature(common).parameters
 
 
 def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., LayerBuilder]:
-    """Return the function as one that makes a layer: it takes the arguments of every layer, too.
+    """Add the arguments that all layers share to a function that makes a layer: a decorator.
 
     ``function`` returns what writes the layer (:class:`LayerBuilder`).
     """

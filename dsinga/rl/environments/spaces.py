@@ -69,7 +69,9 @@ def box(shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf, dtyp
 
 
 def space_of(space: Any, what: str) -> Space:
-    """Return the space of one of Gymnasium, ``what`` being "observation" or "action"; ours are returned as they are.
+    """Return the space here for a space of Gymnasium; one from here is returned unchanged.
+
+    ``what`` is "observation" or "action".
 
     Raises UserError for a kind of space that has no counterpart, such as Dict, or actions in a box of integers.
     """

@@ -7,11 +7,9 @@ synchronous and data-parallel, and with actors and IMPALA there are several lear
 from __future__ import annotations
 
 import contextlib
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import register, unregister
 from dsinga.extensions import AtEnd, EverySteps, Extension, ExtensionLike, LoopView
 from dsinga.job import AlgConf, ClusterConf, Job, Phase, training_phases
 from dsinga.rl.agent import Agent
@@ -86,24 +84,15 @@ class GroupTask:
         def in_updates(every: int) -> int:
             return max(1, every * updates // steps) if every else 0
 
-        self._name = f"experience-{uuid.uuid4().hex}"
-        self._learner = ExperienceLearner(task.agent, settings)
+        learner = ExperienceLearner(task.agent, settings)
         self._evaluate_every = in_updates(task.job.test_freq)
         self.job = job.replace(
-            name=task.job.name, cluster=cluster, train_one_batch=AlgConf(user_alg=self._name), train_steps=updates,
-            disp_freq=in_updates(task.job.disp_freq or -(-steps // 100)), seed=task.job.seed,
+            name=task.job.name, cluster=cluster, train_steps=updates, seed=task.job.seed,
+            train_one_batch=AlgConf(user_alg="experience").with_function(learner),
+            disp_freq=in_updates(task.job.disp_freq or -(-steps // 100)),
             checkpoint_freq=in_updates(task.job.checkpoint_freq), checkpoint_keep=task.job.checkpoint_keep,
             checkpoint_path=task.job.checkpoint_path, extension=task.job.extension,
         )  # fmt: skip
-
-    @contextlib.contextmanager
-    def registered(self) -> Iterator[None]:
-        """Let the job find its algorithm, as long as the context lasts."""
-        register("algorithm", self._name)(self._learner)
-        try:
-            yield
-        finally:
-            unregister("algorithm", self._name)
 
     def extensions(self, given: Sequence[ExtensionLike]) -> list[ExtensionLike]:
         """Return the extensions of the run: the evaluation, those ``given``, and the rule of ``stop_return``."""
