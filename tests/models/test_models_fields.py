@@ -13,7 +13,7 @@ from dsinga.base.errors import UserError
 from tests.support.later_import import functional, torch
 from tests.support.torch_fields import Peer
 
-ROWS, STEPS, RATE = 4, 50, 0.05
+ROWS, STEPS, RATE = 4, 50, 0.03  # at 0.05 a number may fall on the other side of a rectifier on some processors
 
 
 def losses_of_both(model: nn.Model, forward: Callable[[Peer, Any], Any], padding: Any, normalisation: str) -> Any:
@@ -43,30 +43,24 @@ def losses_of_both(model: nn.Model, forward: Callable[[Peer, Any], Any], padding
     return np.array(ours), np.array(theirs)
 
 
-def assert_losses(ours: np.ndarray, theirs: np.ndarray) -> None:
-    """Twenty steps agree to rounding; later a number may fall on the other side of a rectifier on some processors."""
-    np.testing.assert_allclose(ours[:20], theirs[:20], rtol=1e-5)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-2)
-
-
 @pytest.mark.parametrize(
     ("padding", "normalisation"),
     [("periodic", "batch"), (("edge", "periodic"), "group"), (("zero", "reflect"), "none")],
 )
-def test_a_unet_has_the_losses_of_pytorchs(padding: Any, normalisation: Any) -> None:
+def test_a_unet_has_the_losses_of_pytorchs_in_each_of_50_steps(padding: Any, normalisation: Any) -> None:
     model = models.unet((2, 16, 8), 1, width=8, depth=2, padding=padding, normalisation=normalisation)
     ours, theirs = losses_of_both(model, lambda peer, x: peer.unet(x, 2), padding, normalisation)
     assert theirs[-1] < 0.5 * theirs[0]
-    assert_losses(ours, theirs)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 @pytest.mark.parametrize("normalisation", ["batch", "group"])
-def test_a_residual_net_has_the_losses_of_pytorchs(normalisation: Any) -> None:
+def test_a_residual_net_has_the_losses_of_pytorchs_in_each_of_50_steps(normalisation: Any) -> None:
     model = models.field_resnet((2, 8, 12), 1, width=8, blocks=2, normalisation=normalisation)
     forward = lambda peer, x: peer.field_resnet(x, 2)  # noqa: E731
     ours, theirs = losses_of_both(model, forward, ("zero", "periodic"), normalisation)
     assert theirs[-1] < 0.5 * theirs[0]
-    assert_losses(ours, theirs)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,6 @@ def prepare_run(
     Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
     """
     check(job)
-    available_workers(client)  # raises UserError for what is no client that can be waited for
     announce, cancellation = announce or _log.info, cancellation or Cancellation()
     with await_room(job, client, selection, cancellation, announce) as topology:
         opened = open_in_memory(job, topology, client, roots)
