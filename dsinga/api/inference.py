@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -57,13 +58,9 @@ def evaluate(
     say_overlaps(job, job_phase)
     folders = roots(job, data_root)
     trained = trained_params(job, params, folders)
-    if _computes_here(job, client, is_limited=bool(resources or hosts)):
-        with cleared_frames("dsinga"):
-            net, reader = inference.open_phase(job, trained, job_phase, folders)
-            return inference.evaluate(net, reader, inference.forward_in_threads(job, trained))
-    selection = select_workers(resources, hosts)
-    with open_client(client, patience=patience_of(job)) as client:
-        return cluster.evaluate(job, client, trained, job_phase, folders, selection)
+    with _open_forward(job, trained, client, resources, hosts) as forward, cleared_frames("dsinga"):
+        net, reader = inference.open_phase(job, trained, job_phase, folders)
+        return inference.evaluate(net, reader, forward)
 
 
 @awaitable
@@ -178,14 +175,22 @@ def predict_with_labels(
     job = job_with_data(job, data, job_phase, data_root, params)
     folders = roots(job, data_root)
     trained = trained_params(job, params, folders)
+    with _open_forward(job, trained, client, resources, hosts) as forward, cleared_frames("dsinga"):
+        net, reader = inference.open_phase(job, trained, job_phase, folders, layer)
+        yield from inference.predict(net, reader, layer, forward)
+
+
+@contextlib.contextmanager
+def _open_forward(
+    job: Job, params: ParamArrays, client: Any, resources: Mapping[str, float] | None, hosts: Sequence[str]
+) -> Iterator[inference.Forward]:
+    """Yield the forward passes of params: in threads of this process where that is enough, else on a cluster."""
     if _computes_here(job, client, is_limited=bool(resources or hosts)):
-        with cleared_frames("dsinga"):
-            net, reader = inference.open_phase(job, trained, job_phase, folders, layer)
-            yield from inference.predict(net, reader, layer, inference.forward_in_threads(job, trained))
+        yield inference.forward_in_threads(job, params)
         return
     selection = select_workers(resources, hosts)
-    with open_client(client, patience=patience_of(job)) as client:
-        yield from cluster.predict(job, client, trained, layer, job_phase, folders, selection)
+    with open_client(client, patience=patience_of(job)) as opened:
+        yield cluster.forward_on_cluster(job, opened, params, selection)
 
 
 def _computes_here(job: Job, client: Any, is_limited: bool) -> bool:

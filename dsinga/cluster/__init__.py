@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dsinga.cluster.connecting.embedded import check_client, connect
     from dsinga.cluster.dask.dask_workers import available_workers
     from dsinga.cluster.graph_grain import find_grain
-    from dsinga.cluster.inference.inference import evaluate, predict
+    from dsinga.cluster.inference.inference import forward_on_cluster
     from dsinga.cluster.placing.prepare import PreparedRun, prepare_run
     from dsinga.cluster.queue.usable_workers import WorkerSelection
     from dsinga.cluster.run.driver import train
@@ -30,9 +30,8 @@ __all__ = [
     "build_partitioned_net",
     "check_client",
     "connect",
-    "evaluate",
     "find_grain",
-    "predict",
+    "forward_on_cluster",
     "prepare_run",
     "train",
 ]
@@ -48,9 +47,8 @@ _MODULES = {
     "build_partitioned_net": "dsinga.reading.nets",
     "check_client": "dsinga.cluster.connecting.embedded",
     "connect": "dsinga.cluster.connecting.embedded",
-    "evaluate": "dsinga.cluster.inference.inference",
     "find_grain": "dsinga.cluster.graph_grain",
-    "predict": "dsinga.cluster.inference.inference",
+    "forward_on_cluster": "dsinga.cluster.inference.inference",
     "prepare_run": "dsinga.cluster.placing.prepare",
     "train": "dsinga.cluster.run.driver",
 }

@@ -41,20 +41,20 @@ def whole(job: Job, stores: Path, params: dict[str, np.ndarray]) -> tuple[np.nda
 
 
 def test_evaluate_counts_every_record_once(job: Job, client: Client, params, whole) -> None:
-    metrics = cluster.evaluate(job, client, params, Phase.kTest, roots(job, None))
+    metrics = evaluate(job, params, client=client)
     for name, (total, count) in whole[1].items():
         assert metrics[name] == pytest.approx(total / count, rel=1e-5)
 
 
 def test_predict_keeps_the_order_of_the_store_and_the_last_short_batch(job: Job, client: Client, params, whole) -> None:
-    batches = list(cluster.predict(job, client, params, "ip", Phase.kTest, roots(job, None)))
+    batches = list(predict_with_labels(job, params, "ip", client=client))
     assert [len(batch.data) for batch in batches] == [64, 64, 22]
     np.testing.assert_allclose(np.concatenate([batch.data for batch in batches]), whole[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("layer", ["data", "ip", "loss"])
 def test_labels_come_with_the_feature_of_any_layer(job: Job, threads: Client, params, stores: Path, layer: str) -> None:
-    batches = list(cluster.predict(job, threads, params, layer, Phase.kTest, roots(job, None)))
+    batches = list(predict_with_labels(job, params, layer, client=threads))
     expected = open_store(str(stores / "test.zarr")).read_labels(range(150))
     np.testing.assert_array_equal(np.concatenate([batch.labels for batch in batches]), expected)
 
@@ -110,16 +110,16 @@ def test_rounds_of_any_length_give_the_same_bits(job: Job, threads: Client, para
 
 def test_an_unknown_layer_is_refused(job: Job, threads: Client, params) -> None:
     with pytest.raises(UserError, match="no layer 'ip1'.*did you mean 'ip'"):
-        list(cluster.predict(job, threads, params, "ip1", Phase.kTest, roots(job, None)))
+        list(predict_with_labels(job, params, "ip1", client=threads))
 
 
 def test_params_that_do_not_fit_are_refused(job: Job, threads: Client, params) -> None:
     params["w2"] = params["w2"][:3]
     with pytest.raises(UserError, match=r"a param 'w2' of shape \(10, 128\), but the given one has \(3, 128\); use"):
-        cluster.evaluate(job, threads, params, Phase.kTest, roots(job, None))
+        evaluate(job, params, client=threads)
     del params["w2"]
     with pytest.raises(UserError, match=r"a param 'w2' of shape \(10, 128\), which the given params lack"):
-        cluster.evaluate(job, threads, params, Phase.kTest, roots(job, None))
+        evaluate(job, params, client=threads)
 
 
 def with_outputs(job: Job, folder: Path) -> Job:
@@ -137,7 +137,7 @@ def with_outputs(job: Job, folder: Path) -> Job:
 def test_output_layers_write_their_files(job: Job, client: Client, params, whole, tmp_path: Path) -> None:
     job = with_outputs(job, tmp_path)
     for _ in range(2):  # a second time replaces the first
-        assert cluster.evaluate(job, client, params, Phase.kTest, roots(job, None))["accuracy"] <= 1
+        assert evaluate(job, params, client=client)["accuracy"] <= 1
     best = np.loadtxt(tmp_path / "o.csv", delimiter=",", dtype=int)
     np.testing.assert_array_equal(best, np.argsort(-whole[0], axis=1)[:, :3])
     np.testing.assert_allclose(open_store(str(tmp_path / "o.zarr")).read(range(150))[0], whole[0], rtol=1e-4, atol=1e-5)
@@ -174,10 +174,10 @@ def test_a_file_that_cannot_be_written_ends_training_with_a_checkpoint(job: Job,
 
 @pytest.mark.process
 def test_predicting_goes_on_with_the_workers_that_are_left(job: Job, params, threads: Client, forked) -> None:
-    expected = [batch.data for batch in cluster.predict(job, threads, params, "ip", Phase.kTrain, roots(job, None))]
+    expected = [batch.data for batch in predict_with_labels(job, params, "ip", "train", client=threads)]
     with cluster.connect(workers=2, separate_processes=True) as client:
         pids = sorted(client.run(os.getpid).values())
-        batches = cluster.predict(job, client, params, "ip", Phase.kTrain, roots(job, None))
+        batches = predict_with_labels(job, params, "ip", "train", client=client)
         first = next(batches)
         os.kill(pids[0], signal.SIGKILL)
         results = [batch.data for batch in (first, *batches)]
@@ -188,7 +188,7 @@ def test_predicting_goes_on_with_the_workers_that_are_left(job: Job, params, thr
 
 def test_predicting_ends_when_the_data_are_lost(job: Job, params) -> None:
     with LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as local, Client(local) as client:
-        batches = cluster.predict(job, client, params, "ip", Phase.kTrain, roots(job, None))
+        batches = predict_with_labels(job, params, "ip", "train", client=client)
         next(batches)
         client.sync(local.scheduler.remove_worker, next(iter(local.scheduler.workers)), stimulus_id="test")
         with pytest.raises(RunError, match="all Dask workers that had the net and its params were lost: inproc://"):

@@ -14,8 +14,8 @@ from distributed import Client
 from zarr.codecs import Crc32cCodec
 
 from dsinga import UserError
-from dsinga.api import roots, train
-from dsinga.cluster import build_net, evaluate, prepare_run
+from dsinga.api import evaluate, roots, train
+from dsinga.cluster import build_net, prepare_run
 from dsinga.data import open_store, write_store
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job, JobError, Phase, loads
@@ -91,7 +91,7 @@ def test_a_store_that_workers_cannot_read_is_refused(job: Job, processes: Client
         prepare_run(with_topology(job, 2), processes, roots(job, None)).__enter__()
     params = initial_values(build_net(job, Phase.kTest).params, seed=0)
     with pytest.raises(UserError, match=unreadable):
-        evaluate(job, processes, params, Phase.kTest)
+        evaluate(job, params, client=processes)
 
 
 @pytest.mark.parametrize("kind", ["store", "zarr 2", "zarr 3 with checksums"])

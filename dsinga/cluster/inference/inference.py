@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from distributed import Client, Future, SpecCluster
 
-from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.settings import read_setting
 from dsinga.cluster.connecting.adaptive import keep_workers
@@ -22,8 +21,7 @@ from dsinga.cluster.placing.room import wanted_processes
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.engine.round_length import RoundLength
-from dsinga.job import ClusterConf, Job, Phase, Precision
-from dsinga.layers import Records
+from dsinga.job import ClusterConf, Job, Precision
 from dsinga.net import NeuralNet
 from dsinga.ops.types import ParamArrays
 from dsinga.passes import inference
@@ -39,43 +37,6 @@ ROUNDS_AHEAD = 3
 ROUND_SECONDS = 0.25
 # The most bytes of features in a round of several batches: they stay in memory until the caller has taken them.
 ROUND_BYTES = 8 << 20
-
-
-@cleared_frames("dsinga")
-def evaluate(
-    job: Job,
-    client: Client,
-    params: ParamArrays,
-    phase: Phase,
-    roots: Sequence[str] = (),
-    selection: WorkerSelection = ANYWHERE,
-) -> dict[str, float]:
-    """Return the figures of the metrics of ``params`` over every record of the stores of ``phase``, each record once.
-
-    The job's output layers of that phase write their files. ``selection`` says which Dask workers compute.
-    """
-    net, reader = inference.open_phase(job, params, phase, roots)
-    return inference.evaluate(net, reader, forward_on_cluster(job, client, params, selection))
-
-
-def predict(
-    job: Job,
-    client: Client,
-    params: ParamArrays,
-    layer: str,
-    phase: Phase = Phase.kTest,
-    roots: Sequence[str] = (),
-    selection: WorkerSelection = ANYWHERE,
-) -> Iterator[Records]:
-    """Yield the feature of ``layer`` for each batch, in the order of the store: data (rows, ...), and labels or None.
-
-    Labels are (rows, ...). Where records have no labels, layers that need some are left out of the net. ``selection``
-    says which Dask workers compute. Raises UserError for an unknown layer, and for what is wrong with the job, stores
-    or params.
-    """
-    with cleared_frames("dsinga"):
-        net, reader = inference.open_phase(job, params, phase, roots, layer)
-        yield from inference.predict(net, reader, layer, forward_on_cluster(job, client, params, selection))
 
 
 def forward_on_cluster(
