@@ -23,7 +23,7 @@ from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome
 from dsinga.monitor import RECOVERY, History
 from dsinga.rl.agent import Agent
-from dsinga.rl.remote.group_training import GroupTask
+from dsinga.rl.remote.group_training import GroupTraining
 from dsinga.rl.training import AgentTask, has_groups, train_agent
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -113,7 +113,7 @@ class AgentTraining:
     def __init__(self, job: Job, task: AgentTask | None):
         self._task = AgentTask.of(job) if task is None else replace(task, job=job)
         self._task.check()
-        self._groups = GroupTask(self._task) if self._task.has_groups else None
+        self._groups = GroupTraining(self._task) if self._task.has_groups else None
         self.job = job if self._groups is None else self._groups.job
 
     def metric_names(self) -> Mapping[str, Sequence[str]]:

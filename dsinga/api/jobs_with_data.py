@@ -12,7 +12,7 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.reading.bind_records import bind_records
-from dsinga.reading.windows_conf import overlap_sentences
+from dsinga.reading.windows_conf import overlap_texts
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def job_with_data(
 
 def say_overlaps(job: Job, *phases: Phase) -> None:
     """Say in the log where windows of the records of some phases overlap, so that scores weigh points unequally."""
-    for sentence in dict.fromkeys(sentence for phase in phases for sentence in overlap_sentences(job, phase)):
+    for sentence in dict.fromkeys(sentence for phase in phases for sentence in overlap_texts(job, phase)):
         _log.warning("%s", sentence)
 
 

@@ -42,7 +42,7 @@ def continue_locally(
     shuffle: bool = True,
     max_threads: int | None = None,
 ) -> tuple[Outcome, LocalUpdater]:
-    """Train a job as :func:`train_locally` does, and return the updater, too, with which training may go on.
+    """Train in this thread; return the outcome and the updater, to continue later.
 
     ``updater`` is that of earlier training: its steps count for the order of records, random numbers and the learning
     rate. Without ``shuffle`` records are taken in their order.

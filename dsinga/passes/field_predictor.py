@@ -1,4 +1,4 @@
-"""FieldPredictor: computes boxes of a prediction from boxes of the variables of a Dataset, in calls of fixed shapes."""
+"""FieldPredictor: computes blocks of a prediction from variables of a Dataset, in calls of fixed shapes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dsinga.passes.predictor import Predictor
 Range = tuple[int, int]  # the first and the last one, of windows or tiles
 
 
-class PredictionPart(NamedTuple):
+class PredictionBlock(NamedTuple):
     """A part of a prediction: a range of windows along each dimension of samples, and of tiles along each axis."""
 
     samples: tuple[Range, ...]
@@ -42,10 +42,10 @@ class MaskedTarget(NamedTuple):
 
 
 class FieldPredictor:
-    """Computes a layer for boxes of windows and tiles; callable in any thread of any process.
+    """Computes a layer for blocks of windows and tiles; callable in any thread of any process.
 
     Every call of the net has ``batch`` rows and a tile's size: so a point of the prediction has the same bits in
-    whichever box it is computed.
+    whichever block it is computed.
 
     Args:
         predictor: runs the net for a tile.
@@ -84,23 +84,23 @@ class FieldPredictor:
         """The parts of a record that are read from variables of the data, not worked out from coordinates."""
         return tuple(part for part in self.layout.inputs if isinstance(part.reader, MemoryReader))
 
-    def points(self, part: ChannelGroup, box: PredictionPart) -> tuple[np.ndarray, ...]:
-        """Return the increasing points of a variable along each of its dimensions that a box needs."""
-        return tuple(self._points(dim, box) for dim in part.reader.dims)
+    def points(self, part: ChannelGroup, block: PredictionBlock) -> tuple[np.ndarray, ...]:
+        """Return the increasing points of a variable along each of its dimensions that a block needs."""
+        return tuple(self._points(dim, block) for dim in part.reader.dims)
 
-    def _points(self, dim: str, box: PredictionPart) -> np.ndarray:
+    def _points(self, dim: str, block: PredictionBlock) -> np.ndarray:
         if dim not in self.samples:
-            return self.space_points(dim, box)
-        ends = box.samples[self.samples.index(dim)]
+            return self.space_points(dim, block)
+        ends = block.samples[self.samples.index(dim)]
         if (dim, ends) not in self._known:
             axis = self.layout.axes[dim]
             self._known[dim, ends] = np.unique(axis.positions(*axis.input_range(*ends))[0])
         return self._known[dim, ends]
 
-    def space_points(self, dim: str, box: PredictionPart) -> np.ndarray:
-        """Return the increasing points along a dimension of space that a box needs."""
+    def space_points(self, dim: str, block: PredictionBlock) -> np.ndarray:
+        """Return the increasing points along a dimension of space that a block needs."""
         place = self.layout.space.index(dim)
-        ends = box.tiles[place]
+        ends = block.tiles[place]
         if (dim, ends) not in self._known:
             first, last = (self.tiles[place].tile(index) for index in ends)
             axis = self._tile_axis(place, first)
@@ -108,39 +108,39 @@ class FieldPredictor:
             self._known[dim, ends] = np.unique(points)
         return self._known[dim, ends]
 
-    def predict(self, values: Mapping[str, np.ndarray], box: PredictionPart) -> np.ndarray:
-        """Return the prediction (windows of each dimension of samples ..., C', points of space ...) of a box.
+    def predict(self, values: Mapping[str, np.ndarray], block: PredictionBlock) -> np.ndarray:
+        """Return the prediction (windows of each dimension of samples ..., C', points of space ...) of a block.
 
         ``values`` are the numbers of each variable at :meth:`points`. Points that lack context are NaN.
         """
         readers = {
-            part.name: MemoryReader(part.reader, self.points(part, box), values[part.name]) for part in self.variables
+            part.name: MemoryReader(part.reader, self.points(part, block), values[part.name]) for part in self.variables
         }
-        return self.predict_windows(readers, self.sample_axes(box), box)
+        return self.predict_windows(readers, self.sample_axes(block), block)
 
     def predict_windows(
-        self, readers: Mapping[str, VariableReader], samples: Mapping[str, Axis], box: PredictionPart
+        self, readers: Mapping[str, VariableReader], samples: Mapping[str, Axis], block: PredictionBlock
     ) -> np.ndarray:
-        """Return the prediction of a box whose windows of samples lie along the axes ``samples``."""
-        counts = tuple(last - first + 1 for first, last in box.samples)
+        """Return the prediction of a block whose windows of samples lie along the axes ``samples``."""
+        counts = tuple(last - first + 1 for first, last in block.samples)
         chosen = [
             [tiles.tile(index) for index in range(first, last + 1)]
-            for tiles, (first, last) in zip(self.tiles, box.tiles, strict=True)
+            for tiles, (first, last) in zip(self.tiles, block.tiles, strict=True)
         ]
-        starts = [tiles.core * first for tiles, (first, _) in zip(self.tiles, box.tiles, strict=True)]
+        starts = [tiles.core * first for tiles, (first, _) in zip(self.tiles, block.tiles, strict=True)]
         shape = [
-            sum(tiles.chunks[first : last + 1]) for tiles, (first, last) in zip(self.tiles, box.tiles, strict=True)
+            sum(tiles.chunks[first : last + 1]) for tiles, (first, last) in zip(self.tiles, block.tiles, strict=True)
         ]
-        rows_of_box = math.prod(counts)
-        out = np.full((rows_of_box, self.channels, *shape), np.nan, np.float32)
+        rows_of_block = math.prod(counts)
+        out = np.full((rows_of_block, self.channels, *shape), np.nan, np.float32)
         for tile in product(*chosen):
             if any(part.first >= part.stop for part in tile):
                 continue
             axes = {dim: samples.get(dim) or self._space_axis(dim, tile) for dim in self.layout.axes}
             column = memory_windows(self.layout, readers, axes)
             place = [slice(part.first - start, part.stop - start) for part, start in zip(tile, starts, strict=True)]
-            for first in range(0, rows_of_box, self.batch):
-                rows = np.arange(first, min(first + self.batch, rows_of_box))
+            for first in range(0, rows_of_block, self.batch):
+                rows = np.arange(first, min(first + self.batch, rows_of_block))
                 out[(slice(first, first + len(rows)), slice(None), *place)] = self._compute(column.take(rows), tile)
         return out.reshape(*counts, *out.shape[1:])
 
@@ -174,11 +174,11 @@ class FieldPredictor:
         ]
         feature[valid == 0] = np.nan
 
-    def sample_axes(self, box: PredictionPart) -> dict[str, Axis]:
-        """Return the axes of samples, with the windows of a box."""
+    def sample_axes(self, block: PredictionBlock) -> dict[str, Axis]:
+        """Return the axes of samples, with the windows of a block."""
         return {
             dim: replace(self.layout.axes[dim], starts=self.layout.axes[dim].starts[first : last + 1])
-            for dim, (first, last) in zip(self.samples, box.samples, strict=True)
+            for dim, (first, last) in zip(self.samples, block.samples, strict=True)
         }
 
     def _space_axis(self, dim: str, tile: Sequence[Tile]) -> Axis:

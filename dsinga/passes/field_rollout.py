@@ -12,7 +12,7 @@ from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.layout import ChannelGroup
 from dsinga.data.fields.memory_reader import MemoryReader
 from dsinga.data.fields.readers import VariableReader
-from dsinga.passes.field_predictor import FieldPredictor, PredictionPart
+from dsinga.passes.field_predictor import FieldPredictor, PredictionBlock
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class FieldRollout:
     are those of earlier predictions; all other inputs along time are read, or worked out, at the later times.
 
     Args:
-        predictor: computes boxes of windows.
+        predictor: computes blocks of windows.
         time: the dimension of time, along which the lead lies.
         fed_back: the targets that are inputs, by name.
     """
@@ -41,30 +41,30 @@ class FieldRollout:
         self._axis = predictor.layout.axes[time]
         self._place = predictor.samples.index(time)
 
-    def _times(self, box: PredictionPart, step: int) -> np.ndarray:
-        """Return the points of time of the inputs of each window in a box, (windows, points of an input)."""
-        first, last = box.samples[self._place]
+    def _times(self, block: PredictionBlock, step: int) -> np.ndarray:
+        """Return the points of time of the inputs of each window in a block, (windows, points of an input)."""
+        first, last = block.samples[self._place]
         begins = self._axis.starts[first : last + 1] - self._axis.before + (step - 1) * self._axis.lead
         return begins[:, None] + np.arange(self._axis.input_size)
 
-    def _observed(self, part: ChannelGroup, box: PredictionPart, step: int) -> np.ndarray:
+    def _observed(self, part: ChannelGroup, block: PredictionBlock, step: int) -> np.ndarray:
         """Return which points of :meth:`_times` are read from the data, not fed back."""
-        times, first = self._times(box, step), self._times(box, 1)
+        times, first = self._times(block, step), self._times(block, 1)
         return np.full(times.shape, True) if part.name not in self.fed_back else times <= first[:, -1:]
 
-    def points(self, part: ChannelGroup, box: PredictionPart, step: int) -> tuple[np.ndarray, ...]:
-        """Return the increasing points of a variable along each of its dimensions that a box of a lead needs."""
-        points = list(self.predictor.points(part, box))
+    def points(self, part: ChannelGroup, block: PredictionBlock, step: int) -> tuple[np.ndarray, ...]:
+        """Return the increasing points of a variable along each of its dimensions that a block of a lead needs."""
+        points = list(self.predictor.points(part, block))
         if self.time in part.reader.dims and step > 1:  # of lead 1 a range, which may have points of no window
-            times = self._times(box, step)[self._observed(part, box, step)]
+            times = self._times(block, step)[self._observed(part, block, step)]
             points[part.reader.dims.index(self.time)] = np.unique(times)
         return tuple(points)
 
-    def prediction_points(self, box: PredictionPart) -> tuple[np.ndarray, ...]:
-        """Return the points of an earlier prediction (windows ..., C', points of space ...) that a box needs."""
+    def prediction_points(self, block: PredictionBlock) -> tuple[np.ndarray, ...]:
+        """Return the points of an earlier prediction (windows ..., C', points of space ...) that a block needs."""
         predictor = self.predictor
-        windows = [np.arange(first, last + 1) for first, last in box.samples]
-        space = [predictor.space_points(dim, box) for dim in predictor.layout.space]
+        windows = [np.arange(first, last + 1) for first, last in block.samples]
+        space = [predictor.space_points(dim, block) for dim in predictor.layout.space]
         return (*windows, np.arange(predictor.channels), *space)
 
     def earlier(self, step: int) -> range:
@@ -73,37 +73,37 @@ class FieldRollout:
         most = -(-axis.input_size // axis.lead)
         return range(max(1, step - most), step)
 
-    def predict(self, values: Mapping[str, np.ndarray], box: PredictionPart, step: int) -> np.ndarray:
-        """Return the prediction of a lead for a box, as :meth:`FieldPredictor.predict`.
+    def predict(self, values: Mapping[str, np.ndarray], block: PredictionBlock, step: int) -> np.ndarray:
+        """Return the prediction of a lead for a block, as :meth:`FieldPredictor.predict`.
 
         ``values`` are the numbers of each variable at :meth:`points` and, of a lead above 1, those of earlier leads,
         "lead 1" and so on, at :meth:`prediction_points`.
         """
         if step == 1:
-            return self.predictor.predict(values, box)
+            return self.predictor.predict(values, block)
         readers: dict[str, VariableReader] = {}
         for part in self.predictor.layout.inputs:
             reader = part.reader
             if self.time in reader.dims:
-                readers[part.name] = self._joined(part, values, box, step)
+                readers[part.name] = self._joined(part, values, block, step)
             elif isinstance(reader, MemoryReader):
-                readers[part.name] = MemoryReader(reader, self.points(part, box, step), values[part.name])
-        return self.predictor.predict_windows(readers, self._joined_axes(box), box)
+                readers[part.name] = MemoryReader(reader, self.points(part, block, step), values[part.name])
+        return self.predictor.predict_windows(readers, self._joined_axes(block), block)
 
-    def _joined_axes(self, box: PredictionPart) -> dict[str, Axis]:
+    def _joined_axes(self, block: PredictionBlock) -> dict[str, Axis]:
         """Return the axes of samples, with a time along which the inputs of the windows follow one another."""
         axis, size = self._axis, self._axis.input_size
-        first, last = box.samples[self._place]
+        first, last = block.samples[self._place]
         count = last - first + 1
         starts = np.arange(count) * size + axis.before
         time = Axis(axis.name, count * size, axis.size, size, axis.before, axis.after, has_targets=False, starts=starts)
-        return {**self.predictor.sample_axes(box), self.time: time}
+        return {**self.predictor.sample_axes(block), self.time: time}
 
     def _joined(
-        self, part: ChannelGroup, values: Mapping[str, np.ndarray], box: PredictionPart, step: int
+        self, part: ChannelGroup, values: Mapping[str, np.ndarray], block: PredictionBlock, step: int
     ) -> MemoryReader:
         """Return a reader of a part of the record along the joined time."""
-        reader, times, observed = part.reader, self._times(box, step), self._observed(part, box, step)
+        reader, times, observed = part.reader, self._times(block, step), self._observed(part, block, step)
         place = reader.dims.index(self.time)
         if not isinstance(reader, MemoryReader):  # a function of coordinates, which go on beyond the data
             low, high = int(times.min()), int(times.max()) + 1
@@ -114,7 +114,7 @@ class FieldRollout:
             taken = reader.read(tuple(ranges)).take((times - low).reshape(-1), axis=place)
             points = [np.arange(size) for size in taken.shape]
             return MemoryReader(reader, points, taken)
-        points = list(self.points(part, box, step))
+        points = list(self.points(part, block, step))
         data = values[part.name]
         joined = np.empty((*data.shape[:place], times.size, *data.shape[place + 1 :]), np.float32)
         before: tuple[Any, ...] = (slice(None),) * place
@@ -152,6 +152,6 @@ class FieldRollout:
         array: Any = prediction[(slice(None),) * len(samples) + (fed.channels,)]
         array = array.reshape(*array.shape[: len(samples)], *fed.sizes, *array.shape[len(samples) + 1 :])
         array = np.moveaxis(array, self._place, 0)
-        array = array.reshape(array.shape[0], *array.shape[len(samples) :])  # of other samples a box has one window
+        array = array.reshape(array.shape[0], *array.shape[len(samples) :])  # of other samples a block has one window
         names = [*fed.dims, *space]
         return array.transpose(0, *(1 + names.index(dim) for dim in dims))

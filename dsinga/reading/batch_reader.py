@@ -53,7 +53,7 @@ class BatchReader:
         stores: the store of each input layer, by the layer's name.
         infos: the facts about each store that its layer needs.
         sampler: the order of the records.
-        parts: the rows of a batch that each worker of a group computes; with ``micro_batches``, of the first of these.
+        parts: each worker's rows of a batch; with ``micro_batches``, of the first micro-batch.
         groups: the number of worker groups, each of which reads batches of its own.
         micro_batches: the number of equal parts of a batch that are computed one after another.
         augmentations: those of the input layers that have some, by the layer's name.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from dsinga.base.errors import UserError
 from dsinga.data import WindowDefinition, define_windows, resolve
-from dsinga.data.fields.definition import Grid
-from dsinga.data.fields.trained_layout import with_grid
+from dsinga.data.fields.definition import TrainedLayout
+from dsinga.data.fields.trained_layout import with_trained_layout
 from dsinga.job import Job, Phase, WindowDimConf, WindowFillConf, WindowsConf, WindowVariableConf
 from dsinga.net import input_layers
 
@@ -39,16 +39,16 @@ def definition_of(conf: WindowsConf) -> WindowDefinition:
         over_gaps=conf.over_gaps,
         memory=conf.memory,
     )
-    grid = Grid(
+    trained = TrainedLayout(
         dims={variable.name: tuple(variable.dims) for variable in conf.variable},
         points={name: tuple(dim.points) for name, dim in dims.items() if dim.points},
         steps={name: dim.step for name, dim in dims.items() if dim.step},
         units={variable.name: variable.units for variable in conf.variable if variable.units},
     )
-    return definition if grid == Grid() else definition.replace(grid=grid)
+    return definition if trained == TrainedLayout() else definition.replace(trained=trained)
 
 
-def overlap_sentences(job: Job, phase: Phase) -> list[str]:
+def overlap_texts(job: Job, phase: Phase) -> list[str]:
     """Return a sentence for each input layer of a phase whose windows overlap, for whoever reads its scores."""
     sentences = []
     for layer in input_layers(job.neuralnet, phase):
@@ -65,8 +65,15 @@ def overlap_sentences(job: Job, phase: Phase) -> list[str]:
 
 def windows_conf(definition: WindowDefinition) -> WindowsConf:
     """Return the settings of a job that describe a definition."""
-    grid = definition.grid or Grid()
-    names = [*definition.input_dims, *definition.lead, *definition.edges, *definition.within, *grid.points, *grid.steps]
+    trained = definition.trained or TrainedLayout()
+    names = [
+        *definition.input_dims,
+        *definition.lead,
+        *definition.edges,
+        *definition.within,
+        *trained.points,
+        *trained.steps,
+    ]
     dims = []
     for name in dict.fromkeys(names):
         before, after = definition.context.get(name, (0, 0))
@@ -82,8 +89,8 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
                 edges=definition.edge(name),
                 first=None if first is None else str(first),
                 last=None if last is None else str(last),
-                points=list(grid.points.get(name, ())),
-                step=grid.steps.get(name, ""),
+                points=list(trained.points.get(name, ())),
+                step=trained.steps.get(name, ""),
             )
         )
     channels = definition.channels
@@ -101,8 +108,8 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
         over_gaps=definition.over_gaps,
         memory=definition.memory,
         variable=[
-            WindowVariableConf(name=name, dims=list(dims), units=grid.units.get(name, ""))
-            for name, dims in grid.dims.items()
+            WindowVariableConf(name=name, dims=list(dims), units=trained.units.get(name, ""))
+            for name, dims in trained.dims.items()
         ],
     )
 
@@ -117,9 +124,9 @@ def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefin
             store = conf.store_conf
             if store is not None and store.windows is not None:
                 definition = definition_of(store.windows)
-                if definition.grid is None and store.path:
+                if definition.trained is None and store.path:
                     with contextlib.suppress(UserError):
-                        return with_grid(resolve(store.path, roots), definition)
+                        return with_trained_layout(resolve(store.path, roots), definition)
                 return definition
     raise UserError(
         "the job does not say what windows of a Dataset are; train it from dsinga.windows(dataset, ...), or give its "

@@ -16,7 +16,7 @@ import dsinga
 from dsinga.base.errors import UserError
 from dsinga.cluster.inference.field_prediction import predict_dataset
 from dsinga.data.fields.definition import WindowDefinition, define_windows
-from dsinga.data.fields.trained_layout import with_grid
+from dsinga.data.fields.trained_layout import with_trained_layout
 from tests.support.field_nets import convolutions, make_job, make_params
 
 xr = pytest.importorskip("xarray")
@@ -123,7 +123,7 @@ def predict(data: Any, definition: WindowDefinition, leads: int | None = None) -
 @pytest.mark.parametrize("leads", [None, 3])
 def test_predictions_have_the_times_and_numbers_that_they_have_without_a_gap(kind: str, leads: int | None) -> None:
     whole = dataset(kind, DAYS)
-    definition = with_grid(whole, define_windows(**SETTINGS))
+    definition = with_trained_layout(whole, define_windows(**SETTINGS))
     complete, predicted = (predict(dataset(kind, days), definition, leads) for days in (DAYS, GAPPY))
     known = {*GAPPY, *(range(30, 40) if kind in ENDLESS else ())}  # the days that targets may have
     ahead = range(-1, (leads or 1) + 1)
@@ -155,7 +155,7 @@ def test_monthly_means_go_on_in_the_middles_of_months(name: str, place: str) -> 
     values = np.random.default_rng(0).normal(size=(39, 3, 4)).astype(np.float32)
     whole = xr.Dataset({"t": (("time", "lat", "lon"), values)}, {"time": middles})
     data = whole.isel(time=slice(30))
-    definition = with_grid(data, define_windows(**SETTINGS, coordinates="sin(day of year)"))
+    definition = with_trained_layout(data, define_windows(**SETTINGS, coordinates="sin(day of year)"))
     predicted = predict(data, definition, 9)
     np.testing.assert_array_equal(predicted.valid_time[-1], middles[30:39])
     single = predict(data.isel(time=[-2, -1]), definition, 9)

@@ -9,7 +9,7 @@ from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.cluster.inference.tile_graph import BlockPlan, map_boxes
+from dsinga.cluster.inference.tile_graph import BlockPlan, map_selections
 
 
 def _sum_boxes(shared: float, boxes: dict[str, np.ndarray], factor: float) -> np.ndarray:
@@ -42,7 +42,7 @@ def test_a_box_is_what_numpy_takes(rows: tuple, columns: tuple) -> None:
     plan = BlockPlan((0, 0), {"x": box}, (1.0,))
     shared = dask.delayed(0.0)
     chunks = tuple((len(points),) for points in box)
-    result = map_boxes(_sum_boxes, shared, {"x": array}, [plan], chunks, np.float64, "sum")
+    result = map_selections(_sum_boxes, shared, {"x": array}, [plan], chunks, np.float64, "sum")
     np.testing.assert_array_equal(result.compute(scheduler="sync"), x[np.ix_(*box)])
 
 
@@ -56,7 +56,7 @@ def test_tasks_compute_chunks_that_depend_on_no_others_and_share_the_rest() -> N
                            "y": (np.arange(2 * i, 2 * i + 2), np.zeros(1, int))}, (2.0,))
         for i in range(2) for j in range(2)
     ]  # fmt: skip
-    result = map_boxes(_sum_boxes, dask.delayed(7.0), arrays, plans, ((2, 2), (3, 3)), np.float64, "sums")
+    result = map_selections(_sum_boxes, dask.delayed(7.0), arrays, plans, ((2, 2), (3, 3)), np.float64, "sums")
     expected = 7 + 2 * (x + 1 + y + y.sum())
     np.testing.assert_array_equal(result.compute(), expected)
     np.testing.assert_array_equal(result[1:3, 2:5].compute(), expected[1:3, 2:5])
@@ -70,5 +70,5 @@ def test_persisted_chunks_are_those_that_the_cluster_keeps(threads: Client) -> N
     x = np.arange(10.0)
     array = da.from_array(x, chunks=3).persist()
     plans = [BlockPlan((i,), {"x": (np.arange(4 * i, min(4 * i + 4, 10)),)}, (1.0,)) for i in range(3)]
-    result = map_boxes(_sum_boxes, dask.delayed(0.0), {"x": array}, plans, ((4, 4, 2),), np.float64, "kept")
+    result = map_selections(_sum_boxes, dask.delayed(0.0), {"x": array}, plans, ((4, 4, 2),), np.float64, "kept")
     np.testing.assert_array_equal(result.compute(), x)

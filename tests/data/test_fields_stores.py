@@ -22,7 +22,7 @@ import dsinga
 from dsinga.commands.cli import main_group
 from dsinga.data import FieldWindows, describe, describe_dataset
 from dsinga.data.chunk_cache import ChunkCache
-from dsinga.data.fields import boxes
+from dsinga.data.fields import window_blocks
 from dsinga.reading.sampler import Sampler
 from dsinga.testing import SourceContract
 
@@ -174,7 +174,7 @@ def test_an_epoch_of_a_store_of_many_times_the_memory_reads_each_chunk_about_onc
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The store has ten times the memory; more than it never lies in the cache, and little is read twice."""
-    monkeypatch.setattr(boxes, "_cache", ChunkCache(0))  # windows of other tests may let theirs keep more
+    monkeypatch.setattr(window_blocks, "_cache", ChunkCache(0))  # windows of other tests may let theirs keep more
     counted = CountedReads((2560, 64, 64), chunk=8)  # 40 MiB
     memory = 4 << 20
     ground = ("y", "x"), np.arange(4096.0).reshape(64, 64)

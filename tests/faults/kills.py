@@ -65,7 +65,7 @@ STAGES = {
     "first test": Stage("cluster.run.cluster_run.ClusterRun.evaluate", changes={"test_freq": 10}),
     "first snapshot": Stage("cluster.run.cluster_run.ClusterRun.snapshot", changes={"train_steps": 20}),
     "warm-up ends": Stage("cluster.run.cluster_run.ClusterRun.join", ASYNCHRONOUS, changes={"warmup": True}),
-    "first round sent": Stage("cluster.run.group_rounds.steps_words"),
+    "first round sent": Stage("cluster.run.group_rounds.steps_text"),
     "first round awaited": Stage("loop.training_loop.TrainingLoop._read_round"),
     "asynchronous round": Stage("loop.training_loop.TrainingLoop._read_round", ASYNCHRONOUS),
     "evaluate: asked": Stage("cluster.inference.inference.check_workers_ready", face="evaluate"),

@@ -13,7 +13,7 @@ import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, define_windows, kept_bytes, open_records
-from dsinga.data.fields.definition import Grid
+from dsinga.data.fields.definition import TrainedLayout
 from dsinga.job import Phase, WindowsConf, loads, to_text
 from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.reading.windows_conf import definition_of, windows_conf
@@ -39,7 +39,7 @@ neuralnet {
 }
 """
 
-GRID = Grid(
+GRID = TrainedLayout(
     dims={"t": ("time", "level", "lat"), "ground": ("lat",)},
     points={"level": ("1000", "500")},
     steps={"time": "6h", "lat": "-0.25"},
@@ -76,7 +76,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_definition_is_the_same_as_settings_of_a_job(settings: dict[str, Any]) -> None:
     definition = define_windows(**settings)
     if "lead" in settings:
-        definition = definition.replace(grid=GRID)
+        definition = definition.replace(trained=GRID)
     conf = windows_conf(definition)
     assert definition_of(conf) == definition
     job = loads(JOB)

@@ -34,18 +34,18 @@ def task_key(words: str, run: str, *items: str) -> TaskKey:
     return (f"{words.replace('-', '_')}-{run}", *filter(None, items))
 
 
-def worker_words(key: WorkerKey, several_groups: bool) -> str:
+def worker_text(key: WorkerKey, several_groups: bool) -> str:
     """Return the words for a worker in keys: "worker 1", "worker 1 of group 0" or "worker 1 of generation 2"."""
-    parts = [f"group {key.group}" if several_groups else "", generation_words(key.generation)]
+    parts = [f"group {key.group}" if several_groups else "", generation_text(key.generation)]
     return f"worker {key.worker}" + "".join(f" of {part}" for part in parts if part)
 
 
-def generation_words(generation: int) -> str:
+def generation_text(generation: int) -> str:
     """Return the words for a generation in keys, "" for the first one, which most runs never leave."""
     return f"generation {generation}" if generation else ""
 
 
-def steps_words(start: int, stop: int) -> str:
+def steps_text(start: int, stop: int) -> str:
     """Return the words for the steps ``start`` to ``stop`` - 1 in keys."""
     return f"steps {start} to {stop - 1}" if stop > start + 1 else f"step {start}"
 

@@ -16,7 +16,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client, Future
 
 from dsinga.base.errors import UserError
-from dsinga.cluster.dask.task_keys import TaskKey, steps_words, task_key, worker_words
+from dsinga.cluster.dask.task_keys import TaskKey, steps_text, task_key, worker_text
 from dsinga.cluster.graph_grain.tasks import plan_iteration, report_round, run_segment
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.run.group_rounds import ROUNDS, Grain
@@ -85,7 +85,7 @@ def send_iterations(
 
     def add(partition: int, words: str, when: str, task: Callable[..., Any], *arguments: Any) -> Any:
         key = keys[partition]
-        name = task_key(words, key.run, when, worker_words(key, several_groups))
+        name = task_key(words, key.run, when, worker_text(key, several_groups))
         graph[name] = Task(name, task, key, *map(parse_input, arguments))
         addresses[name] = [key.address]
         return graph[name].ref()
@@ -99,7 +99,7 @@ def send_iterations(
         previous = _add_iteration(add_segment, plans, step, previous)
         iteration_ends.append(previous)
     reports = [
-        add(p, "report round", steps_words(steps.start, steps.stop), report_round, list(halts), steps.stop).key
+        add(p, "report round", steps_text(steps.start, steps.stop), report_round, list(halts), steps.stop).key
         for p, halts in enumerate(zip(*iteration_ends, strict=True))
     ]
     # One message for all reports, because the scheduler unpacks and orders each message as a separate graph.

@@ -12,7 +12,7 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
-from dsinga.cluster.inference.prediction_blocks import PredictionParts
+from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
 from dsinga.cluster.inference.prediction_tasks import LEAST_TASKS, check_tasks, map_blocks, map_leads
 from dsinga.data import read_mean
 from dsinga.data.fields.definition import WindowDefinition
@@ -70,7 +70,7 @@ def predict_dataset(
     windows = with_outputs(job, windows, layer, tiles.net.layer(layer).shape[1:], leads)
     predictor = make_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles)
     arrays = lazy_variables(predictor, windows)
-    blocks = PredictionParts(predictor, arrays, windows.times)
+    blocks = PredictionBlocks(predictor, arrays, windows.times)
     if leads is None:
         return predicted_dataset(windows, map_blocks(predictor, arrays, blocks))
     return dataset_of_leads(windows, map_leads(predictor, arrays, blocks, windows, leads))
@@ -148,7 +148,7 @@ def with_outputs(
 def make_predictor(
     predictor: Predictor, source: str, layer: str, windows: PredictionWindows, tiles: FieldTiles
 ) -> FieldPredictor:
-    """Return what predicts a box of windows and tiles: the same for all of them, so that it is sent once."""
+    """Return what predicts a block of windows and tiles: the same for all of them, so that it is sent once."""
     rows = max(1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net))))  # whatever the number of windows
     return FieldPredictor(
         predictor,

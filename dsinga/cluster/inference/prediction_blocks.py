@@ -11,14 +11,14 @@ from itertools import product
 import dask.array as da
 
 from dsinga.cluster.inference.tile_graph import BlockPlan
-from dsinga.passes.field_predictor import FieldPredictor, PredictionPart, Range
+from dsinga.passes.field_predictor import FieldPredictor, PredictionBlock, Range
 from dsinga.passes.field_rollout import FieldRollout
 
 BLOCK_BYTES = 1 << 26  # that a task reads and gives, at most, where it makes several calls
 
 
 @dataclass(frozen=True)
-class PredictionParts:
+class PredictionBlocks:
     """The blocks of a prediction, each computed by one task.
 
     A block has about a chunk of the variables along each axis of space, and half a chunk of time, or a few times the
@@ -110,25 +110,25 @@ class PredictionParts:
         ]
         return (*windows, (self.predictor.channels,), *points)
 
-    def _boxes(self) -> Iterator[tuple[tuple[int, ...], PredictionPart]]:
-        """Yield the position of each block in the prediction, and its box."""
+    def _blocks(self) -> Iterator[tuple[tuple[int, ...], PredictionBlock]]:
+        """Yield the position of each block in the prediction, and the block."""
         samples = len(self.predictor.samples)
         for chosen in product(*(enumerate(ranges) for ranges in self._ranges())):
             index, ranges = tuple(place for place, _ in chosen), tuple(each for _, each in chosen)
-            yield (*index[:samples], 0, *index[samples:]), PredictionPart(ranges[:samples], ranges[samples:])
+            yield (*index[:samples], 0, *index[samples:]), PredictionBlock(ranges[:samples], ranges[samples:])
 
     def plans(self) -> Iterator[BlockPlan]:
         """Yield the plan of each block."""
-        for position, box in self._boxes():
-            boxes = {part.name: self.predictor.points(part, box) for part in self.predictor.variables}
-            yield BlockPlan(position, boxes, (box,))
+        for position, block in self._blocks():
+            selections = {part.name: self.predictor.points(part, block) for part in self.predictor.variables}
+            yield BlockPlan(position, selections, (block,))
 
     def plans_of_lead(self, rollout: FieldRollout, lead: int) -> Iterator[BlockPlan]:
         """Yield the plan of each block of a lead."""
-        for position, box in self._boxes():
-            boxes = {part.name: rollout.points(part, box, lead) for part in self.predictor.variables}
-            boxes |= {f"lead {number}": rollout.prediction_points(box) for number in rollout.earlier(lead)}
-            yield BlockPlan(position, boxes, (box, lead))
+        for position, block in self._blocks():
+            selections = {part.name: rollout.points(part, block, lead) for part in self.predictor.variables}
+            selections |= {f"lead {number}": rollout.prediction_points(block) for number in rollout.earlier(lead)}
+            yield BlockPlan(position, selections, (block, lead))
 
 
 def _chunk_bytes(array: da.Array) -> int:

@@ -11,26 +11,26 @@ import dask.array as da
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.cluster.inference.prediction_blocks import PredictionParts
-from dsinga.cluster.inference.tile_graph import BlockPlan, map_boxes
+from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
+from dsinga.cluster.inference.tile_graph import BlockPlan, map_selections
 from dsinga.data.fields.leads import lead_axis
 from dsinga.data.fields.prediction_windows import PredictionWindows
-from dsinga.passes.field_predictor import FieldPredictor, PredictionPart
+from dsinga.passes.field_predictor import FieldPredictor, PredictionBlock
 from dsinga.passes.field_rollout import FedBack, FieldRollout
 
 MOST_TASKS = 1 << 20  # of a prediction of several leads: a task takes about a millisecond before the first one runs
 LEAST_TASKS = 16  # for which each lead counts
 
 
-def map_blocks(predictor: FieldPredictor, arrays: Mapping[str, da.Array], blocks: PredictionParts) -> da.Array:
+def map_blocks(predictor: FieldPredictor, arrays: Mapping[str, da.Array], blocks: PredictionBlocks) -> da.Array:
     """Return the prediction as a dask array, a task for each block of it."""
-    return _map(_predict_box, _shared(predictor), arrays, blocks, blocks.plans())
+    return _map(_predict_block, _shared(predictor), arrays, blocks, blocks.plans())
 
 
 def map_leads(
     predictor: FieldPredictor,
     arrays: Mapping[str, da.Array],
-    blocks: PredictionParts,
+    blocks: PredictionBlocks,
     windows: PredictionWindows,
     leads: int,
 ) -> list[da.Array]:
@@ -53,13 +53,13 @@ def _map(
     function: Callable[..., np.ndarray],
     predictor: Any,
     arrays: Mapping[str, da.Array],
-    blocks: PredictionParts,
+    blocks: PredictionBlocks,
     plans: Iterator[BlockPlan],
     earlier: Mapping[str, da.Array] | None = None,
 ) -> da.Array:
-    """Return the dask array of ``function(predictor, boxes, *arguments)``."""
+    """Return the dask array of ``function(predictor, selections, *arguments)``."""
     name = f"dsinga-fields-{uuid.uuid4().hex}"
-    return map_boxes(function, predictor, arrays, plans, blocks.chunks, np.float32, name, earlier)
+    return map_selections(function, predictor, arrays, plans, blocks.chunks, np.float32, name, earlier)
 
 
 def _shared(predictor: Any) -> Any:
@@ -67,16 +67,16 @@ def _shared(predictor: Any) -> Any:
     return dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
 
 
-def _predict_box(predictor: FieldPredictor, values: Mapping[str, np.ndarray], box: PredictionPart) -> np.ndarray:
-    """Task: the prediction of a box."""
-    return predictor.predict(values, box)
+def _predict_block(predictor: FieldPredictor, values: Mapping[str, np.ndarray], block: PredictionBlock) -> np.ndarray:
+    """Task: the prediction of a block."""
+    return predictor.predict(values, block)
 
 
 def _predict_lead(
-    rollout: FieldRollout, values: Mapping[str, np.ndarray], box: PredictionPart, lead: int
+    rollout: FieldRollout, values: Mapping[str, np.ndarray], block: PredictionBlock, lead: int
 ) -> np.ndarray:
-    """Task: the prediction of a box for a lead."""
-    return rollout.predict(values, box, lead)
+    """Task: the prediction of a block for a lead."""
+    return rollout.predict(values, block, lead)
 
 
 def _fed_back(windows: PredictionWindows) -> dict[str, FedBack]:

@@ -1,4 +1,4 @@
-"""A dask array whose blocks are computed of boxes of other dask arrays, each by one task that takes their chunks."""
+"""A dask array whose blocks are computed of parts of other dask arrays, each by one task that takes their chunks."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dsinga.base.errors import UserError
 from dsinga.base.redaction import redacted_cause
 from dsinga.data.missing_values import plain_array
 
-Points = Sequence[np.ndarray]  # of an array that a box has: increasing points along each of its axes
+Points = Sequence[np.ndarray]  # selected of an array: increasing points along each of its axes
 
 
 class BlockPlan(NamedTuple):
     """One block of the result: its position, the points of each array that it is computed of, and plain arguments."""
 
     position: tuple[int, ...]
-    boxes: Mapping[str, Points]
+    selections: Mapping[str, Points]
     arguments: tuple[Any, ...] = ()
 
 
 class _Run(NamedTuple):
-    """Neighbouring points of a box along an axis that are in one chunk: where they go, and where they are in it."""
+    """Neighbouring points along an axis of a selection that one chunk has: where they go, and where they are in it."""
 
     chunk: int
     target: slice
@@ -37,7 +37,7 @@ class _Run(NamedTuple):
 
 @dataclass
 class _Piece:
-    """The part of a box that is in one chunk, which a task computes, or which it gets by its key."""
+    """The part of a selection that is in one chunk, which a task computes, or which it gets by its key."""
 
     chunk: Any
     target: tuple[slice, ...]
@@ -45,23 +45,23 @@ class _Piece:
 
 
 @dataclass
-class _BoxPlan:
-    """The pieces of a box. Dask does not look for tasks in it."""
+class _Selection:
+    """The pieces of a selection. Dask does not look for tasks in it."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     pieces: list[_Piece]
 
     def fill(self, values: Mapping[Any, Any]) -> np.ndarray:
-        """Return the box; one chunk after the other is in memory where the task computes it."""
-        box = np.empty(self.shape, self.dtype)
+        """Return the selection; one chunk after the other is in memory where the task computes it."""
+        selection = np.empty(self.shape, self.dtype)
         for piece in self.pieces:
             chunk = piece.chunk(values) if isinstance(piece.chunk, GraphNode) else values[piece.chunk]
-            box[piece.target] = plain_array(chunk, "x")[piece.source]
-        return box
+            selection[piece.target] = plain_array(chunk, "x")[piece.source]
+        return selection
 
 
-def map_boxes(
+def map_selections(
     function: Callable[..., np.ndarray],
     shared: Any,
     arrays: Mapping[str, da.Array],
@@ -71,27 +71,29 @@ def map_boxes(
     name: str,
     computed: Mapping[str, da.Array] | None = None,
 ) -> da.Array:
-    """Return the dask array whose blocks are ``function(shared, boxes, *arguments)``, numpy arrays.
+    """Return the dask array whose blocks are ``function(shared, selections, *arguments)``, numpy arrays.
 
-    ``boxes`` are numpy arrays by name. ``shared`` is a delayed object, which Dask sends to each worker once, and
+    ``selections`` are numpy arrays by name. ``shared`` is a delayed object, which Dask sends to each worker once, and
     ``name`` that of the result, unique to its contents. ``arrays`` are optimised (``dask.optimize``), but for those
     that a cluster keeps.
 
     Each block is one task. Chunks that depend on no other chunk, such as those of a store, or of a store and functions
-    of each element, are computed by the tasks that need them, by several of them where boxes overlap: shared chunks
-    would stay in memory until the last task that needs them, and Dask takes the tasks in any order. Other chunks, such
-    as those that a cluster keeps, and those of the arrays ``computed``, are computed once; Dask runs the task where
-    they are.
+    of each element, are computed by the tasks that need them, by several of them where selections overlap: shared
+    chunks would stay in memory until the last task that needs them, and Dask takes the tasks in any order. Other
+    chunks, such as those that a cluster keeps, and those of the arrays ``computed``, are computed once; Dask runs the
+    task where they are.
     """
     sources = {key: _Source(array) for key, array in arrays.items()}
     sources |= {key: _Source(array, is_computed=True) for key, array in (computed or {}).items()}
     layer: dict[Any, Task] = {}
     for plan in plans:
-        boxes = {key: sources[key].plan(box) for key, box in plan.boxes.items()}
-        needed = {ref for box in boxes.values() for piece in box.pieces for ref in _needs(piece.chunk)}
+        selections = {key: sources[key].plan(selection) for key, selection in plan.selections.items()}
+        needed = {ref for selection in selections.values() for piece in selection.pieces for ref in _needs(piece.chunk)}
         values = Dict({ref: TaskRef(ref) for ref in sorted(needed, key=str)})
         task_key = (name, *plan.position)
-        layer[task_key] = Task(task_key, _compute_block, function, TaskRef(shared.key), values, boxes, plan.arguments)
+        layer[task_key] = Task(
+            task_key, _compute_block, function, TaskRef(shared.key), values, selections, plan.arguments
+        )
     dependencies = [shared, *(source.array for source in sources.values())]
     graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
     return da.Array(graph, name, chunks, meta=np.empty((0,) * len(chunks), dtype))
@@ -106,17 +108,17 @@ def _compute_block(
     function: Callable[..., np.ndarray],
     shared: Any,
     values: Mapping[Any, Any],
-    boxes: Mapping[str, _BoxPlan],
+    selections: Mapping[str, _Selection],
     arguments: tuple[Any, ...],
 ) -> np.ndarray:
     """Task: one block of the result."""
-    return function(shared, {key: _filled(key, box, values) for key, box in boxes.items()}, *arguments)
+    return function(shared, {key: _filled(key, selection, values) for key, selection in selections.items()}, *arguments)
 
 
-def _filled(name: str, box: _BoxPlan, values: Mapping[Any, Any]) -> np.ndarray:
-    """Return a box of the variable ``name``, whose chunks may be read here. Raises UserError where one cannot be."""
+def _filled(name: str, selection: _Selection, values: Mapping[Any, Any]) -> np.ndarray:
+    """Return a selection of the variable ``name``; its chunks may be read here. Raises UserError where one cannot."""
     try:
-        return box.fill(values)
+        return selection.fill(values)
     except UserError:  # which names the chunk
         raise
     except Exception as error:  # of files, codecs and the user's functions: any class
@@ -136,9 +138,9 @@ class _Source:
         self._chunks: dict[tuple[int, ...], Any] = {}
         self._known: dict[tuple[int, bytes], list[_Run]] = {}
 
-    def plan(self, box: Points) -> _BoxPlan:
-        """Return the pieces of a box."""
-        runs = [self._runs(axis, points) for axis, points in enumerate(box)]
+    def plan(self, selection: Points) -> _Selection:
+        """Return the pieces of a selection."""
+        runs = [self._runs(axis, points) for axis, points in enumerate(selection)]
         pieces = [
             _Piece(
                 self._chunk(tuple(run.chunk for run in piece)),
@@ -147,10 +149,10 @@ class _Source:
             )
             for piece in product(*runs)
         ]
-        return _BoxPlan(tuple(len(points) for points in box), self.array.dtype, pieces)
+        return _Selection(tuple(len(points) for points in selection), self.array.dtype, pieces)
 
     def _runs(self, axis: int, points: np.ndarray) -> list[_Run]:
-        """Return the runs of points along an axis, which many boxes share."""
+        """Return the runs of points along an axis, which many selections share."""
         key = axis, points.tobytes()
         if key not in self._known:
             self._known[key] = list(_runs(points, self._starts[axis]))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from distributed import Future
 
-from dsinga.cluster.dask.task_keys import steps_words
+from dsinga.cluster.dask.task_keys import steps_text
 from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.engine.engine import StepReport
@@ -40,7 +40,7 @@ class Grain(NamedTuple):
 
 
 def _submit_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Future]:
-    return run.workers.submit(tasks.train_round, group, steps_words(start, stop), start, stop)
+    return run.workers.submit(tasks.train_round, group, steps_text(start, stop), start, stop)
 
 
 ROUNDS = Grain(_submit_round, lambda job: None)

@@ -15,7 +15,7 @@ from dsinga.cluster.dask.dask_workers import host, process
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_check
-from dsinga.cluster.dask.task_keys import generation_words, submit_to, task_key
+from dsinga.cluster.dask.task_keys import generation_text, submit_to, task_key
 from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, link_server
 from dsinga.ops.types import ParamArrays
 from dsinga.server import routes
@@ -156,7 +156,7 @@ class Servers:
     def _link(self, key: ServerKey, other: ServerKey) -> Future:
         """Connect a server to a linked one that was created anew."""
         arguments = (key, other, self._address(other), self._config.options.timeout)
-        what = f"to group {other.group}, {generation_words(other.generation)}"
+        what = f"to group {other.group}, {generation_text(other.generation)}"
         return self._submit(link_server, key, "link server", *arguments, what=what)
 
     def flush(self) -> None:
@@ -236,7 +236,7 @@ class Servers:
         self, task: Callable[..., Any], key: ServerKey, words: str, *arguments: Any, actor: bool = False, what: str = ""
     ) -> Future:
         of = f" of group {key.group}" if self._config.topology.server_groups > 1 else ""
-        name = task_key(words, self._config.run, f"server {key.server}{of}", generation_words(key.generation), what)
+        name = task_key(words, self._config.run, f"server {key.server}{of}", generation_text(key.generation), what)
         return submit_to(self._client, self._address(key), task, *arguments, key=name, actor=actor)
 
     def _describe(self, key: ServerKey) -> str:

@@ -16,7 +16,7 @@ from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.shared_objects import Packed, share
 from dsinga.cluster.dask.supervision import Check, TaskChains, gather, no_check
-from dsinga.cluster.dask.task_keys import TaskKey, run_span, submit_to, task_key, worker_words
+from dsinga.cluster.dask.task_keys import TaskKey, run_span, submit_to, task_key, worker_text
 from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.on_workers.worker_actor import WorkerActor, end_groups, end_run
 from dsinga.passes.processor import Processor
@@ -179,7 +179,7 @@ class WorkerTasks:
         self, task: Callable[..., Any], group: int, partition: int, what: str, *arguments: Any, actor: bool = False
     ) -> Future:
         key = self._key(group, partition)
-        name = self._task_key(task, what, worker_words(key, self._several))
+        name = self._task_key(task, what, worker_text(key, self._several))
         future = submit_to(self._client, key.address, task, key, *arguments, key=name, actor=actor, priority=PRIORITY)
         self._futures[group].add(future)
         return future

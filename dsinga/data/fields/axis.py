@@ -192,7 +192,7 @@ def make_axis(
     return axis
 
 
-def left_out_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+def left_out_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each dimension that has points which fill no window.
 
     ``labels`` has the coordinates of a dimension, where there are any.
@@ -210,7 +210,7 @@ def left_out_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> l
     return sentences
 
 
-def gap_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+def gap_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each dimension of time along which windows are left out that reach over a gap."""
     sentences = []
     for name, axis in axes.items():
@@ -226,7 +226,7 @@ def gap_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[s
     return sentences
 
 
-def uneven_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+def uneven_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each dimension of dates whose steps differ within windows.
 
     Months are equal steps: the longest must be one and a half times the shortest.
@@ -250,7 +250,7 @@ def uneven_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> lis
     return sentences
 
 
-def period_sentences(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+def period_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each periodic dimension of longitudes in degrees that are not once round a circle."""
     sentences = []
     for name, axis in axes.items():

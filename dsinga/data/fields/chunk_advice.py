@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 
-from dsinga.data.fields.boxes import WindowBlocks
 from dsinga.data.fields.definition import SAMPLER_SHARE
+from dsinga.data.fields.window_blocks import WindowBlocks
 
 MOST_DECODED = 4  # times in an epoch, above which it is said
 
 
-def chunk_sentences(grid: WindowBlocks) -> list[str]:
+def chunk_texts(blocks: WindowBlocks) -> list[str]:
     """Return a sentence for each variable whose chunks are decoded more than four times in an epoch."""
     extents = {
         axis.name: int(axis.starts[count - 1] - axis.starts[0]) + axis.size
-        for axis, count in zip(grid.axes, grid.box_counts, strict=True)
+        for axis, count in zip(blocks.axes, blocks.block_counts, strict=True)
     }
     sentences = []
-    for reader in {part.name: part.reader for part in (*grid.layout.inputs, *grid.layout.targets)}.values():
+    for reader in {part.name: part.reader for part in (*blocks.layout.inputs, *blocks.layout.targets)}.values():
         chunk = reader.chunk_shape
         if chunk is None:
             continue

@@ -32,7 +32,7 @@ SAMPLER_SHARE = 12  # of the memory that a block may have: the sampler mixes 8, 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class TrainedLayout:
     """How the data lay from which a net was trained, so that other data are read in the same order; all as text.
 
     Attributes:
@@ -74,7 +74,7 @@ class WindowDefinition:
         within: the first and last coordinate of the data that are read, by dimension; None for an open end.
         over_gaps: whether windows may reach over gaps of time; without it they are left out.
         memory: bytes of decoded fields that a process keeps; a block of windows has a twelfth.
-        grid: how the data lay from which a net was trained; None for a definition that is apart from any data.
+        trained: how the data lay from which a net was trained; None for a definition that is apart from any data.
     """
 
     inputs: tuple[str, ...]
@@ -94,7 +94,7 @@ class WindowDefinition:
     within: Mapping[str, tuple[Label | None, Label | None]] = field(default_factory=dict)
     over_gaps: bool = False
     memory: int = DEFAULT_MEMORY
-    grid: Grid | None = None
+    trained: TrainedLayout | None = None
 
     def __post_init__(self) -> None:
         _check_sizes(self)
@@ -121,7 +121,7 @@ class WindowDefinition:
     def ordered_dims(self, name: str, dims: Iterable[Any]) -> tuple[str, ...]:
         """Return the dimensions of a variable in the order that they had in training, if that is known."""
         here = tuple(map(str, dims))
-        trained = self.grid.dims.get(name, ()) if self.grid else ()
+        trained = self.trained.dims.get(name, ()) if self.trained else ()
         return trained if set(trained) == set(here) else here
 
     def edge(self, dim: str) -> str:

@@ -11,14 +11,14 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.data.column import PointRanges
-from dsinga.data.fields.axis import gap_sentences, left_out_sentences, period_sentences, uneven_sentences
-from dsinga.data.fields.boxes import BoxCache, WindowBlocks
-from dsinga.data.fields.chunk_advice import chunk_sentences
+from dsinga.data.fields.axis import gap_texts, left_out_texts, period_texts, uneven_texts
+from dsinga.data.fields.chunk_advice import chunk_texts
 from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
-from dsinga.data.fields.definition import SAMPLER_SHARE, Grid, WindowDefinition
+from dsinga.data.fields.definition import SAMPLER_SHARE, TrainedLayout, WindowDefinition
 from dsinga.data.fields.layout import Layout, make_layout
 from dsinga.data.fields.selection import select, split_ends
-from dsinga.data.fields.trained_layout import align, grid_of
+from dsinga.data.fields.trained_layout import align, trained_layout_of
+from dsinga.data.fields.window_blocks import BlockCache, WindowBlocks
 from dsinga.data.fields.window_column import WindowColumn
 from dsinga.data.record_source import RecordSource
 
@@ -70,19 +70,19 @@ class FieldWindows(RecordSource):
         self.definition, self.dataset = definition, select(dataset, definition.within)
         has_targets = has_targets and bool(definition.targets)
         self.layout: Layout = make_layout(self.dataset, definition, has_targets, starts)
-        self._grid = WindowBlocks(self.layout, definition.memory // SAMPLER_SHARE)
-        self._cache = BoxCache()
+        self._blocks = WindowBlocks(self.layout, definition.memory // SAMPLER_SHARE)
+        self._cache = BlockCache()
         self._register()
         location = "xarray Dataset" if self.path is None else self.path
         axes, labels = self.layout.axes, self.layout.coordinates
-        self.left_out = [*left_out_sentences(axes, labels), *gap_sentences(axes, labels)]
+        self.left_out = [*left_out_texts(axes, labels), *gap_texts(axes, labels)]
         self.window_numbers = self._filtered(location)
         columns = [
-            WindowColumn(self._grid, self._cache, self.window_numbers, is_target, location)
+            WindowColumn(self._blocks, self._cache, self.window_numbers, is_target, location)
             for is_target in ((False, True) if has_targets else (False,))
         ]
         super().__init__(location, *columns)
-        advice = [*chunk_sentences(self._grid), *uneven_sentences(axes, labels), *period_sentences(axes, labels)]
+        advice = [*chunk_texts(self._blocks), *uneven_texts(axes, labels), *period_texts(axes, labels)]
         for sentence in [*self.left_out, *advice]:
             logger.warning("%s: %s", redact(location), sentence)
 
@@ -101,7 +101,7 @@ class FieldWindows(RecordSource):
     def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
         """Return these windows with only some points of each record, and of each label, but with all channels.
 
-        Their boxes have the same windows, but smaller fields: threads that each read a part keep as much as one that
+        Their blocks have the same windows, but smaller fields: threads that each read a part keep as much as one that
         reads the whole.
         """
         data, labels = (
@@ -110,10 +110,10 @@ class FieldWindows(RecordSource):
         )
         if data is None and labels is None:
             return self
-        layout, cache = self.layout.in_region(data, labels), BoxCache()
-        grid = WindowBlocks(layout, 0, self._grid.box_counts)
+        layout, cache = self.layout.in_region(data, labels), BlockCache()
+        blocks = WindowBlocks(layout, 0, self._blocks.block_counts)
         columns = [
-            WindowColumn(grid, cache, self.window_numbers, is_target, self.location)
+            WindowColumn(blocks, cache, self.window_numbers, is_target, self.location)
             for is_target in ((False, True) if self.has_labels else (False,))
         ]
         shapes = [column.shape for column in columns]
@@ -121,7 +121,7 @@ class FieldWindows(RecordSource):
             layout=layout,
             shape=shapes[0],
             label_shape=shapes[-1] if self.has_labels else (),
-            _grid=grid,
+            _blocks=blocks,
             _cache=cache,
             _data=columns[0],
             _labels=columns[-1] if self.has_labels else None,
@@ -133,21 +133,21 @@ class FieldWindows(RecordSource):
         if most is None:
             return None
         roles = (False, True) if self.layout.targets else (False,)
-        columns = [WindowColumn(self._grid, self._cache, None, is_target, location) for is_target in roles]
+        columns = [WindowColumn(self._blocks, self._cache, None, is_target, location) for is_target in roles]
         step = max(1, FILTERED_BYTES // max(column.row_bytes for column in columns))
         numbers = [
             start + np.flatnonzero(np.max([column.nan_shares(rows) for column in columns], axis=0) <= most)
-            for start in range(0, len(self._grid), step)
-            for rows in [np.arange(start, min(start + step, len(self._grid)))]
+            for start in range(0, len(self._blocks), step)
+            for rows in [np.arange(start, min(start + step, len(self._blocks)))]
         ]
         kept = np.concatenate(numbers)
-        count = len(self._grid) - len(kept)
+        count = len(self._blocks) - len(kept)
         if not len(kept):
             raise UserError(
                 f"{location}: all {count} windows have more than max_nan={most} of NaN; give a larger share"
             )
         if count:
-            self.left_out.append(f"{count} of {len(self._grid)} windows have more than max_nan={most} of NaN")
+            self.left_out.append(f"{count} of {len(self._blocks)} windows have more than max_nan={most} of NaN")
         return kept
 
     @property
@@ -158,7 +158,7 @@ class FieldWindows(RecordSource):
     @property
     def decoded_bytes(self) -> int:
         """Bytes of the fields that windows are cut out of, in memory."""
-        return self._grid.bytes_of(self._grid.counts)
+        return self._blocks.bytes_of(self._blocks.counts)
 
     @property
     def cache_limit(self) -> int:
@@ -172,18 +172,18 @@ class FieldWindows(RecordSource):
 
     def described(self) -> WindowDefinition:
         """Return the definition with how the data lie, as jobs and checkpoints keep it for the prediction of others."""
-        grid = self.definition.grid or grid_of(self.dataset, self.definition, self.layout)
-        return self.definition.replace(grid=grid)
+        trained = self.definition.trained or trained_layout_of(self.dataset, self.definition, self.layout)
+        return self.definition.replace(trained=trained)
 
-    def in_order_of(self, grid: Grid | None) -> FieldWindows:
-        """Return windows of the same Dataset that lie as the data of training lay, in the order of ``grid``.
+    def in_order_of(self, trained: TrainedLayout | None) -> FieldWindows:
+        """Return windows of the same Dataset that lie as the data of training lay, in the order of ``trained``.
 
         These are the same windows where they lie so already, or where a definition of training has cut them. Raises
         UserError where the Dataset lacks points that are channels, such as levels.
         """
-        if grid is None or self.definition.grid is not None:
+        if trained is None or self.definition.trained is not None:
             return self
-        definition = self.definition.replace(grid=grid)
+        definition = self.definition.replace(trained=trained)
         aligned, _ = align(self.dataset, definition)
         variables = {name: tuple(map(str, array.dims)) for name, array in self.dataset.data_vars.items()}
         if aligned is self.dataset and all(definition.ordered_dims(*each) == each[1] for each in variables.items()):
@@ -194,8 +194,8 @@ class FieldWindows(RecordSource):
         """Return the index in ``dataset`` of the first point of each window, without context, by dimension."""
         rows = np.asarray(rows, np.int64)
         numbers = rows if self.window_numbers is None else self.window_numbers[rows]
-        places = self._grid.places(numbers)
-        return {axis.name: axis.starts[place] for axis, place in zip(self._grid.axes, places, strict=True)}
+        places = self._blocks.places(numbers)
+        return {axis.name: axis.starts[place] for axis, place in zip(self._blocks.axes, places, strict=True)}
 
     def split(self, gap: int = 0, **cuts: Any) -> tuple[FieldWindows, ...]:
         """Return the windows before and after coordinates of one dimension, as of Datasets that were cut there.

@@ -226,7 +226,7 @@ def time_gaps(dataset: Any, dim: str, definition: WindowDefinition) -> np.ndarra
     is_whole = definition.input_dims.get(dim, -1) == -1
     if is_whole or definition.over_gaps or dim not in dataset.indexes or dataset.indexes[dim].nlevels > 1:
         return None
-    return gaps_of(date_index(dataset[dim]), definition.grid.steps.get(dim, "") if definition.grid else "")
+    return gaps_of(date_index(dataset[dim]), definition.trained.steps.get(dim, "") if definition.trained else "")
 
 
 def _channel_dims(definition: WindowDefinition, dims: Iterable[str], times: Iterable[str]) -> list[str]:

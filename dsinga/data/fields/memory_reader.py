@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from dsinga.data.fields.axis import Axis
-from dsinga.data.fields.boxes import BoxCache, BoxField, WindowBlocks
 from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.readers import Region, VariableReader, as_float32
+from dsinga.data.fields.window_blocks import BlockCache, BlockField, WindowBlocks
 from dsinga.data.fields.window_column import WindowColumn
 
 UNBOUNDED = 1 << 62  # bytes
@@ -71,15 +71,15 @@ def memory_windows(layout: Layout, readers: Mapping[str, VariableReader], axes: 
     return column
 
 
-class KeptFields(BoxCache):
-    """Keeps the fields of its only box, which is read once for each variable."""
+class KeptFields(BlockCache):
+    """Keeps the fields of its only block, which is read once for each variable."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._fields: dict[ChannelGroup, BoxField] = {}
+        self._fields: dict[ChannelGroup, BlockField] = {}
 
-    def read(self, part: ChannelGroup, grid: WindowBlocks, box: int, is_target: bool, count: int) -> BoxField:
-        """Return the field of a part that the windows of the box read."""
+    def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:
+        """Return the field of a part that the windows of the block read."""
         if part not in self._fields:
-            self._fields[part] = super().read(part, grid, box, is_target, count)
+            self._fields[part] = super().read(part, blocks, block, is_target, count)
         return self._fields[part]

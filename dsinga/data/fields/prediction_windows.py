@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.data.fields.axis import Axis, gap_sentences
+from dsinga.data.fields.axis import Axis, gap_texts
 from dsinga.data.fields.cf_variables import related_names
 from dsinga.data.fields.continued import continued, goes_on
 from dsinga.data.fields.dataset import check_dataset, is_time, open_dataset, used_variables
@@ -78,7 +78,7 @@ class PredictionWindows:
 
     def step(self, dim: str) -> str:
         """Return the step of the coordinate of a dimension in training, "" where it is not known."""
-        return self.definition.grid.steps.get(dim, "") if self.definition.grid else ""
+        return self.definition.trained.steps.get(dim, "") if self.definition.trained else ""
 
     def goes_on(self, dim: str, before: bool = False) -> bool:
         """Whether the coordinate of a dimension follows a rule by which it goes on beyond the data, or before them."""
@@ -155,7 +155,7 @@ def apply_windows(source: Any, definition: WindowDefinition) -> PredictionWindow
     times = tuple(dim for dim in channels if is_time(dataset, dim, definition))
     targets = tuple(_target(dataset, layout, name, times, definition) for name in definition.targets)
     samples = tuple(layout.axes[dim] for dim in channels)
-    for sentence in gap_sentences(layout.axes, layout.coordinates):
+    for sentence in gap_texts(layout.axes, layout.coordinates):
         logger.warning("%s", sentence)
     return PredictionWindows(dataset, definition, layout, samples, times, targets, flipped, related)
 
@@ -207,7 +207,7 @@ def _without_numbers(dataset: Any) -> Any:
 def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...], definition: WindowDefinition) -> Target:
     """Return a target; one that the Dataset lacks has the dimensions of training, or of time and space."""
     known = name in dataset.data_vars
-    trained = definition.grid.dims.get(name, ()) if definition.grid else ()
+    trained = definition.trained.dims.get(name, ()) if definition.trained else ()
     if known:
         dims = tuple(map(str, dataset[name].dims))
     elif trained and set(trained) <= set(layout.axes):

@@ -13,7 +13,7 @@ from dsinga.base.registry import listed
 from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.continued import step_text
 from dsinga.data.fields.dataset import check_dataset, is_time, open_dataset, used_variables
-from dsinga.data.fields.definition import Grid, WindowDefinition
+from dsinga.data.fields.definition import TrainedLayout, WindowDefinition
 from dsinga.data.fields.layout import Layout, make_layout
 from dsinga.data.fields.time_gaps import date_index, is_date_index, is_number, other_steps
 
@@ -23,7 +23,7 @@ MOST_POINTS = 1000  # of a dimension whose coordinates are kept
 logger = logging.getLogger(__name__)
 
 
-def grid_of(dataset: Any, definition: WindowDefinition, layout: Layout) -> Grid:
+def trained_layout_of(dataset: Any, definition: WindowDefinition, layout: Layout) -> TrainedLayout:
     """Return how a Dataset lies: the order of dimensions and of channels, directions and steps, and units."""
     names = [*definition.inputs, *definition.targets, *definition.static]
     names = [name for name in dict.fromkeys(names) if name in dataset.data_vars]
@@ -37,7 +37,7 @@ def grid_of(dataset: Any, definition: WindowDefinition, layout: Layout) -> Grid:
                 steps[dim] = step
         elif axis.size == axis.length <= MOST_POINTS:
             points[dim] = tuple(map(_text, dataset[dim].values))
-    return Grid(
+    return TrainedLayout(
         dims={name: tuple(map(str, dataset[name].dims)) for name in names},
         points=points,
         steps=steps,
@@ -45,13 +45,13 @@ def grid_of(dataset: Any, definition: WindowDefinition, layout: Layout) -> Grid:
     )
 
 
-def with_grid(source: Any, definition: WindowDefinition) -> WindowDefinition:
+def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefinition:
     """Return a definition with how the Dataset, or the one at a path, lies. Raises UserError where they do not fit."""
     dataset, _ = open_dataset(source)
     check_dataset(dataset, definition)
     dataset = used_variables(dataset, definition)
     layout = make_layout(dataset, definition, has_targets=False)
-    return definition.replace(grid=grid_of(dataset, definition, layout))
+    return definition.replace(trained=trained_layout_of(dataset, definition, layout))
 
 
 def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, ...]]:
@@ -60,13 +60,13 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, .
     Points that are channels, such as levels, are chosen by their coordinates. Other steps, and other units, are said in
     the log. Raises UserError where a coordinate is not there, or steps of time are much longer or shorter.
     """
-    grid = definition.grid
-    if grid is None:
+    layout = definition.trained
+    if layout is None:
         return dataset, ()
-    for dim, labels in grid.points.items():
+    for dim, labels in layout.points.items():
         dataset = _chosen(dataset, dim, labels)
     flipped = []
-    for dim, trained in grid.steps.items():
+    for dim, trained in layout.steps.items():
         _check_times(dataset, dim, definition, trained)
         step = step_text(dataset[dim], is_time(dataset, dim, definition)) if _has_labels(dataset, dim) else ""
         if not step or step == trained:
@@ -77,7 +77,7 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, .
             if abs(abs(float(step)) - abs(float(trained))) <= SAME_STEP * abs(float(trained)):
                 continue
         logger.warning("%r has the step %s, in training it had %s; windows count points", dim, step, trained)
-    for name, trained in grid.units.items():
+    for name, trained in layout.units.items():
         units = str(dataset[name].attrs.get("units", "")) if name in dataset.data_vars else ""
         if units and _plain_units(units) != _plain_units(trained):
             logger.warning(

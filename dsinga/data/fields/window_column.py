@@ -1,4 +1,4 @@
-"""The records, or the labels, of windows: cut out of the fields of their boxes, with masks and weights as channels."""
+"""The records, or the labels, of windows: cut out of the fields of their blocks, with masks and weights as channels."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.data.column import Column
-from dsinga.data.fields.boxes import BoxCache, BoxField, WindowBlocks
 from dsinga.data.fields.layout import ChannelGroup
+from dsinga.data.fields.window_blocks import BlockCache, BlockField, WindowBlocks
 from dsinga.ops import buffers
 
 SAMPLE_BYTES = 16 << 20
-SMALL_WINDOW = 32  # numbers of a variable in a window, up to which all windows of a box are cut at once
+SMALL_WINDOW = 32  # numbers of a variable in a window, up to which all windows of a block are cut at once
 
 
 class WindowColumn(Column):
     """The inputs, or the targets, of windows: (n, C, *space) float32.
 
     Args:
-        grid: the windows and their boxes.
-        cache: keeps the fields of boxes.
+        blocks: the windows and their blocks.
+        cache: keeps the fields of blocks.
         numbers: the number of the window of each row, increasing; None where all windows are rows.
         is_target: whether these are the labels.
         location: what messages call the data.
     """
 
-    def __init__(self, grid: WindowBlocks, cache: BoxCache, numbers: np.ndarray | None, is_target: bool, location: str):
-        layout = grid.layout
-        self.grid, self.cache, self.numbers, self.is_target = grid, cache, numbers, is_target
+    def __init__(
+        self, blocks: WindowBlocks, cache: BlockCache, numbers: np.ndarray | None, is_target: bool, location: str
+    ):
+        layout = blocks.layout
+        self.blocks, self.cache, self.numbers, self.is_target = blocks, cache, numbers, is_target
         self.location = location
         self.parts = layout.targets if is_target else layout.inputs
-        length = len(grid) if numbers is None else len(numbers)
-        share = length / len(grid)
-        block = max(1, min(length, round(grid.rows * share)))
+        length = len(blocks) if numbers is None else len(numbers)
+        share = length / len(blocks)
+        rows = max(1, min(length, round(blocks.rows * share)))
         shape = layout.target_shape if is_target else layout.input_shape
-        super().__init__("targets" if is_target else "inputs", length, shape, np.float32, block)
+        super().__init__("targets" if is_target else "inputs", length, shape, np.float32, rows)
         readers = [part.reader for part in self.parts]
         self.from_files = any(reader.from_files for reader in readers)  # type: ignore[misc]
 
@@ -50,7 +52,7 @@ class WindowColumn(Column):
 
     def connect(self, client: Callable[[], Any]) -> None:
         """Prepare to read in this process; ``client`` returns the Dask client for chunks that a cluster keeps."""
-        weights = self.grid.layout.weights
+        weights = self.blocks.layout.weights
         for part in (*self.parts, *([weights] if weights else [])):
             part.reader.connect(client)
 
@@ -79,7 +81,7 @@ class WindowColumn(Column):
 
     def place(self, index: Any) -> str:
         """Return the channel of a number, and its place in the window."""
-        layout = self.grid.layout
+        layout = self.blocks.layout
         names = layout.target_names() if self.is_target else layout.channel_names()
         return f"channel {names[index[0]]!r}, index {tuple(index)}"
 
@@ -87,27 +89,27 @@ class WindowColumn(Column):
         """Return windows, without masks, whose channels are only made; and whether their fields are finite."""
         out = buffers.empty((len(rows), *self.shape))
         numbers = rows if self.numbers is None else self.numbers[rows]
-        places = self.grid.places(numbers)
-        boxes = self.grid.boxes(places)
-        order = np.argsort(boxes, kind="stable")  # makes the windows of each box adjacent
-        boxes = boxes[order]
-        ends = [0, *(np.flatnonzero(boxes[1:] != boxes[:-1]) + 1).tolist(), len(rows)]
-        starts = {axis.name: axis.starts[place[order]] for axis, place in zip(self.grid.axes, places, strict=True)}
+        places = self.blocks.places(numbers)
+        block_numbers = self.blocks.block_numbers(places)
+        order = np.argsort(block_numbers, kind="stable")  # makes the windows of each block adjacent
+        block_numbers = block_numbers[order]
+        ends = [0, *(np.flatnonzero(block_numbers[1:] != block_numbers[:-1]) + 1).tolist(), len(rows)]
+        starts = {axis.name: axis.starts[place[order]] for axis, place in zip(self.blocks.axes, places, strict=True)}
         channel, is_finite = 0, True
-        weights = [self.grid.layout.weights] if self.is_target and self.grid.layout.weights is not None else []
+        weights = [self.blocks.layout.weights] if self.is_target and self.blocks.layout.weights is not None else []
         for part in (*self.parts, *weights):
             channels = out[:, channel : channel + part.channels]
             channels = channels.reshape(len(rows), *part.channel_sizes, *self.shape[1:])
             points = np.empty((len(rows), len(part.dims)), np.int64)
             for axis, dim in enumerate(part.dims):
-                points[:, axis] = starts[dim] + self.grid.layout.axes[dim].offset(self.is_target)
+                points[:, axis] = starts[dim] + self.blocks.layout.axes[dim].offset(self.is_target)
             cut = _Cut(part, points)
             for start, end in pairwise(ends):
-                field = self.cache.read(part, self.grid, int(boxes[start]), self.is_target, end - start)
+                field = self.cache.read(part, self.blocks, int(block_numbers[start]), self.is_target, end - start)
                 cut.copy(channels, field, order[start:end], slice(start, end))
                 is_finite = is_finite and field.is_finite
             if part in weights:
-                channels /= self.grid.layout.scale
+                channels /= self.blocks.layout.scale
             channel += part.channels
         return out, is_finite
 
@@ -142,11 +144,11 @@ class WindowColumn(Column):
 
     def _nonfinite(self, part: ChannelGroup, row: int, index: list[int], value: Any) -> UserError:
         """Return the error for a number of a window: its variable, its index and its coordinates."""
-        layout = self.grid.layout
+        layout = self.blocks.layout
         number = row if self.numbers is None else int(self.numbers[row])
         starts = {
             axis.name: int(axis.starts[place])
-            for axis, (place,) in zip(self.grid.axes, self.grid.places(np.array([number])), strict=True)
+            for axis, (place,) in zip(self.blocks.axes, self.blocks.places(np.array([number])), strict=True)
         }
         channel = np.unravel_index(index[0], part.channel_sizes) if part.channel_sizes else ()
         inside = {dim: int(place) for dim, place in zip(part.dims, channel, strict=False)}
@@ -169,7 +171,7 @@ class WindowColumn(Column):
 
 
 class _Cut:
-    """Copies windows of a part out of the fields of their boxes.
+    """Copies windows of a part out of the fields of their blocks.
 
     Args:
         part: the part.
@@ -185,8 +187,8 @@ class _Cut:
         self._shape = tuple(sizes.get(dim, 1) for dim in dims)
         self._is_small = math.prod(self._shape) <= SMALL_WINDOW
 
-    def copy(self, out: np.ndarray, field: BoxField, rows: np.ndarray, places: slice) -> None:
-        """Write the windows at ``places`` of the points, all of one box, to ``rows`` of ``out``."""
+    def copy(self, out: np.ndarray, field: BlockField, rows: np.ndarray, places: slice) -> None:
+        """Write the windows at ``places`` of the points, all of one block, to ``rows`` of ``out``."""
         numbers, shape = field.numbers, self._shape
         strides = [numbers.strides[axis] for axis in self._axes]
         low = sum(field.lows[dim] * stride for dim, stride in zip(self._dims, strides, strict=True))

@@ -22,18 +22,18 @@ from dsinga.layers.metrics.metric_state import ArraySum, Moments
 from dsinga.layers.records.label import class_labels, required_labels
 
 Sums = Mapping[str, tuple[Any, float]]
-Figures = Mapping[str, Any]
-_FUNCTIONS: dict[str, Callable[[Sums], Figures]] = {}
+MetricValues = Mapping[str, Any]
+_FUNCTIONS: dict[str, Callable[[Sums], MetricValues]] = {}
 
 
-def composed_metric(name: str) -> Callable[[Callable[[Sums], Figures]], Callable[[Sums], Figures]]:
-    """Return a decorator for the function that makes the figures of the metric ``name`` of its parts.
+def composed_metric(name: str) -> Callable[[Callable[[Sums], MetricValues]], Callable[[Sums], MetricValues]]:
+    """Return a decorator for the function that makes the values of the metric ``name`` from its parts.
 
-    The function takes (sum, count) by the name of the part, and returns figures by name: numbers, or a table as a list
+    The function takes (sum, count) by the name of the part, and returns values by name: numbers, or a table as a list
     of lists, which tests show and histories leave out.
     """
 
-    def register(function: Callable[[Sums], Figures]) -> Callable[[Sums], Figures]:
+    def register(function: Callable[[Sums], MetricValues]) -> Callable[[Sums], MetricValues]:
         _FUNCTIONS[name] = function
         return function
 
@@ -41,7 +41,7 @@ def composed_metric(name: str) -> Callable[[Callable[[Sums], Figures]], Callable
 
 
 def metric_values(sums: Sums) -> dict[str, Any]:
-    """Return the figure of each metric: sum / count, or what the function of a composed metric returns.
+    """Return the value of each metric: sum / count, or what the function of a composed metric returns.
 
     ``sums`` maps names to (sum, count). A name may have a layer in front, as in ``layer/r2:moments``. Metrics with a
     count of 0 are left out.
@@ -60,7 +60,7 @@ def metric_values(sums: Sums) -> dict[str, Any]:
     return means
 
 
-def errors_of(sums: np.ndarray) -> Figures:
+def errors_of(sums: np.ndarray) -> MetricValues:
     """Return "rmse", "mae" and "bias" of Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|, (5 or more, C) float64.
 
     e is prediction - label. Each figure is (C,), NaN where Σ w is 0.
@@ -71,7 +71,7 @@ def errors_of(sums: np.ndarray) -> Figures:
 
 
 @composed_metric("errors")
-def error_figures(parts: Sums) -> Figures:
+def error_metrics(parts: Sums) -> MetricValues:
     """Return "rmse" and "mae" of all numbers; nothing without records."""
     sums, count = parts["sums"]
     if not count:
@@ -129,7 +129,7 @@ class ConfusionMatrix(Layer):
 
 
 @composed_metric("confusion")
-def class_figures(parts: Sums) -> Figures:
+def class_metrics(parts: Sums) -> MetricValues:
     """Return the table of counts, and precision, recall and F1 as means over classes."""
     cells = {tuple(map(int, part.split(","))): int(total) for part, (total, _) in parts.items()}
     table = np.zeros([1 + max(max(cell) for cell in cells)] * 2, np.int64)
@@ -194,7 +194,7 @@ class RegressionError(Layer):
 
 
 @composed_metric("r2")
-def determination(parts: Sums) -> Figures:
+def determination(parts: Sums) -> MetricValues:
     """Return "r2"; of labels that are all equal it is 1 if all predictions are right, else 0, as in scikit-learn."""
     moments, count = parts["moments"]
     if count < 2:

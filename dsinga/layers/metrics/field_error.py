@@ -16,7 +16,7 @@ from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED, FieldTargets
-from dsinga.layers.metrics.composed_metrics import Figures, Sums, composed_metric, errors_of
+from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, composed_metric, errors_of
 from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.layers.records.label import required_labels
 from dsinga.ops.layout import point_blocks
@@ -61,8 +61,8 @@ class FieldError(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         has_climatology = bool(self.settings.climatology) or len(self.source_shapes) > CLIMATOLOGY
-        figures = ("rmse", "mae", "bias", *(["anomaly_correlation"] if has_climatology else []))
-        self.metric_names = (*figures, *(f"{name}_{channel}" for name in figures for channel in self.settings.channel))
+        names = ("rmse", "mae", "bias", *(["anomaly_correlation"] if has_climatology else []))
+        self.metric_names = (*names, *(f"{name}_{channel}" for name in names for channel in self.settings.channel))
         if len(self.source_shapes[1]) > 1:  # (B,) may stand for labels that are not known before the first batch
             self._targets(self.source_shapes[1])
 
@@ -155,14 +155,14 @@ def field_sums(x: np.ndarray, fields: np.ndarray, targets: FieldTargets, climato
 
 
 @composed_metric("fields")
-def field_figures(parts: Sums) -> Figures:
-    """Return the figures of all channels, and of each where there are several; none of a channel without points."""
+def field_metrics(parts: Sums) -> MetricValues:
+    """Return the values of all channels, and of each where there are several; none of a channel without points."""
     keys = sorted(parts, key=lambda key: int(key.partition(",")[0]))
     names, sums = [key.partition(",")[2] for key in keys], np.stack([parts[key][0].sums for key in keys], axis=1)
     if not sums[1].any():
         return {}
-    figures = {**errors_of(sums.sum(axis=1, keepdims=True)), **correlations(sums)}
-    result: dict[str, Any] = {name: _mean(values) for name, values in figures.items()}
+    of_all = {**errors_of(sums.sum(axis=1, keepdims=True)), **correlations(sums)}
+    result: dict[str, Any] = {name: _mean(values) for name, values in of_all.items()}
     by_channel: Mapping[str, np.ndarray] = {**errors_of(sums), **correlations(sums)}
     for name, values in by_channel.items():
         if names[0]:
@@ -178,7 +178,7 @@ def _mean(values: np.ndarray) -> float:
     return float(known.mean()) if len(known) else math.nan
 
 
-def correlations(sums: np.ndarray) -> Figures:
+def correlations(sums: np.ndarray) -> MetricValues:
     """Return "anomaly_correlation" by channel, if the sums have those of anomalies; NaN where one of these is 0."""
     if len(sums) < 12:
         return {}

@@ -23,7 +23,7 @@ from dsinga.job.component import Settings, required
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, to_matrix
-from dsinga.layers.metrics.composed_metrics import Figures, Sums, composed_metric
+from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, composed_metric
 from dsinga.layers.metrics.metric_state import GatheredRows
 from dsinga.layers.records.label import required_labels
 
@@ -67,16 +67,16 @@ class GatheredMetrics(Layer):
 
 
 @composed_metric("gathered")
-def gathered_figures(parts: Sums) -> Figures:
+def gathered_metrics(parts: Sums) -> MetricValues:
     """Return the figure of each metric of all labels and predictions."""
     values = {}
     for name, (rows, _) in parts.items():
         assert isinstance(rows, GatheredRows)
-        values[name] = _figure(name, rows)
+        values[name] = _value(name, rows)
     return values
 
 
-def _figure(name: str, rows: GatheredRows) -> float:
+def _value(name: str, rows: GatheredRows) -> float:
     """Return what the function ``name`` makes of the rows; raise UserError for anything but a number."""
     function = lookup("metric", name)
     try:

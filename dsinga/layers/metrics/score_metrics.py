@@ -14,7 +14,7 @@ from dsinga.job.limits import Count
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, to_matrix
-from dsinga.layers.metrics.composed_metrics import Figures, Sums, composed_metric
+from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, composed_metric
 from dsinga.layers.records.label import check_topk, class_labels
 from dsinga.ops.numpy.elementwise import FLT_MIN
 
@@ -84,7 +84,7 @@ class Perplexity(Layer):
 
 
 @composed_metric("perplexity")
-def perplexity(parts: Sums) -> Figures:
+def perplexity(parts: Sums) -> MetricValues:
     """Return the exponential of the mean; nothing without records, infinity beyond the largest float64."""
     total, count = parts["logs"]
     if not count:

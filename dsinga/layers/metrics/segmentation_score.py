@@ -13,7 +13,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.point_classes import WEIGHTED, PointClasses
-from dsinga.layers.metrics.composed_metrics import Figures, Sums, composed_metric
+from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, composed_metric
 from dsinga.layers.metrics.metric_state import ArraySum
 
 
@@ -61,7 +61,7 @@ class SegmentationScore(PointClasses):
 
 
 @composed_metric("segmentation")
-def overlaps(parts: Sums) -> Figures:
+def overlaps(parts: Sums) -> MetricValues:
     """Return the overlaps of all classes and of each; nothing without points."""
     hits, predicted, labelled = parts["counts"][0].sums
     present = predicted + labelled > 0

@@ -48,7 +48,7 @@ class AgentEvaluation(Extension):
         loop.record("test", episodes.summary())
 
 
-class GroupTask:
+class GroupTraining:
     """The training of an agent by worker groups as a job of the cluster.
 
     The workers of a group learn together: their gradients are added up, as if one worker had the environments of all

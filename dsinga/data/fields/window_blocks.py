@@ -1,4 +1,4 @@
-"""Boxes of neighbouring windows: the fields that they share are read once and kept, decoded, in a bounded cache."""
+"""Blocks of neighbouring windows: the fields that they share are read once and kept, decoded, in a bounded cache."""
 
 from __future__ import annotations
 
@@ -24,37 +24,39 @@ Ranges = Mapping[str, tuple[int, int]]  # by dimension, the points [low, high), 
 
 
 class WindowBlocks:
-    """Divides the windows of a layout into boxes of neighbours, by the layout and a number of bytes alone.
+    """Divides the windows of a layout into blocks of neighbours, by the layout and a number of bytes alone.
 
-    Windows are numbered in the order of the dimensions, the last one fastest. A box has all windows along the last
+    Windows are numbered in the order of the dimensions, the last one fastest. A block has all windows along the last
     dimensions, as far as the fields that they read fit ``most_bytes``, several along the dimension before these, and
     one along those before. It does not depend on the chunks of the data, so that the order of training does not.
 
     Attributes:
         axes: the dimensions.
         counts: the windows along each.
-        box_counts: those of a box.
-        rows: the windows of a full box, which are consecutive.
+        block_counts: those of a block.
+        rows: the windows of a full block, which are consecutive.
 
     Args:
         layout: the windows.
-        most_bytes: of the fields of a box.
-        box_counts: the windows of a box along each dimension, in place of as many as fit.
+        most_bytes: of the fields of a block.
+        block_counts: the windows of a block along each dimension, in place of as many as fit.
     """
 
-    def __init__(self, layout: Layout, most_bytes: int, box_counts: tuple[int, ...] | None = None):
+    def __init__(self, layout: Layout, most_bytes: int, block_counts: tuple[int, ...] | None = None):
         self.layout = layout
         self.axes = tuple(layout.axes.values())
         self.counts = tuple(len(axis.starts) for axis in self.axes)
-        self.box_counts = box_counts or self._box_counts(most_bytes)
-        self.rows = math.prod(self.box_counts)
-        self._grid = tuple(-(-count // part) for count, part in zip(self.counts, self.box_counts, strict=True))
+        self.block_counts = block_counts or self._block_counts(most_bytes)
+        self.rows = math.prod(self.block_counts)
+        self._blocks_along = tuple(
+            -(-count // part) for count, part in zip(self.counts, self.block_counts, strict=True)
+        )
 
     def __len__(self) -> int:
         """Return the number of windows."""
         return math.prod(self.counts)
 
-    def _box_counts(self, most_bytes: int) -> tuple[int, ...]:
+    def _block_counts(self, most_bytes: int) -> tuple[int, ...]:
         counts = [1] * len(self.axes)
         for place in reversed(range(len(self.axes))):
             counts[place] = self.counts[place]
@@ -69,7 +71,7 @@ class WindowBlocks:
         return tuple(counts)
 
     def bytes_of(self, counts: Any) -> int:
-        """Return the bytes of the decoded fields that a box of so many windows along each dimension reads."""
+        """Return the bytes of the decoded fields that a block of so many windows along each dimension reads."""
         ends = {axis.name: (axis, *axis.widest(count)) for axis, count in zip(self.axes, counts, strict=True)}
         layout = self.layout
         inputs = {part.name: part for part in layout.inputs}
@@ -87,32 +89,32 @@ class WindowBlocks:
         """Return the number of each window along each dimension."""
         return np.unravel_index(numbers, self.counts)
 
-    def boxes(self, places: tuple[np.ndarray, ...]) -> np.ndarray:
-        """Return the number of the box of each window."""
-        indices = [place // count for place, count in zip(places, self.box_counts, strict=True)]
-        return np.ravel_multi_index(indices, self._grid) if indices else np.zeros(1, np.int64)
+    def block_numbers(self, places: tuple[np.ndarray, ...]) -> np.ndarray:
+        """Return the number of the block of each window."""
+        indices = [place // count for place, count in zip(places, self.block_counts, strict=True)]
+        return np.ravel_multi_index(indices, self._blocks_along) if indices else np.zeros(1, np.int64)
 
-    def box_places(self, box: int, dims: Sequence[str]) -> tuple[int, ...]:
-        """Return the place of a box among the boxes along some dimensions."""
-        indices = np.unravel_index(box, self._grid)
+    def block_places(self, block: int, dims: Sequence[str]) -> tuple[int, ...]:
+        """Return the place of a block among the blocks along some dimensions."""
+        indices = np.unravel_index(block, self._blocks_along)
         return tuple(int(index) for axis, index in zip(self.axes, indices, strict=True) if axis.name in dims)
 
-    def windows(self, box: int, dims: Sequence[str]) -> int:
-        """Return the number of windows of a box, and of the others at its place along ``dims``."""
-        ends = zip(self.ends(box), self.counts, strict=True)
+    def windows(self, block: int, dims: Sequence[str]) -> int:
+        """Return the number of windows of a block, and of the others at its place along ``dims``."""
+        ends = zip(self.ends(block), self.counts, strict=True)
         return math.prod(last - first + 1 if axis.name in dims else total for (axis, first, last), total in ends)
 
-    def ends(self, box: int) -> list[tuple[Axis, int, int]]:
-        """Return each dimension with its first and last window of a box."""
-        indices = np.unravel_index(box, self._grid)
+    def ends(self, block: int) -> list[tuple[Axis, int, int]]:
+        """Return each dimension with its first and last window of a block."""
+        indices = np.unravel_index(block, self._blocks_along)
         return [
             (axis, int(index) * count, min((int(index) + 1) * count, total) - 1)
-            for axis, index, count, total in zip(self.axes, indices, self.box_counts, self.counts, strict=True)
+            for axis, index, count, total in zip(self.axes, indices, self.block_counts, self.counts, strict=True)
         ]
 
 
-class BoxField(NamedTuple):
-    """The decoded numbers of a variable that the windows of a box read.
+class BlockField(NamedTuple):
+    """The decoded numbers of a variable that the windows of a block read.
 
     Attributes:
         numbers: float32, contiguous, with the axes of ``ChannelGroup.dims``, and an axis of one point for each
@@ -130,17 +132,17 @@ MOST_BETWEEN = 1.25  # times as much may be read as inputs or targets need, wher
 _cache = ChunkCache(0)  # of all windows of a process, which keeps as many bytes as the largest ``memory`` of these
 
 
-class BoxCache:
-    """Keeps the decoded fields of the boxes of windows, in a cache that all windows of a process share.
+class BlockCache:
+    """Keeps the decoded fields of the blocks of windows, in a cache that all windows of a process share.
 
-    Threads share it, and copies of windows that were sent to this process. A box is read once, even for concurrent
+    Threads share it, and copies of windows that were sent to this process. A block is read once, even for concurrent
     readers. A pickle has no fields.
 
     Args:
         key: identifies the windows; None for new ones.
     """
 
-    _by_key: ClassVar[WeakValueDictionary[str, BoxCache]] = WeakValueDictionary()
+    _by_key: ClassVar[WeakValueDictionary[str, BlockCache]] = WeakValueDictionary()
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, key: str | None = None):
@@ -150,10 +152,10 @@ class BoxCache:
         self._unread: dict[_Key, int] = {}  # windows that are still to be cut out of each field, of all parts together
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BoxCache.shared, (self.key,)
+        return BlockCache.shared, (self.key,)
 
     @classmethod
-    def shared(cls, key: str) -> BoxCache:
+    def shared(cls, key: str) -> BlockCache:
         """Return the cache of the windows that have ``key``."""
         with cls._lock:
             return cls._by_key.setdefault(key, cls(key))
@@ -165,34 +167,34 @@ class BoxCache:
         _cache.reserve_bytes(source, memory)
         _cache.forget_after(source, [self.key])
 
-    def read(self, part: ChannelGroup, grid: WindowBlocks, box: int, is_target: bool, count: int) -> BoxField:
-        """Return the field of a part that the windows of a box read, of which ``count`` are cut now.
+    def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:
+        """Return the field of a part that the windows of a block read, of which ``count`` are cut now.
 
-        A field out of which all windows of its box have been cut is dropped before others, which will be read again
+        A field out of which all windows of its block have been cut is dropped before others, which will be read again
         sooner.
         """
-        key, ranges, lows = self._describe(part, grid, box, is_target)
+        key, ranges, lows = self._describe(part, blocks, block, is_target)
 
         def load() -> np.ndarray:
-            numbers = _arranged(read_ranges(part.reader, grid.layout.axes, ranges, part.masked), part)
+            numbers = _arranged(read_ranges(part.reader, blocks.layout.axes, ranges, part.masked), part)
             if find_nonfinite(numbers.reshape(1, -1)) is not None:
                 self._nonfinite.add(key)
-            self._unread[key] = grid.windows(box, part.dims) * (2 if key[-1] == "both" else 1)
+            self._unread[key] = blocks.windows(block, part.dims) * (2 if key[-1] == "both" else 1)
             return numbers
 
         numbers = _cache.get(key, load)
         self._unread[key] = unread = self._unread.get(key, 0) - count
         if not unread:
             _cache.drop_first(key)
-        return BoxField(numbers, lows, key not in self._nonfinite)
+        return BlockField(numbers, lows, key not in self._nonfinite)
 
     def _describe(
-        self, part: ChannelGroup, grid: WindowBlocks, box: int, is_target: bool
+        self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool
     ) -> tuple[_Key, Ranges, dict[str, int]]:
-        where = (part.name, box, is_target)
+        where = (part.name, block, is_target)
         if where not in self._known:
-            ranges, role = _ranges(part, grid, box, is_target)
-            key = self.key, part.name, grid.box_places(box, part.dims), role
+            ranges, role = _ranges(part, blocks, block, is_target)
+            key = self.key, part.name, blocks.block_places(block, part.dims), role
             self._known[where] = key, ranges, {dim: low for dim, (low, _) in ranges.items()}
         return self._known[where]
 
@@ -202,13 +204,13 @@ class BoxCache:
         return _cache.bytes_of(self.key)
 
 
-def _ranges(part: ChannelGroup, grid: WindowBlocks, box: int, is_target: bool) -> tuple[Ranges, str]:
-    """Return what the windows of a box read of a part, and a word for it.
+def _ranges(part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool) -> tuple[Ranges, str]:
+    """Return what the windows of a block read of a part, and a word for it.
 
     A variable that is an input and a target is read once where both lie near each other.
     """
-    inputs, targets, both = _ranges_of([end for end in grid.ends(box) if end[0].name in part.dims])
-    layout = grid.layout
+    inputs, targets, both = _ranges_of([end for end in blocks.ends(block) if end[0].name in part.dims])
+    layout = blocks.layout
     in_both = all(any(other.name == part.name for other in parts) for parts in (layout.inputs, layout.targets))
     if in_both and both is not None:
         return both, "both"
