@@ -18,7 +18,7 @@ from dsinga.base.errors import UserError
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops
-from dsinga.ops.interface.device_pass import DevicePass, NotCapturable, RecordedStep
+from dsinga.ops.device_pass import DevicePass, NotCapturable, RecordedStep
 from dsinga.ops.types import AsyncCopy
 from dsinga.training import Metrics
 from dsinga.training.metrics import UnreadMetrics, report_metrics

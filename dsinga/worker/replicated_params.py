@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.net import Param
 from dsinga.ops import Array, Ops, SparseRows, Update
-from dsinga.ops.interface.device_pass import NotCapturable
+from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.numpy.numpy_ops import NumpyOps
 from dsinga.ops.update import assign, sum_of_squares
 from dsinga.server import Slice, SliceSpec

@@ -17,7 +17,7 @@ from dsinga.job import LayerConf
 from dsinga.layers import Layer, Output, Records
 from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.ops import Ops, SparseRows
-from dsinga.ops.interface.device_pass import NotCapturable, RecordedStep
+from dsinga.ops.device_pass import NotCapturable, RecordedStep
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import feature_parts, layer_context, random_gradient
 from tests.support import emulated_cupy

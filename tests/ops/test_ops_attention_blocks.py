@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dsinga.base.errors import UserError
 from dsinga.ops import BACKENDS, attention_blocks, buffers, computes_in_blocks
 from dsinga.ops.attention_blocks import attend_in_blocks, derive_in_blocks
-from dsinga.ops.interface.sequences import AttentionOps
+from dsinga.ops.numpy.attention import NumpyAttention
 
 NUMPY = BACKENDS["numpy"]()
 
@@ -64,7 +64,7 @@ def test_blocks_of_any_size_are_the_whole(
 
 
 @pytest.mark.parametrize("steps", [300, 600])
-def test_long_causal_attention_is_pytorchs(steps: int, onednn: AttentionOps):
+def test_long_causal_attention_is_pytorchs(steps: int, onednn: NumpyAttention):
     """torch.nn.functional.scaled_dot_product_attention in float64; here in float32."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
@@ -83,7 +83,7 @@ def test_long_causal_attention_is_pytorchs(steps: int, onednn: AttentionOps):
         np.testing.assert_allclose(ours, whole, rtol=1e-4, atol=1e-5 * np.abs(whole).max())
 
 
-def test_scores_far_apart_do_not_overflow(onednn: AttentionOps):
+def test_scores_far_apart_do_not_overflow(onednn: NumpyAttention):
     """The largest score of a query is in its last block of keys."""
     steps = 600
     query = np.full((1, steps, 4), 300, np.float32)
@@ -92,7 +92,7 @@ def test_scores_far_apart_do_not_overflow(onednn: AttentionOps):
     np.testing.assert_allclose(y, np.broadcast_to(keys[:, -1:], y.shape), rtol=1e-5)
 
 
-def test_memory_grows_with_the_steps_not_with_their_square(onednn: AttentionOps, monkeypatch: pytest.MonkeyPatch):
+def test_memory_grows_with_the_steps_not_with_their_square(onednn: NumpyAttention, monkeypatch: pytest.MonkeyPatch):
     """1,024 steps, whose weights alone would be 4 MiB."""
     monkeypatch.setattr(attention_blocks, "QUERIES", 64)
     monkeypatch.setattr(attention_blocks, "KEYS", 64)

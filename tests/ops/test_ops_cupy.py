@@ -22,7 +22,7 @@ import pytest
 from dsinga.base.errors import UserError
 from dsinga.ops import BACKENDS
 from dsinga.ops import cupy as room
-from dsinga.ops.interface.device_pass import NotCapturable
+from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.numpy.numpy_ops import NumpyOps
 from tests.support import emulated_cupy
 from tests.support.emulated_cudnn import FakeCudnn, Unsupported

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dsinga.layers import Records
-from dsinga.ops.interface.device_pass import DevicePass, NotCapturable
+from dsinga.ops.device_pass import DevicePass, NotCapturable
 from dsinga.passes.captured_passes import GRAPHS, REJECTED, WARM_UPS, CapturedPasses
 from dsinga.training.metrics import UnreadMetrics
 

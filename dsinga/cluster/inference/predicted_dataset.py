@@ -109,7 +109,7 @@ def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:
     if target.known:
         found: Mapping[Any, Any] = windows.dataset[target.name].attrs
         return found
-    units = windows.definition.grid.units if windows.definition.grid else {}
+    units = windows.definition.trained.units if windows.definition.trained else {}
     return {"units": units[target.name]} if target.name in units else {}
 
 

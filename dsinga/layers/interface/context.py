@@ -12,7 +12,7 @@ import numpy as np
 
 from dsinga.job import Phase
 from dsinga.ops import Array, Ops
-from dsinga.ops.interface.device_pass import NotCapturable
+from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.numpy.lookup import philox
 from dsinga.ops.types import Shape
 
@@ -130,7 +130,7 @@ class Context:
     group compute together in this pass where a batch is computed in parts, None where that are all rows.
 
     Where a pass is recorded, to be repeated by a device, ``unread`` is a list that takes its metrics, which the host
-    reads later. Then ``step`` is a :class:`dsinga.ops.interface.device_pass.RecordedStep`, labels and codes are arrays
+    reads later. Then ``step`` is a :class:`dsinga.ops.device_pass.RecordedStep`, labels and codes are arrays
     of the device, and a layer takes what depends on the step from :meth:`step_number` and :meth:`random`.
     """
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.recording import CupyRecording
-from dsinga.ops.interface.device_pass import NotCapturable
+from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.layout import LAST, is_channels_last, to_image
 from dsinga.ops.types import Array
 
@@ -122,9 +122,6 @@ class CupyArrays(CupyRecording):
                 cupy.asarray(np.ascontiguousarray(numbers)),
             )  # keeps a reference to value, so that its id stays unique
         return self.held(self._constants[key][1])
-
-    def flatten(self, x: Array) -> Array:
-        return x.reshape(x.shape[0], math.prod(x.shape[1:]))  # not -1, which is ambiguous for an empty batch
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         return empty_image(shape, dtype) if len(shape) in LAST else cupy.empty(shape, dtype)

@@ -71,6 +71,9 @@ class CupyOps(
     def lacks(self) -> str:
         return lacks()
 
+    def lacks_bf16(self) -> str:
+        return ""
+
     def enter(self) -> None:
         self.streams.enter()
 

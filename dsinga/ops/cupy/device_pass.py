@@ -17,7 +17,7 @@ from dsinga.ops.cupy.library import cupy
 from dsinga.ops.cupy.pinned import pinned
 from dsinga.ops.cupy.recording import CupyRecording, Recording
 from dsinga.ops.cupy.streams import Streams, Upload
-from dsinga.ops.interface.device_pass import DevicePass
+from dsinga.ops.device_pass import DevicePass
 from dsinga.ops.types import Array, AsyncCopy
 
 

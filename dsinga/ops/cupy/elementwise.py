@@ -10,8 +10,8 @@ import numpy as np
 from dsinga.ops.cupy.arrays import aligned, contiguous, dense, empty_like, to_rows
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.recording import CupyRecording
+from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.interface import Ops
-from dsinga.ops.interface.device_pass import NotCapturable
 from dsinga.ops.layout import to_image
 from dsinga.ops.types import Array, Pair
 

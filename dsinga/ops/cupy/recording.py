@@ -9,8 +9,8 @@ import numpy as np
 
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.step_block import StepBlock
+from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.interface import Ops
-from dsinga.ops.interface.device_pass import NotCapturable
 from dsinga.ops.types import Array
 
 T = TypeVar("T")

@@ -24,6 +24,9 @@ class CupyAttention(Ops):
 
     blas: Blas
 
+    def rotate_pairs(self, x: Array, factors: Array) -> Array:
+        return (contiguous(x).view(factors.dtype) * factors).view(x.dtype)
+
     def attention_weights(
         self, query: Array, keys: Array, heads: int, factor: float, visible: Array | None, score: Array | None
     ) -> tuple[Array, Any]:

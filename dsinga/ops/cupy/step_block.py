@@ -14,7 +14,7 @@ import numpy as np
 
 from dsinga.ops.cupy.library import cupy
 from dsinga.ops.cupy.pinned import pinned
-from dsinga.ops.interface.device_pass import NotCapturable
+from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.types import Array
 
 CAPACITY = 1 << 16  # numbers of 8 bytes; the table of updates has some 10 for each param

@@ -15,7 +15,7 @@ import numpy as np
 from dsinga.ops.cupy.arrays import contiguous
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.recording import CupyRecording
-from dsinga.ops.interface.device_pass import NotCapturable
+from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.types import Array
 from dsinga.ops.ufunc_programs import FIRST_SLOT, TracedFormula, UfuncOperand, UfuncProgram, Untraceable, trace
 from dsinga.ops.update import Formula, Update, apply

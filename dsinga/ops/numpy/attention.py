@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Ops
+from dsinga.ops.numpy.elementwise import NumpyElementwise
 from dsinga.ops.types import Array
 
 
-class NumpyAttention(Ops):
-    """Attention; a subclass may have faster products, softmax and tanh."""
+class NumpyAttention(NumpyElementwise):
+    """Attention from queries (B, Tq, n) to keys (B, Tk, n) and values (B, Tk, m).
+
+    Features have ``heads`` equal parts along their last axis; each head has weights and a mean of its own. A subclass
+    may have faster products, softmax and tanh.
+    """
 
     def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
         """Compute factor·(a b) into ``out``, or add it, for a (B, h, i, j), b (B, h, j, k), of any strides."""
@@ -23,6 +27,7 @@ class NumpyAttention(Ops):
             out += product
 
     def rotate_pairs(self, x: Array, factors: Array) -> Array:
+        """Return x (B, T, n), its pairs of neighbouring features multiplied as complex numbers by factors (T, n/2)."""
         y = buffers.empty(x.shape, dtype=x.dtype)
         np.multiply(np.ascontiguousarray(x).view(factors.dtype), factors, out=y.view(factors.dtype))
         return y
@@ -30,6 +35,13 @@ class NumpyAttention(Ops):
     def attention_weights(
         self, query: Array, keys: Array, heads: int, factor: float, visible: Array | None, score: Array | None
     ) -> tuple[Array, Any]:
+        """Return the softmax over keys of the scores, (B, heads, Tq, Tk), and a workspace.
+
+        The score of a query q and a key k of one head is factor·Σ q·k, or, with the vector ``score`` (n,), Σ
+        score·tanh(q + k). ``visible`` (B, Tq), integers in host memory, says how many keys, from the first one on, a
+        query sees; all if None. The weights of the others are exactly 0, and so are all weights of a query that sees
+        none.
+        """
         q, k = by_head(query, heads), by_head(keys, heads)
         scores = buffers.empty((*q.shape[:3], k.shape[2]), dtype=query.dtype)
         hidden = None
@@ -63,6 +75,7 @@ class NumpyAttention(Ops):
         factor: float,
         score: Array | None,
     ) -> tuple[Array, Array, Array | None]:
+        """Return (dquery, dkeys, dscore), given the gradient for the weights; dscore is None without ``score``."""
         heads = weights.shape[1]
         q, k = by_head(query, heads), by_head(keys, heads)
         columns = max(weights.shape[3], 1)
@@ -80,18 +93,48 @@ class NumpyAttention(Ops):
         return dq, dk, dscore
 
     def weighted_means(self, weights: Array, values: Array) -> Array:
+        """Weights (B, heads, Tq, Tk), values (B, Tk, m) -> (B, Tq, m): Σ weight·value over the keys."""
         batch, heads, queries, _ = weights.shape
         y = buffers.empty((batch, queries, values.shape[2]), dtype=values.dtype)
         self.batched_product(weights, by_head(values, heads), by_head(y, heads))
         return y
 
     def weighted_means_grad(self, weights: Array, values: Array, dy: Array) -> tuple[Array, Array]:
+        """Return (dweights, dvalues)."""
         heads = weights.shape[1]
         dweights, dvalues = (buffers.empty(x.shape, dtype=x.dtype) for x in (weights, values))
         dy_by_head = by_head(dy, heads)
         self.batched_product(dy_by_head, by_head(values, heads).transpose(0, 1, 3, 2), dweights)
         self.batched_product(weights.transpose(0, 1, 3, 2), dy_by_head, by_head(dvalues, heads))
         return dweights, dvalues
+
+    def attention(
+        self, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None, train: bool
+    ) -> tuple[Array, Any]:
+        """Return the means (B, Tq, m) of the values by the weights of :meth:`attention_weights`, and a workspace.
+
+        Scores are factor·Σ q·k. No workspace if not ``train``. Here all weights are in memory at once, and are the
+        workspace; a backend may compute them block by block.
+        """
+        weights, _ = self.attention_weights(query, keys, heads, factor, visible, None)
+        return self.weighted_means(weights, values), weights if train else None
+
+    def attention_grad(
+        self,
+        query: Array,
+        keys: Array,
+        values: Array,
+        y: Array,
+        workspace: Any,
+        dy: Array,
+        heads: int,
+        factor: float,
+        visible: Array | None,
+    ) -> tuple[Array, Array, Array]:
+        """Return (dquery, dkeys, dvalues); ``y`` is the result of :meth:`attention`."""
+        dweights, dvalues = self.weighted_means_grad(workspace, values, dy)
+        dquery, dkeys, _ = self.attention_weights_grad(query, keys, workspace, None, dweights, factor, None)
+        return dquery, dkeys, dvalues
 
 
 def by_head(x: Array, heads: int) -> Array:

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from dsinga.ops.interface import Ops
 from dsinga.ops.layout import crop_rows, output_sizes, pad_rows, padded_sizes, taps, to_image, to_rows
 from dsinga.ops.types import Array, Sizes
 
 
-class NumpyConvolution(Ops):
+class NumpyConvolution:
     """Inner products and convolutions, by numpy's matrix product."""
+
+    def with_fast_rounding(self) -> Self:
+        """Return the backend with the fastest small products; the bits of a row then depend on the batch."""
+        return self
 
     # np.dot is called in less time than the operator @, and is quick where an operand has one column, too.
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
+        """(B, I), W (O, I), or (I, O) if ``transpose``, b (O,) -> (B, O): x Wᵀ + b."""
         y: Array = np.dot(x, w if transpose else w.T)
         if b is not None:
             y += b
@@ -30,11 +34,13 @@ class NumpyConvolution(Ops):
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
+        """Return (dx (B, I), dw like w, db (O,)); dx and db are None where not needed."""
         dx = np.dot(dy, w.T if transpose else w) if need_dx else None
         dw = np.dot(x.T, dy) if transpose else np.dot(dy.T, x)
         return dx, dw, np.add.reduce(dy, 0) if need_db else None
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
+        """Cross-correlation: (B, C, H, W), w (F, C, kh, kw), b (F,) -> (B, F, H', W'), H' = (H + 2p - k)//s + 1."""
         outputs = output_sizes(x.shape, w.shape[2:], stride, pad)
         y = _columns(x, w.shape[2:], stride, pad, outputs) @ _matrix(w)
         if b is not None:
@@ -44,6 +50,7 @@ class NumpyConvolution(Ops):
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
+        """Return (dx like x, dw like w, db (F,)); dx and db are None where not needed."""
         filters, channels, *kernel = w.shape
         outputs = dy.shape[2:]
         dy_rows = to_rows(dy).reshape(dy.shape[0] * prod(outputs), filters)
@@ -55,6 +62,10 @@ class NumpyConvolution(Ops):
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
     ) -> Array:
+        """(B, F, H', W'), w (F, C, kh, kw), b (C,) -> (B, C, *size): the gradient of a convolution's images, plus b.
+
+        The convolution of images of ``size`` gives (H', W'), by the formula of :meth:`convolution`.
+        """
         (batch, filters, *outputs), (_, channels, *kernel) = x.shape, w.shape
         rows = to_rows(x).reshape(batch * prod(outputs), filters)
         columns = (rows @ _matrix(w).T).reshape(batch, *outputs, prod(kernel), channels)
@@ -81,10 +92,14 @@ def _matrix(w: Array) -> Array:
     return w.transpose(*range(2, w.ndim), 1, 0).reshape(w.size // w.shape[0], w.shape[0])
 
 
-class NumpyPooling(Ops):
+class NumpyPooling:
     """Maximum and mean over windows; pads are smaller than kernels, so that every window overlaps the image."""
 
     def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
+        """(B, C, H, W) -> ((B, C, H', W'), workspace), H' by floor. Padding never wins. No workspace if not ``train``.
+
+        A pad is smaller than its kernel, so that every window meets the image.
+        """
         outputs = output_sizes(x.shape, kernel, stride, pad)
         first, *others = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, outputs)
         best = first.copy()
@@ -93,6 +108,7 @@ class NumpyPooling(Ops):
         return to_image(best), best if train else None
 
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
+        """Return dx: each dy is added to the first maximum of its window (row-major)."""
         padded, views = _gradient(x, dy, kernel, stride, pad)
         sources = taps(pad_rows(to_rows(x), pad, -np.inf), kernel, stride, dy.shape[2:])
         rows, best = to_rows(dy), workspace
@@ -104,6 +120,7 @@ class NumpyPooling(Ops):
         return to_image(np.ascontiguousarray(crop_rows(padded, pad)))
 
     def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
+        """(B, C, H, W) -> (B, C, H', W'): window sum / (kh·kw), padding counted as zeros (SINGA's kPooling)."""
         outputs = output_sizes(x.shape, kernel, stride, pad)
         total = np.zeros((x.shape[0], *outputs, x.shape[1]), x.dtype)
         for tap in taps(pad_rows(to_rows(x), pad), kernel, stride, outputs):
@@ -112,6 +129,7 @@ class NumpyPooling(Ops):
         return to_image(total)
 
     def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
+        """Return dx, of the shape of x."""
         padded, views = _gradient(x, dy, kernel, stride, pad)
         share = to_rows(dy) * (1 / prod(kernel))
         for tap in views:

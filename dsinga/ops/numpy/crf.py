@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.ops.interface import Ops
 from dsinga.ops.types import Array
 
 
@@ -22,10 +21,19 @@ class Chains(NamedTuple):
     x: Array
 
 
-class NumpyCRF(Ops):
-    """The forward algorithm in log space, its derivative by smoothing backwards, and Viterbi's algorithm."""
+class NumpyCRF:
+    """The forward algorithm in log space, its derivative by smoothing backwards, and Viterbi's algorithm.
+
+    A sequence of n steps with the tags y has the score start[y0] + Σ x[t, yt] + Σ transitions[y(t-1), yt], and P(y) =
+    exp(score of y) / Σ exp(score of any tags). Steps after the end are ignored.
+    """
 
     def crf(self, x: Array, tags: Array, transitions: Array, start: Array, train: bool) -> tuple[Array, Any]:
+        """x (B, T, K), tags (B, T) integers in [0, K), -1 after the end -> (-log P(tags) (B,), workspace).
+
+        Transitions are (K, K), from row to column, start (K,); every sequence has one step at least. By the forward
+        algorithm, in log space. No workspace if not ``train``.
+        """
         lengths = (tags >= 0).sum(axis=1)
         chains = by_length(x, lengths)
         forward = np.empty_like(chains.x)  # log of the sum over all tags before: (T', B, K)
@@ -42,6 +50,7 @@ class NumpyCRF(Ops):
     def crf_grad(
         self, x: Array, tags: Array, transitions: Array, start: Array, workspace: Any
     ) -> tuple[Array, Array, Array]:
+        """Return (dx, dtransitions, dstart) of the sum of the losses: expected counts minus those of the given tags."""
         (order, counts, steps), forward, log_sums = workspace
         rows, lengths = np.arange(len(x)), (tags >= 0).sum(axis=1)
         p = np.zeros_like(forward)  # P(tag at t | x); known first where a sequence ends
@@ -66,6 +75,7 @@ class NumpyCRF(Ops):
         return dx, dtransitions, dstart
 
     def crf_decode(self, x: Array, lengths: Array, transitions: Array, start: Array) -> Array:
+        """Return the tags (B, T) int64 of the highest score, -1 after the end (Viterbi); ties go to the lower tag."""
         order, counts, steps = by_length(x, lengths)
         best_before = np.empty(steps.shape, np.intp)  # the best tag at t-1 for each tag at t
         best = start + steps[0] if len(counts) else np.empty((0, x.shape[2]), x.dtype)

@@ -3,44 +3,50 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from dsinga.ops.interface import Ops
 from dsinga.ops.types import Array
 
 
-class NumpyElementwise(Ops):
+class NumpyElementwise:
     """Activations, sums and products, softmax, dropout masks."""
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
+        """max(x, 0) + slope·min(x, 0)."""
         y = np.maximum(x, 0)
         if slope:
             y += slope * np.minimum(x, 0)
         return y
 
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
+        """Return dy where y > 0, slope·dy elsewhere; ``slope`` >= 0, so the sign of y is that of x."""
         gate = (y > 0).astype(y.dtype)
         if slope:
             np.copyto(gate, slope, where=y <= 0)
         return np.multiply(gate, dy, out=gate)
 
     def sigmoid(self, x: Array) -> Array:
+        """1 / (1 + exp(-x)), without overflow."""
         # exp(-|x|) is at most 1, so neither branch overflows.
         small = np.exp(-np.abs(x))
         return np.where(x >= 0, 1, small) / (1 + small)
 
     def sigmoid_grad(self, y: Array, dy: Array) -> Array:
+        """dy·y·(1 - y)."""
         dx = y * (1 - y)
         dx *= dy
         return dx
 
     def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
+        """outer·tanh(inner·x); SINGA's STanh has outer 1.7159047, inner 0.66666667."""
         y = np.tanh(x * inner)
         y *= outer
         return y
 
     def tanh_grad(self, y: Array, dy: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
+        """dy·inner·(outer - y²/outer)."""
         dx = y * y
         dx *= -inner / outer
         dx += inner * outer
@@ -48,11 +54,13 @@ class NumpyElementwise(Ops):
         return dx
 
     def gelu(self, x: Array) -> Array:
+        """x·Φ(x), with Φ(x) = (1 + erf(x/√2))/2, the normal distribution."""
         y = _normal_distribution(x)
         y *= x
         return y
 
     def gelu_grad(self, x: Array, dy: Array) -> Array:
+        """dy·(Φ(x) + x·φ(x)), with φ(x) = exp(-x²/2)/√(2π)."""
         dx = np.exp(x * x * -0.5)
         dx *= x
         dx *= 1 / math.sqrt(2 * math.pi)
@@ -61,11 +69,13 @@ class NumpyElementwise(Ops):
         return dx
 
     def silu(self, x: Array) -> Array:
+        """x·σ(x), with σ(x) = 1 / (1 + exp(-x))."""
         y = _like(x, self.sigmoid(x))
         y *= x
         return y
 
     def silu_grad(self, x: Array, dy: Array) -> Array:
+        """dy·σ(x)·(1 + x·(1 - σ(x)))."""
         sigmoid = self.sigmoid(x)
         dx = _like(x, 1 - sigmoid)
         dx *= x
@@ -75,25 +85,31 @@ class NumpyElementwise(Ops):
         return dx
 
     def multiply(self, x: Array, y: Array) -> Array:
+        """Elementwise product of equal shapes, in the layout of x."""
         return np.multiply(x, y, out=np.empty_like(x, dtype=np.result_type(x, y)))
 
     def add(self, x: Array, y: Array) -> Array:
+        """Elementwise sum of equal shapes, in the layout of x."""
         return np.add(x, y, out=np.empty_like(x, dtype=np.result_type(x, y)))
 
     def softmax(self, x: Array) -> Array:
+        """Softmax over the last axis of (B, K)."""
         y = np.exp(x - x.max(axis=-1, keepdims=True))
         y /= y.sum(axis=-1, keepdims=True)
         return y
 
     def softmax_grad(self, y: Array, dy: Array) -> Array:
+        """y·(dy - Σ dy·y)."""
         dx = dy - (dy * y).sum(axis=-1, keepdims=True)
         dx *= y
         return dx
 
     def bernoulli(self, p: Array, uniform: Array) -> Array:
+        """1 with probability p, else 0: 1 where the uniform is below p, of the shape and dtype of p (B, n)."""
         return (uniform < p).astype(p.dtype)
 
     def dropout_mask(self, uniform: Array, ratio: float) -> Array:
+        """(B, n) uniforms -> float32: 1/(1 - ratio) where the uniform is >= ratio, else 0."""
         return (uniform >= ratio) * np.float32(1 / (1 - ratio))
 
 
@@ -134,16 +150,26 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 FLT_MIN = float(np.finfo(np.float32).tiny)
 
 
-class NumpyLoss(Ops):
+class NumpyLoss(NumpyElementwise):
     """Softmax with cross-entropy; a subclass may have a faster softmax."""
 
-    def softmax_loss(self, x: Array, labels: Array, topk: int) -> tuple[Array, float, int]:
+    def softmax_loss(self, x: Array, labels: Array, topk: int) -> tuple[Array, Any, Any]:
+        """(B, K), labels (B,) integers in [0, K) -> (p (B, K), loss, hits) with p the softmax of each row of x.
+
+        ``loss`` is -Σ log max(p[label], FLT_MIN), summed in float64, ``hits`` is :meth:`hits` of p. Both are numbers,
+        or 0-d arrays of the backend for ``read``.
+        """
         p = self.softmax(x)
         of_labels = p[np.arange(len(labels)), labels]
         loss = -float(np.log(np.maximum(of_labels, FLT_MIN)).sum(dtype=np.float64))
         return p, loss, self.hits(p, labels, topk)
 
     def softmax_loss_grad(self, p: Array, labels: Array, factor: float, smoothing: float = 0.0) -> Array:
+        """Return (p - (1 - smoothing)·1[label] - smoothing/K)·factor, for the softmax p (B, K).
+
+        It is the gradient of ``factor`` times the loss for x. The target is 1 - ``smoothing`` at the label, and
+        ``smoothing`` over all classes.
+        """
         dx = self.scale_and_shift(p, factor, -factor * smoothing / p.shape[1])
         dx[np.arange(len(labels)), labels] -= factor * (1 - smoothing)
         return dx
@@ -155,7 +181,12 @@ class NumpyLoss(Ops):
             y += shift
         return y
 
-    def hits(self, scores: Array, labels: Array, topk: int) -> int:
+    def hits(self, scores: Array, labels: Array, topk: int) -> Any:
+        """Return for how many rows of ``scores`` (B, K) the label is among the ``topk`` highest scores.
+
+        Of equal scores the lower index is higher; NaN counts against the label. The result is a number, or a 0-d array
+        for ``read``.
+        """
         of_labels = scores[np.arange(len(labels)), labels][:, None]
         if topk == 1 < scores.shape[1]:  # the first of the highest; NaN is no hit
             return int(((scores.argmax(axis=1) == labels) & ~np.isnan(of_labels[:, 0])).sum())

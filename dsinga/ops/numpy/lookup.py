@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Ops
 from dsinga.ops.types import Array, Pair
 
 
-class NumpyLookup(Ops):
+class NumpyLookup:
     """One-hot vectors and embeddings in plain numpy."""
 
     def one_hot(self, codes: Array, size: int) -> Array:
+        """Integers (...) -> (..., size) float32: 1 at the integer's index, 0 elsewhere; all 0 where it is -1."""
         vectors = buffers.empty((*codes.shape, size))
         vectors[...] = 0
         flat = codes.reshape(-1)
@@ -23,12 +23,14 @@ class NumpyLookup(Ops):
         return vectors
 
     def embedding(self, table: Array, codes: Array) -> Array:
+        """Table (V, d), integers (...) -> (..., d): the rows of these numbers, zeros where a number is -1."""
         vectors = buffers.empty((*codes.shape, table.shape[1]), dtype=table.dtype)
         np.take(table, codes, 0, vectors, "clip")
         vectors[codes < 0] = 0
         return vectors
 
     def embedding_grad(self, codes: Array, dy: Array) -> tuple[Array, Array]:
+        """Return the rows of the table that have a gradient, (k,) ascending, and their gradients, (k, d)."""
         flat, dy = codes.reshape(-1), dy.reshape(-1, dy.shape[-1])
         order = np.argsort(flat, kind="stable")
         order = order[np.searchsorted(flat[order], 0) :]  # those of -1 have no row
@@ -46,15 +48,26 @@ def philox(key: Pair, first: int, step: int, rows: int, columns: int) -> np.ndar
     return np.random.Generator(bits).random((rows, width * 8), dtype=np.float32)[:, :columns]
 
 
-class NumpyRandom(Ops):
+class NumpyRandom:
     """Numpy's Philox generator, and crops of images one by one."""
 
     def uniform(self, key: Pair, first: int, step: int, rows: int, columns: int) -> Array:
+        """Return rows ``first`` to ``first + rows`` of the random numbers of a key and step: float32 in [0, 1).
+
+        The result is (rows, columns). In every backend the numbers are those of numpy's Philox4x64-10, bit for bit.
+        Each row takes w = ⌈columns/8⌉ counters; the first counter of the first row is (first·w, 0, step, 0). Both
+        numbers of the key are below 2⁶⁴. Where a pass is recorded, the step is that of each later pass.
+        """
         return philox(key, first, step, rows, columns)
 
     def crop(
         self, images: Array, tops: Sequence[int], lefts: Sequence[int], mirrored: Sequence[bool], size: Pair, pad: int
     ) -> Array:
+        """(B, C, H, W) of any dtype -> (B, C, *size): the window at (top, left) of each image, mirrored or not.
+
+        Tops and lefts are counted in images with ``pad`` zeros added on every side. ``tops``, ``lefts`` and
+        ``mirrored`` have one entry an image, in host memory, or are arrays of the backend.
+        """
         batch, channels, height, width = images.shape
         if pad:
             padded = np.zeros_like(images, shape=(batch, channels, height + 2 * pad, width + 2 * pad))

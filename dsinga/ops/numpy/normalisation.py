@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Ops
 from dsinga.ops.layout import by_channel, join_rows, to_image, to_rows
+from dsinga.ops.numpy.elementwise import NumpyElementwise
 from dsinga.ops.types import Array
 
 BLOCK_ROWS = 32  # of a sum in float32; a sum of thousands of rows in one go rounds several times as much
 
 
-class NumpyNormalisation(Ops):
+class NumpyNormalisation(NumpyElementwise):
     """Local response, batch and layer normalisation."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
+        """Across channels: y = x·norm^(-beta), norm = k + alpha/size · Σ x² over channels c ± size//2, clipped."""
         rows = to_rows(x)
         norm = _window_sums(rows * rows, size)
         norm *= alpha / size
@@ -27,6 +28,7 @@ class NumpyNormalisation(Ops):
         return to_image(rows * norm**-beta), norm if train else None
 
     def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
+        """Return dx."""
         rows, dy_rows, norm = to_rows(x), to_rows(dy), workspace
         direct = dy_rows * norm**-beta
         neighbours = _window_sums(direct * rows / norm, size)
@@ -35,6 +37,7 @@ class NumpyNormalisation(Ops):
         return to_image(direct - neighbours)
 
     def channel_sums(self, x: Array, y: Array | None = None) -> Array:
+        """Sum of x, or of x·y, over all axes but axis 1: (B, C, ...) -> (C,), accumulated and returned in float64."""
         first, channels = join_rows(by_channel(x)), x.shape[1]
         if y is None:
             sums = first.sum(axis=0, dtype=np.float64)
@@ -43,6 +46,10 @@ class NumpyNormalisation(Ops):
         return sums.reshape(-1, channels).sum(axis=0)
 
     def channel_moments(self, x: Array) -> tuple[Array, Array]:
+        """Return (mean, variance), (C,) each in float64, of x (B, C, ...) over all axes but axis 1; 0 if x is empty.
+
+        The variance is the biased one, computed about the mean, so that it is exact for numbers far from 0, too.
+        """
         rows = by_channel(x)
         count = max(len(rows), 1)
         mean = rows.sum(axis=0, dtype=np.float64) / count
@@ -50,11 +57,16 @@ class NumpyNormalisation(Ops):
         return mean, np.einsum("nc,nc->c", centred, centred) / count
 
     def batch_norm_sums(self, x: Array, dy: Array, mean: Array, variance: Array, epsilon: float) -> tuple[Array, Array]:
+        """Return (Σ dy, Σ dy·(x - mean)/√(variance + epsilon)), (C,) each, over all axes but axis 1, in float64.
+
+        ``mean`` and ``variance`` are float64 (C,).
+        """
         dy_rows = by_channel(dy)
         along = np.einsum("nc,nc->c", dy_rows, by_channel(x) - mean) / np.sqrt(variance + epsilon)
         return dy_rows.sum(axis=0, dtype=np.float64), along
 
     def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
+        """Return factor·(dy + slope·x + shift) in the layout of x (B, C, ...); the constants are (C,) along axis 1."""
         dx = self.channel_affine(x, slope, shift)
         dx += dy
         dx *= _along_channels(factor, x)
@@ -63,6 +75,10 @@ class NumpyNormalisation(Ops):
     def batch_norm_slopes(
         self, scale: Array, mean: Array, variance: Array, sums: Sequence[Array], size: int, epsilon: float
     ) -> tuple[Array, Array, Array]:
+        """Return (factor, slope, shift) for :meth:`batch_norm_grad`, given its ``sums`` over all ``size`` numbers.
+
+        With inverse = 1/√(variance + epsilon): scale·inverse, -inverse·Σ(dy·x̂)/size, -Σdy/size - slope·mean.
+        """
         inverse = (variance + epsilon) ** -0.5
         slope = -inverse * sums[1] / size
         return scale * inverse, slope, -sums[0] / size - slope * mean
@@ -70,18 +86,28 @@ class NumpyNormalisation(Ops):
     def batch_norm_affine(
         self, scale: Array, bias: Array, mean: Array, variance: Array, epsilon: float
     ) -> tuple[Array, Array]:
+        """Return (factor, shift) for :meth:`channel_affine`: scale/√(variance + epsilon), bias - mean·factor."""
         factor = scale * (variance + epsilon) ** -0.5
         return factor, bias - mean * factor
 
-    def moving_average(self, running: Array, new: Array, share: float, factor: float = 1.0) -> Array:
+    def moving_average(self, running: Array, new: Array, share: float | Array, factor: float = 1.0) -> Array:
+        """(1 - share)·running + share·(factor·new), (C,) of the dtype of ``running``; ``new`` is float64.
+
+        The share is a number, or what :meth:`step_number` returns.
+        """
         return ((1 - share) * running + share * (new * factor)).astype(running.dtype)
 
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
+        """x·scale + shift with scale and shift (C,) along axis 1."""
         y = x * _along_channels(scale, x)
         y += _along_channels(shift, x)
         return y
 
     def layer_norm(self, x: Array, scale: Array, shift: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
+        """(R, n), scale and shift (n,) -> ((R, n), workspace): scale·(x - mean)/√(var + epsilon) + shift, row by row.
+
+        The variance is the biased one. No workspace if not ``train``.
+        """
         normal = x - x.mean(axis=1, keepdims=True)
         inverse = 1 / np.sqrt(np.einsum("ij,ij->i", normal, normal)[:, None] / x.shape[1] + x.dtype.type(epsilon))
         normal *= inverse
@@ -92,6 +118,7 @@ class NumpyNormalisation(Ops):
     def layer_norm_grad(
         self, x: Array, workspace: Any, dy: Array, scale: Array, epsilon: float
     ) -> tuple[Array, Array, Array]:
+        """Return (dx (R, n), dscale (n,), dshift (n,))."""
         normal, inverse = workspace
         dx = dy * scale
         along = np.einsum("ij,ij->i", dx, normal)[:, None] / x.shape[1]
@@ -101,12 +128,17 @@ class NumpyNormalisation(Ops):
         return dx, np.einsum("ij,ij->j", dy, normal), dy.sum(axis=0)
 
     def rms_norm(self, x: Array, scale: Array, epsilon: float, train: bool) -> tuple[Array, Any]:
+        """(R, n), scale (n,) -> ((R, n), workspace): scale·x/√(mean of x² + epsilon), row by row.
+
+        No workspace if not ``train``.
+        """
         inverse = 1 / np.sqrt(np.einsum("ij,ij->i", x, x)[:, None] / x.shape[1] + x.dtype.type(epsilon))
         y = np.multiply(x, inverse, out=buffers.empty(x.shape, dtype=x.dtype))
         y *= scale
         return y, inverse if train else None
 
     def rms_norm_grad(self, x: Array, workspace: Any, dy: Array, scale: Array) -> tuple[Array, Array]:
+        """Return (dx, dscale)."""
         inverse = workspace
         dx = np.multiply(dy, scale, out=buffers.empty(x.shape, dtype=x.dtype))
         along = np.einsum("ij,ij->i", dx, x)[:, None] * inverse**2 / x.shape[1]
@@ -115,6 +147,32 @@ class NumpyNormalisation(Ops):
         dx *= inverse
         np.multiply(x, inverse, out=normal)
         return dx, _sums_of_products(dy, normal)
+
+    def batch_norm_training(
+        self, x: Array, params: Sequence[Array], share: float | Array, unbias: float, epsilon: float
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array], tuple[Array, Array]]:
+        """Return :meth:`channel_moments` of x, the affine function by them, and the running moments after the step.
+
+        ``params`` are scale, bias, running mean and running variance, which moves towards ``unbias`` times the
+        variance. A whole batch is here; where workers share it, these functions are called one by one.
+        """
+        (scale, bias, *running), (mean, variance) = params, self.channel_moments(x)
+        affine = self.batch_norm_affine(scale, bias, mean, variance, epsilon)
+        moved = self.moving_average(running[0], mean, share), self.moving_average(running[1], variance, share, unbias)
+        return (mean, variance), affine, moved
+
+    def batch_norm_training_grad(
+        self, x: Array, dy: Array, scale: Array, moments: tuple[Array, Array], size: int, epsilon: float
+    ) -> tuple[Sequence[Array], tuple[Array, Array]]:
+        """Return :meth:`batch_norm_slopes` and the gradients of scale and bias, for a whole batch."""
+        sums = self.batch_norm_sums(x, dy, *moments, epsilon)
+        slopes = self.batch_norm_slopes(scale, *moments, sums, size, epsilon)
+        return slopes, (sums[1].astype(scale.dtype), sums[0].astype(scale.dtype))
+
+    def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
+        """max(x·scale + shift + other, 0): ``channel_affine``, ``add`` of an array of the shape of x, and ``relu``."""
+        y = self.channel_affine(x, scale, shift)
+        return self.relu(y if other is None else self.add(y, other))
 
 
 def _sums_of_products(x: Array, y: Array) -> Array:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Ops
 from dsinga.ops.layout import is_channels_last, point_blocks
 from dsinga.ops.numpy.elementwise import FLT_MIN
 from dsinga.ops.types import Array
@@ -20,7 +20,7 @@ from dsinga.ops.types import Array
 Block = tuple[slice, slice, Array]
 
 
-class NumpyPoints(Ops):
+class NumpyPoints:
     """Softmax and cross-entropy of the points of fields."""
 
     def softmax_blocks(self, x: Array, p: Array) -> Iterator[Block]:
@@ -31,14 +31,19 @@ class NumpyPoints(Ops):
         return softmax_by_class(x, p)
 
     def point_softmax(self, x: Array) -> Array:
+        """Softmax over the channels of x (B, K, *space); the result is dense."""
         p = _dense_like(x)
         for _ in self.softmax_blocks(x, p):
             pass
         return p
 
-    def point_softmax_loss(
-        self, x: Array, labels: Array, weights: Array | None = None
-    ) -> tuple[Array, float, float | int]:
+    def point_softmax_loss(self, x: Array, labels: Array, weights: Array | None = None) -> tuple[Array, Any, Any]:
+        """(B, K, *space), labels integers in [0, K) -> (p, loss, hits) with p the softmax over the channels.
+
+        ``loss`` is -Σ w·log max(p[label], FLT_MIN) over all points, summed in float64, and ``hits`` Σ w over those
+        whose label has the highest p, the lowest class of several; a point with NaN is none. w is 1 without weights.
+        Both are numbers, or 0-d arrays of the backend for ``read``.
+        """
         p, loss, hits = _dense_like(x), 0.0, 0.0
         for rows, points, block in self.softmax_blocks(x, p):
             of_block = labels[rows, points]
@@ -56,6 +61,10 @@ class NumpyPoints(Ops):
         return p, loss, hits
 
     def point_softmax_loss_grad(self, p: Array, labels: Array, weights: Array | None, factor: float) -> Array:
+        """Return w·(p - 1[label])·factor, for the softmax p (B, K, *space): the gradient of ``factor`` times the loss.
+
+        ``p`` is dense, and so is the result.
+        """
         dx = buffers.like(p)
         probabilities, result, memory = by_class(p), by_class(dx), in_memory(dx)
         classes, points = result.shape[1:]
@@ -75,6 +84,7 @@ class NumpyPoints(Ops):
         return dx
 
     def highest_channel(self, x: Array) -> Array:
+        """Return the first channel with the highest number of x (B, K, P), (B, P) integers; any where there is NaN."""
         channels = np.empty((x.shape[0], x.shape[2]), np.int64)
         for rows, points in point_blocks(x.shape):
             channels[rows, points] = highest_class(classes_first(x[rows, :, points]))

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.interface import Ops
 from dsinga.ops.numpy.cells import CELLS, FUNCTIONS, CellFunctions, sigmoid
 from dsinga.ops.packing import Packing, pack_sequences
 from dsinga.ops.types import CELL_ACTIVATIONS, Array, CellActivations
@@ -35,7 +34,7 @@ class RecurrentWorkspace(NamedTuple):
     functions: CellFunctions
 
 
-class NumpyRecurrent(Ops):
+class NumpyRecurrent:
     """Simple recurrent, GRU and LSTM layers; a subclass may have faster products and sigmoids."""
 
     def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:
@@ -73,6 +72,21 @@ class NumpyRecurrent(Ops):
         train: bool,
         activations: CellActivations = CELL_ACTIVATIONS,
     ) -> tuple[Array, Array, Any]:
+        """Run sequences x (B, T, n) through a recurrent cell: (B, T, H), the last state (B, S), workspace if ``train``.
+
+        Cells, their params (the last ones, biases, may be left out together) and the width S of a state:
+
+        - "rnn": h' = tanh(x W_hxᵀ + h W_hhᵀ + b); W_hx (H, n), W_hh (H, H), b (H,). S = H.
+        - "gru", SINGA's: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r likewise, c = tanh(x W_cxᵀ + b_c + r∘(h W_chᵀ)),
+          h' = z∘h + (1 - z)∘c; z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H), b_z, b_r, b_c (H,). S = H.
+        - "lstm": i, f, o by σ and g by tanh of x W_hxᵀ + h W_hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'); W_hx (4H, n),
+          W_hh (4H, H), b (4H,), the gates in the order i, f, g, o. S = 2H: h, then c.
+
+        ``state`` (B, S) is the first state of each row, zeros if None. Of row b the first ``lengths[b]`` steps are
+        computed (all if ``lengths`` is None); the others are 0 in the result. If ``reverse``, a row is run from its
+        last step to its first; each result keeps the position of its step. ``activations`` replace the σ of "gru" and
+        "lstm" by that of the gates, the tanh of c and g by that of the candidate, and tanh(c') by that of the cell.
+        """
         kind, functions = CELLS[cell], self.cell_functions(activations)
         w_x, w_h, b = kind.join(params)
         size, (batch, times) = w_h.shape[1], x.shape[:2]
@@ -108,7 +122,8 @@ class NumpyRecurrent(Ops):
 
     def recurrent_grad(
         self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
-    ) -> tuple[Array | None, Array | None, list[Array]]:
+    ) -> tuple[Array | None, Array | None, Sequence[Array]]:
+        """Return (dx (B, T, n), dstate (B, S), gradients like ``params``); the first two are None where not needed."""
         kind, (packing, x, gates, states, functions) = CELLS[cell], workspace
         w_x, w_h, b = kind.join(params)
         size, (batch, times), total = w_h.shape[1], dy.shape[:2], len(packing.places)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.layout import is_channels_last
-from dsinga.ops.numpy.elementwise import NumpyElementwise, NumpyLoss
+from dsinga.ops.numpy.elementwise import NumpyLoss
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
     ADD,
@@ -160,7 +160,7 @@ def run_elementwise(kernel: Any, *arrays: Array) -> Array:
     return result
 
 
-class OnednnElementwise(NumpyElementwise, NumpyLoss):
+class OnednnElementwise(NumpyLoss):
     """Activations, sums, products and softmax by the library, whose relu of NaN is 0, unlike numpy's."""
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.layout import LAST
+from dsinga.ops.numpy.group_norm import NumpyGroupNorm
 from dsinga.ops.onednn.batchnorm import SHORTEST, Affine, OnednnBatchNorm, pixel_rows, repeat_constants, wide_table
 from dsinga.ops.onednn.library import ADD, DST, MULTIPLY, SRC, SRC_1, engine
 from dsinga.ops.onednn.primitive import Primitive, accepts, operand_of
@@ -33,7 +34,7 @@ class _ProductAndSum:
         self.run(x, repeat_constants(self.group, factor)[0], other, y)
 
 
-class OnednnGroupNorm(OnednnBatchNorm):
+class OnednnGroupNorm(NumpyGroupNorm, OnednnBatchNorm):
     """The kernels of group normalisation, for images whose rows have many points."""
 
     def row_moments(self, x: Array) -> tuple[Array, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -158,7 +158,7 @@ class OnednnProducts(NumpyConvolution):
 
     fast_rounding = False
 
-    def with_fast_rounding(self) -> OnednnProducts:
+    def with_fast_rounding(self) -> Self:
         """Return the same backend, with small products by numpy, whose rounding depends on the number of rows."""
         ops = copy.copy(self)
         ops.fast_rounding = True

@@ -1,17 +1,16 @@
-"""Kernels of normalisation by row and channel, which backends have in the words of their array module."""
+"""Kernels of normalisation by row and channel, in the words of any array module."""
 
 from __future__ import annotations
 
 import math
 
-from dsinga.ops.interface.arrays import ArrayOps
 from dsinga.ops.types import Array
 
 
-class GroupNormOps(ArrayOps):
+class NumpyGroupNorm:
     """Sums and affine maps of (B, C, ...) with a constant for each row and channel, (B, C).
 
-    A backend that has nothing faster takes these, in which sums are float64.
+    Sums are float64. The arrays may be those of any backend.
     """
 
     def row_moments(self, x: Array) -> tuple[Array, Array]:
