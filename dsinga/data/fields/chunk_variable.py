@@ -13,9 +13,8 @@ from xarray.core.indexing import BasicIndexer
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redacted_cause
 from dsinga.data.file_version import FileVersion
-from dsinga.data.sources.zarr_chunks import ChunkFiles, has_plain_chunks
 from dsinga.data.sources.zarr_faults import chunk_fault, version_of
-from dsinga.data.stores.checked_files import check_lengths
+from dsinga.data.stores.chunk_files import RegionReader
 
 
 def reading_files(dataset: Any) -> Any:
@@ -93,23 +92,23 @@ class _FileArray(BackendArray):
 
 
 class _ZarrArray(_FileArray):
-    """An array of zarr, whose errors name the chunk, too; :class:`ChunkFiles` reads regions where it can."""
+    """An array of zarr, whose errors name the chunk, too; :class:`RegionReader` reads regions of files."""
 
     def __init__(self, wrapper: Any, name: str, version: FileVersion | None):
         super().__init__(wrapper, name, version)
         self._array = wrapper.get_array()
-        check_lengths(self._array)
-        self._files = ChunkFiles(self._array) if has_plain_chunks(self._array) else None
+        self._reader = RegionReader(self._array)
 
     def _read(self, key: Any) -> Any:
         bounds = [_bounds(part, size) for part, size in zip(key.tuple, self.shape, strict=False)]
         is_region = isinstance(key, BasicIndexer) and all(isinstance(part, slice) for part in key.tuple)
-        if is_region and self._files is not None and all(step == 1 and start <= stop for start, stop, step in bounds):
-            return self._files.read(tuple(slice(start, stop) for start, stop, _ in bounds))
+        region = tuple(slice(start, stop) for start, stop, _ in bounds)
         try:
+            if is_region and self._reader.reads_files and all(step == 1 and low <= high for low, high, step in bounds):
+                return self._reader.read(region)
             return self._wrapper[key]
         except Exception as error:  # of files and codecs: any class
-            raise chunk_fault(self._array, [slice(start, stop) for start, stop, _ in bounds], error) from error
+            raise chunk_fault(self._array, region, error) from error
 
 
 def _bounds(part: Any, size: int) -> tuple[int, int, int]:

@@ -21,9 +21,9 @@ from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.filesystem import exists, is_file, join
 from dsinga.data.missing_values import as_nan, missing_values
-from dsinga.data.sources.chunk_parts import axis_parts
 from dsinga.data.sources.zarr_faults import version_of
-from dsinga.data.stores.checked_files import check_lengths
+from dsinga.data.stores.chunk_files import RegionReader
+from dsinga.data.stores.chunk_parts import axis_parts
 from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows, chunk_rows
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class ZarrColumn(Column):
         is_decoded_at_once = rows % array.chunks[0] and rows < length and length * row_bytes <= SMALL_BYTES
         self.missing_values = missing_values(array)
         self.missing_chunks = MissingChunks(array, location, is_label)
-        check_lengths(array)
+        self._reader = RegionReader(array)
         self._version = version_of(array)
         self._all_rows = _AllRows.shared(self.key) if is_decoded_at_once else None
         self.reads_regions = self._all_rows is None
@@ -89,7 +89,7 @@ class ZarrColumn(Column):
     def read_rows(self, start: int, stop: int) -> np.ndarray:
         """Read the rows ``start`` to ``stop``, and no more, as :meth:`load` returns them."""
         try:
-            rows = np.asarray(self.array[(slice(start, stop), *self.index)])
+            rows = self._reader.read((slice(start, stop), *self.index))
         except Exception as error:  # of codecs, file systems, web servers: any class
             chunk = (self.array.shards or self.array.chunks)[0]
             ends = [start, *range((start // chunk + 1) * chunk, stop, chunk), stop]

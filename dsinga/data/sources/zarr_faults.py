@@ -8,31 +8,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import zarr
-from zarr.storage import LocalStore
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.data.file_version import FileVersion
 from dsinga.data.filesystem import is_url, join, zarr_store
-from dsinga.data.sources.chunk_parts import axis_parts
-from dsinga.data.stores.checked_files import ReadingStore
+from dsinga.data.stores.chunk_files import RegionReader, local_folder, location_of
+from dsinga.data.stores.chunk_parts import axis_parts
 
 MOST_MEMBERS = 1000  # of a group that are looked at
-
-
-def location_of(array: zarr.Array) -> str:
-    """Return the path or URL of the store of an array."""
-    store = array.store
-    if isinstance(store, ReadingStore):
-        return store.location
-    return str(store.root) if isinstance(store, LocalStore) else str(store)
-
-
-def local_folder(array: zarr.Array) -> str | None:
-    """Return the folder of the store of an array, None where it is not on this machine."""
-    location = location_of(array)
-    is_local = type(array.store) is LocalStore or (isinstance(array.store, ReadingStore) and not is_url(location))
-    return location if is_local else None
 
 
 def version_of(array: zarr.Array) -> FileVersion | None:
@@ -68,13 +52,14 @@ def check_metadata(array: zarr.Array, own: zarr.Array) -> None:
 
 def chunk_fault(array: zarr.Array, region: Sequence[slice], error: Exception) -> UserError:
     """Return the error that names the chunk of a region which cannot be read; ``error`` was raised for the region."""
+    reader = RegionReader(array)
     chunks = array.shards or array.chunks
     begins = [range(0, size, chunk or 1) for size, chunk in zip(array.shape, chunks, strict=True)]
     parts = list(itertools.product(*map(axis_parts, region, begins)))
     for part in parts:
         try:
             if len(parts) > 1:
-                array[tuple(axis.points for axis in part)]
+                reader.read(tuple(axis.points for axis in part))
                 continue
         except Exception as fault:  # of codecs and file systems: any class
             error = fault

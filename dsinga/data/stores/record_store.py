@@ -17,7 +17,7 @@ from dsinga.data.column import Column
 from dsinga.data.conversion import label_dtype
 from dsinga.data.filesystem import absolute, is_file, join
 from dsinga.data.record_source import RecordSource
-from dsinga.data.stores.checked_files import check_lengths
+from dsinga.data.stores.chunk_files import RegionReader
 from dsinga.data.stores.store_faults import chunk_checksums, chunk_key, damaged, open_arrays, open_group, zarr_group
 from dsinga.data.stores.store_format import checksum, shared_block_rows
 
@@ -116,7 +116,7 @@ class StoreColumn(Column):
         key: Hashable = (digest or uuid.uuid4().hex, name, self.chunk)
         super().__init__(name, length, shape, dtype, block, key)
         self.array, self.location, self.checksums = array, location, checksums
-        check_lengths(array)
+        self._reader = RegionReader(array)
 
     @property
     def chunks(self) -> int:
@@ -126,7 +126,7 @@ class StoreColumn(Column):
     def load(self, start: int, stop: int) -> np.ndarray:
         """Return the rows ``start`` to ``stop``, whole chunks, in the dtype of the array."""
         try:
-            block = np.asarray(self.array[start:stop])
+            block = self._reader.read((slice(start, stop),))
         except Exception as error:  # of codecs, file systems, web servers: any class
             first, last = start // self.chunk, (stop - 1) // self.chunk
             if first < last:  # find the chunk at fault

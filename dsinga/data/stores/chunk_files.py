@@ -1,4 +1,4 @@
-"""Reads regions of a zarr array whose chunks are files, and decodes each chunk into the array that is returned."""
+"""Reads regions of zarr arrays; where chunks are files, each is decoded into the array that is returned."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any, cast
 import numcodecs
 import numpy as np
 import zarr
+from zarr.storage import LocalStore
 
 from dsinga.base.cores import available_cores
 from dsinga.base.regular_files import open_regular
-from dsinga.data.sources.chunk_parts import AxisPart, axis_parts
-from dsinga.data.sources.zarr_faults import chunk_fault, local_folder
-from dsinga.data.stores.checked_files import most_chunk_bytes
+from dsinga.data.filesystem import is_url
+from dsinga.data.stores.checked_files import ReadingStore, check_lengths, most_chunk_bytes
+from dsinga.data.stores.chunk_parts import AxisPart, axis_parts
 from dsinga.ops import buffers
 
 # The decoders of codecs of zarr's third format, by name; none of them needs the settings with which it encoded.
@@ -28,19 +29,23 @@ SMALL_BYTES = 1 << 20  # of a region, up to which one thread reads it
 _ChunkPart = tuple[AxisPart, ...]  # of one chunk, along each axis
 
 
-class ChunkFiles:
-    """Reads regions of a zarr array in a local folder, in the thread that calls and one that helps it.
+class RegionReader:
+    """Reads regions of a zarr array, of chunks of checked lengths.
 
-    zarr hands each chunk through an event loop and threads, and copies it from an array of its own: that takes two to
-    three times as long. A chunk that is missing, or cannot be decoded, is left to zarr, which has its fill value.
-    Raises UserError, which names the chunk, where zarr cannot read it either.
+    Files of a local folder are read in the thread that calls and one that helps it: zarr, which reads other stores,
+    hands each chunk through an event loop and threads, and copies it from an array of its own, which takes two to three
+    times as long. A chunk that is missing, or cannot be decoded, is left to zarr, which has its fill value, and raises
+    an exception of any class where it cannot read the chunk either.
 
-    Args:
-        array: an array for which :func:`has_plain_chunks` holds.
+    Attributes:
+        reads_files: whether chunks are read without zarr.
     """
 
     def __init__(self, array: zarr.Array):
-        self._array = array
+        check_lengths(array)
+        self._array, self.reads_files = array, has_plain_chunks(array)
+        if not self.reads_files:
+            return
         self._folder = os.path.join(local_folder(array) or "", array.path, "")
         self._most_bytes = most_chunk_bytes(array)
         self._key = array.metadata.encode_chunk_key
@@ -50,7 +55,10 @@ class ChunkFiles:
         self._is_blosc = isinstance(self._codec, numcodecs.Blosc)
 
     def read(self, region: tuple[slice, ...]) -> np.ndarray:
-        """Return the numbers of a region, all slices with a start, a stop and the step 1, in the dtype of the array."""
+        """Return the numbers of a region, slices along the first axes with a start, a stop and the step 1."""
+        if not self.reads_files:
+            return np.asarray(self._array[region])
+        region = (*region, *(slice(0, size) for size in self.shape[len(region) :]))
         out = buffers.empty(tuple(part.stop - part.start for part in region), dtype=self.dtype)
         if not out.size:
             return out
@@ -75,12 +83,8 @@ class ChunkFiles:
             except IndexError:
                 return
             target = out[tuple(axis.place for axis in part)]
-            points = tuple(axis.points for axis in part)
-            try:
-                if not self._decode(part, target):
-                    target[...] = self._array[points]
-            except Exception as error:  # of files and codecs: any class
-                raise chunk_fault(self._array, points, error) from error
+            if not self._decode(part, target):
+                target[...] = self._array[tuple(axis.points for axis in part)]
 
     def _decode(self, part: _ChunkPart, target: np.ndarray) -> bool:
         """Write a part of a chunk into ``target``; return whether there is such a chunk, undamaged.
@@ -105,7 +109,9 @@ class ChunkFiles:
                 self._codec.decode(data, out=chunk)
             target[...] = chunk.reshape(self.chunks)[tuple(axis.inside for axis in part)]
         except CutOff:
-            raise
+            if not isinstance(self._array.store, ReadingStore):  # which checks lengths, where zarr does not
+                raise
+            return False
         except Exception:  # of codecs: any class, and zarr will say it
             return False
         return True
@@ -134,6 +140,21 @@ def _read_file(path: str, most_bytes: int) -> np.ndarray:
     if count != len(data):
         raise OSError(f"{path} has changed while it was read")
     return data
+
+
+def location_of(array: zarr.Array) -> str:
+    """Return the path or URL of the store of an array."""
+    store = array.store
+    if isinstance(store, ReadingStore):
+        return store.location
+    return str(store.root) if isinstance(store, LocalStore) else str(store)
+
+
+def local_folder(array: zarr.Array) -> str | None:
+    """Return the folder of the store of an array, None where it is not on this machine."""
+    location = location_of(array)
+    is_local = type(array.store) is LocalStore or (isinstance(array.store, ReadingStore) and not is_url(location))
+    return location if is_local else None
 
 
 def has_plain_chunks(array: zarr.Array) -> bool:

@@ -17,7 +17,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 from dsinga.base.errors import UserError
 from dsinga.data.fields.chunk_variable import reading_files
 from dsinga.data.fields.readers import VariableReader
-from dsinga.data.sources.zarr_chunks import ChunkFiles, has_plain_chunks
+from dsinga.data.stores.chunk_files import RegionReader, has_plain_chunks
 
 SHAPE, CHUNKS = (11, 6, 5), (4, 3, 5)
 PLAIN: list[dict[str, Any]] = [
@@ -55,7 +55,7 @@ def test_files_of_chunks_have_the_numbers_that_zarr_reads(
 ) -> None:
     array = stored(tmp_path_factory.mktemp("plain"), PLAIN[number])
     assert has_plain_chunks(array)
-    files = ChunkFiles(array)
+    files = RegionReader(array)
 
     @settings(max_examples=15, deadline=None)
     @given(st.tuples(*(st.tuples(st.integers(0, size), st.integers(0, size)) for size in SHAPE)))
@@ -80,8 +80,8 @@ def test_variables_of_xarray_are_read_as_files_and_damage_is_told(
 ) -> None:
     array = stored(tmp_path, PLAIN[3])
     regions: list[Any] = []
-    read = ChunkFiles.read
-    monkeypatch.setattr(ChunkFiles, "read", lambda self, region: regions.append(region) or read(self, region))
+    read = RegionReader.read
+    monkeypatch.setattr(RegionReader, "read", lambda self, region: regions.append(region) or read(self, region))
     with xr.open_zarr(tmp_path, chunks=None, consolidated=False) as data:
         variable = VariableReader(reading_files(data.isel(t=slice(3, 11))).f.variable, "f")
         got = variable.read((slice(1, 6), slice(0, 6), slice(2, 5)))
