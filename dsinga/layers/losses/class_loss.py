@@ -15,11 +15,10 @@ from dsinga.job.limits import Count, NonNegative, Positive, Share
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
-from dsinga.layers.losses.loss import (
+from dsinga.layers.losses.row_weights import (
     WEIGHTS,
     check_weights,
     gradient_of_weights,
-    hits_by_row,
     weighted_rows,
     weighted_sum,
     weights_of,
@@ -98,7 +97,7 @@ class SoftmaxLoss(Layer):
         losses = -xp.log(xp.maximum(probabilities[xp.arange(len(labels)), labels], FLT_MIN))
         if self.smoothing:
             losses = losses + self._smoothing_losses(scores, labels, ctx)
-        hits = hits_by_row(probabilities, labels, self.topk, ctx.ops)
+        hits = _hits_by_row(probabilities, labels, self.topk, ctx.ops)
         metrics = {
             "loss": (weighted_sum(losses, weights, self.scale), len(labels)),
             "accuracy": (weighted_sum(hits, weights), weights.sum(dtype=np.float64)),
@@ -119,7 +118,7 @@ class SoftmaxLoss(Layer):
             loss = losses.sum(dtype=np.float64) * self.scale
             accuracy = ctx.ops.hits(probabilities, largest, self.topk), len(shares)
         else:
-            hits = hits_by_row(probabilities, largest, self.topk, ctx.ops)
+            hits = _hits_by_row(probabilities, largest, self.topk, ctx.ops)
             loss = weighted_sum(losses, weights, self.scale)
             accuracy = weighted_sum(hits, weights), weights.sum(dtype=np.float64)
         metrics = {"loss": (loss, len(shares)), "accuracy": accuracy}
@@ -201,3 +200,12 @@ class HingeLoss(Layer):
         violation = ops.xp.maximum(x - x[rows, labels][:, None] + self.margin, 0)
         violation[rows, labels] = 0
         return violation
+
+
+def _hits_by_row(scores: Array, labels: Array, topk: int, ops: Ops) -> Array:
+    """Return whether the label of each row is among the ``topk`` highest of ``scores`` (B, K), as :meth:`Ops.hits`."""
+    xp = ops.xp
+    of_labels = scores[xp.arange(len(labels)), labels][:, None]
+    earlier = xp.arange(scores.shape[1]) < labels[:, None]
+    above = (scores > of_labels) | ((scores == of_labels) & earlier)
+    return above.sum(axis=1) < topk

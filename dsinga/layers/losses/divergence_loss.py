@@ -13,7 +13,8 @@ from dsinga.job.limits import NonNegative
 from dsinga.layers.interface.context import Context
 from dsinga.layers.interface.declarations import Cut, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, from_matrix, to_matrix
-from dsinga.layers.losses.loss import WEIGHTS, PairLoss, gradient_of_weights, weighted_rows, weighted_sum, weights_of
+from dsinga.layers.losses.pair_loss import PairLoss
+from dsinga.layers.losses.row_weights import WEIGHTS, gradient_of_weights, weighted_rows, weighted_sum, weights_of
 from dsinga.ops import Ops
 from dsinga.ops.numpy.elementwise import FLT_MIN
 

@@ -14,7 +14,7 @@ from dsinga.layers.interface.declarations import Cut, Labels
 from dsinga.layers.interface.layer import Array, Layer, Shape, as_text
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import place_of
-from dsinga.layers.losses.loss import WEIGHTS, check_weights, weights_of
+from dsinga.layers.losses.row_weights import WEIGHTS, check_weights, weights_of
 from dsinga.layers.records.label import required_labels
 
 WEIGHTED = "whether the last channel of the labels has a weight for each point"

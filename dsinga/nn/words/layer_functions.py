@@ -12,7 +12,7 @@ from typing import Any
 from dsinga.job.component import Settings
 from dsinga.layers.connect.bridge import Bridge
 from dsinga.layers.interface.layer import Layer
-from dsinga.layers.losses.loss import PairLoss
+from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.nn.words.activations import activate, check_activation
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named
 from dsinga.nn.words.image_specs import KERNEL, LENGTHS, of_axes, poolings

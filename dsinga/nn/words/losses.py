@@ -11,7 +11,7 @@ from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
 from dsinga.layers.interface.layer import Layer
-from dsinga.layers.losses.loss import PairLoss
+from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.nn.words.function_specs import function_name
 from dsinga.nn.words.keras_names import LOSS_NAMES, missing_names

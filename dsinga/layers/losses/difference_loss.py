@@ -1,12 +1,4 @@
-"""Losses of the difference of two sources: kEuclideanLoss, kHuberLoss, kAbsoluteLoss; and weights of their rows.
-
-Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows of this worker, rows), so that
-the sums and counts of all workers add up to that mean.
-
-Sample weights are an optional last source of a loss, with a number that multiplies the loss of each row. With weights w
-the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i and B the rows of the global batch, whatever the weights add up
-to; with a weight for each step or point of a row, wᵢ·lᵢ is Σ wᵢⱼ·lᵢⱼ. A metric that counts right predictions is their
-weighted share, Σ wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
+"""Losses of the difference of two sources: kEuclideanLoss, kHuberLoss, kAbsoluteLoss.
 
 Targets may be fields with masked points and weights of points (:mod:`dsinga.layers.losses.field_targets`).
 """
@@ -21,126 +13,29 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.base.registry import register
-from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import NonNegative, Positive
-from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.context import Context
 from dsinga.layers.interface.declarations import Cut, SourceKind
 from dsinga.layers.interface.layer import (
     Array,
     Arrays,
     Gradients,
-    Layer,
     Output,
     Shape,
-    as_text,
     from_matrix,
     to_matrix,
 )
 from dsinga.layers.losses.field_targets import MASKED, STD, WEIGHTED, FieldTargets, field_targets
-from dsinga.ops import Ops
-
-WEIGHTS = 2  # the position of the source with weights
-
-
-def check_weights(layer: Layer, position: int, points: Shape = ()) -> None:
-    """Raise UserError unless the source at ``position``, if there is one, has one number a row: (B,) or (B, 1).
-
-    With the shape of a row's ``points`` it may have one for each of these instead.
-    """
-    if len(layer.source_shapes) <= position:
-        return
-    rows, shape = layer.source_shapes[0][0], layer.source_shapes[position]
-    if points and shape in ((rows, *points), (rows, 1, *points)):
-        return
-    if shape[0] != rows or math.prod(shape) != rows:
-        raise layer.fail(
-            f"takes one weight for each of {rows} rows from {layer.source_name(position)}, which gives "
-            f"{as_text(shape)}; give it records that are one number"
-            + (f", or {as_text(points)} for a weight for each point" if points else ""),
-            field="srclayers",
-        )
-
-
-def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
-    """Return the weights as a float array of the backend, None for a loss without weights.
-
-    They are (B,), or (B, n) where there is one for each of n points of a row.
-    """
-    if len(sources) <= position:
-        return None
-    weights = sources[position]
-    if weights.dtype.kind != "f":  # integers, as codes, stay in host memory
-        weights = ops.asarray(np.asarray(weights, np.float32))
-    return weights.reshape(len(weights) if weights.size == len(weights) else (len(weights), -1))
-
-
-def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
-    """Return Σ wᵢ·rowsᵢ·scale in float64, a number of the backend."""
-    return (rows * weights).sum(dtype=np.float64) * scale
-
-
-def in_parts(matrix: Array, weights: Array) -> Array:
-    """Return a matrix (B, n) as (B, T, n/T) for weights (B, T), each of n/T numbers; as it is for weights (B,)."""
-    return matrix.reshape(*weights.shape, matrix.shape[1] // math.prod(weights.shape[1:]))
-
-
-def weighted_rows(matrix: Array, weights: Array | None) -> Array:
-    """Return a matrix (B, n) with each row times its weight; the matrix itself without weights.
-
-    With weights (B, T) of steps each of T equal parts of a row is multiplied by its own.
-    """
-    if weights is None:
-        return matrix
-    weights = weights[..., None].astype(matrix.dtype, copy=False)
-    if weights.ndim == 2:
-        return matrix * weights
-    return (in_parts(matrix, weights[..., 0]) * weights).reshape(matrix.shape)
-
-
-def gradient_of_weights(rows: Array, factor: float, like: Array) -> Array:
-    """Return the gradient for the weights, ``rows`` (B,) times ``factor``, in the shape and dtype of ``like``."""
-    return (rows * factor).astype(like.dtype, copy=False).reshape(like.shape)
-
-
-def hits_by_row(scores: Array, labels: Array, topk: int, ops: Ops) -> Array:
-    """Return whether the label of each row is among the ``topk`` highest of ``scores`` (B, K), as :meth:`Ops.hits`."""
-    xp = ops.xp
-    of_labels = scores[xp.arange(len(labels)), labels][:, None]
-    earlier = xp.arange(scores.shape[1]) < labels[:, None]
-    above = (scores > of_labels) | ((scores == of_labels) & earlier)
-    return above.sum(axis=1) < topk
-
-
-class PairLoss(Layer):
-    """Base of losses that compare two sources whose rows have equal lengths; the feature is (B, n).
-
-    A subclass that ``weighs_steps`` takes, for sequences (B, T, ...), also weights (B, T).
-    """
-
-    weighs_steps: ClassVar[bool] = False
-    source_count = 2
-    optional_sources = 1
-    cut = Cut(gathered_because="reports the loss of whole rows")
-    is_loss = True
-    metric_names: tuple[str, ...] = ("loss",)
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.check_sizes()
-        first = self.source_shapes[0]
-        check_weights(self, WEIGHTS, first[1:2] if self.weighs_steps and len(first) == 3 else ())
-        self.shape = (first[0], math.prod(first[1:]))
-
-    def check_sizes(self) -> None:
-        """Raise UserError unless both sources have as many rows, and rows as long."""
-        first, second = self.source_shapes[:2]
-        if first[0] != second[0] or math.prod(first) != math.prod(second):
-            raise self.fail(
-                f"compares {self.source_name(0)}, {as_text(first)}, with {self.source_name(1)}, {as_text(second)}; "
-                "give both as many rows, and rows as long",
-                field="srclayers",
-            )
+from dsinga.layers.losses.pair_loss import PairLoss
+from dsinga.layers.losses.row_weights import (
+    WEIGHTS,
+    gradient_of_weights,
+    in_parts,
+    weighted_rows,
+    weighted_sum,
+    weights_of,
+)
 
 
 class DifferenceLoss(PairLoss):
