@@ -41,11 +41,11 @@ API = {
     "data": ("Data", ["dsinga.data"]),
     "models": ("Models", ["dsinga.models", *sorted(f"dsinga.models.{path.stem}" for path in MODELS)]),
     "extensions": ("Extensions", ["dsinga.extensions"]),
-    "monitor": ("History and pictures", ["dsinga.monitor", "dsinga.plotting"]),
+    "monitor": ("History and pictures", ["dsinga.monitor", "dsinga.api.plotting"]),
     "checkpoint": ("Checkpoints", ["dsinga.checkpoint"]),
     "layers": ("Layers", ["dsinga.layers", "dsinga.layers.interface.layer", "dsinga.layers.interface.context"]),
     "training": ("Updaters and algorithms", ["dsinga.training"]),
-    "retrieval": ("Retrieval", ["dsinga.retrieval"]),
+    "retrieval": ("Retrieval", ["dsinga.data.retrieval"]),
     "testing": ("Contracts for tests", ["dsinga.testing"]),
     "errors": ("Errors and registration", ["dsinga.base.errors", "dsinga.base.registry"]),
 }

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from dsinga import extensions as extensions
     from dsinga import models as models
     from dsinga import nn as nn
-    from dsinga import plotting as plotting
     from dsinga import rl as rl
     from dsinga.api import (
         Result,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         train,
         translate,
     )  # fmt: skip
+    from dsinga.api import plotting as plotting
     from dsinga.data import windows
     from dsinga.job import Job, load, loads
 
@@ -48,8 +48,9 @@ __all__ = [
 _MODULES = dict.fromkeys(set(__all__) - globals().keys(), "dsinga.api")
 _MODULES |= dict.fromkeys(("Job", "load", "loads"), "dsinga.job")
 _MODULES["windows"] = "dsinga.data"
-# Folders that users import, or reach as attributes.
-_SUBMODULES = ("data", "estimators", "extensions", "models", "nn", "plotting", "rl")
+# Modules that users import, or reach as attributes.
+_SUBMODULES = {name: f"dsinga.{name}" for name in ("data", "estimators", "extensions", "models", "nn", "rl")}
+_SUBMODULES["plotting"] = "dsinga.api.plotting"
 
 
 if not TYPE_CHECKING:  # type checkers know the names
@@ -60,17 +61,11 @@ if not TYPE_CHECKING:  # type checkers know the names
 
         if name in _MODULES:
             return getattr(importlib.import_module(_MODULES[name]), name)
-        if name in _SUBMODULES and _exists(name):
-            return importlib.import_module(f"dsinga.{name}")
+        if name in _SUBMODULES:
+            return importlib.import_module(_SUBMODULES[name])
         raise AttributeError(f"module 'dsinga' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """Return the public names, those not imported yet included, for completion by the Tab key."""
-    return sorted([*__all__, "__version__", "__doc__", *filter(_exists, _SUBMODULES)])
-
-
-def _exists(submodule: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(f"dsinga.{submodule}") is not None
+    return sorted([*__all__, "__version__", "__doc__", *_SUBMODULES])

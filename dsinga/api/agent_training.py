@@ -29,7 +29,7 @@ from dsinga.rl.training import AgentTask, has_groups, train_agent
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-    from dsinga.ops.types import ParamArrays
+    from dsinga.base.param_arrays import ParamArrays
 
 # Options that have no meaning for an agent, and what applies in their place.
 WITHOUT_EFFECT = {

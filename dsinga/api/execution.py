@@ -35,8 +35,8 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
     from dsinga.api.agent_training import AgentTraining
+    from dsinga.base.param_arrays import ParamArrays
     from dsinga.cluster import WorkerSelection
-    from dsinga.ops.types import ParamArrays
     from dsinga.rl.training import AgentTask
 
 _log = logging.getLogger(__name__)

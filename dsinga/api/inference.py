@@ -22,15 +22,15 @@ from dsinga.data.array_kinds import is_a
 from dsinga.job import Job, load
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet
+from dsinga.ops.processor import Processor
 from dsinga.passes import generation, inference, translation
 from dsinga.passes.predictor import ONE_CORE
-from dsinga.passes.processor import Processor
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-    from dsinga.ops.types import ParamArrays
+    from dsinga.base.param_arrays import ParamArrays
 
 
 @awaitable

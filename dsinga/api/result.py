@@ -13,7 +13,7 @@ from dsinga.monitor import NOT_METRICS, RECOVERY, History
 from dsinga.net import NeuralNet
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
-    from dsinga.ops.types import ParamArrays
+    from dsinga.base.param_arrays import ParamArrays
 
 
 @dataclass

@@ -16,7 +16,7 @@ from dsinga.job import Job
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-    from dsinga.ops.types import ParamArrays
+    from dsinga.base.param_arrays import ParamArrays
 
 
 def train(

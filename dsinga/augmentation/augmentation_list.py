@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.augmentation.augmentation import Augmentation, Mixing, RecordFacts, Shape
 from dsinga.augmentation.random_numbers import stream_key, uniform
 from dsinga.job import StoreConf
-from dsinga.training.resolve import error_note, resolve
+from dsinga.job.resolve import error_note, resolve
 
 
 class AugmentationList:

@@ -23,6 +23,7 @@ import numpy as np
 
 from dsinga.base.durable_files import sync_folder
 from dsinga.base.errors import RunError, UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.checkpoint.metadata import (
     LOOP,
     METADATA,
@@ -42,7 +43,6 @@ from dsinga.checkpoint.tensors import (
     separate_arrays,
     write_tensors,
 )
-from dsinga.ops.types import ParamArrays
 from dsinga.training.divergence import first_not_finite
 from dsinga.training.ema import SLOT as EMA_SLOT
 from dsinga.training.ema import averaged

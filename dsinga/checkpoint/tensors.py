@@ -17,8 +17,8 @@ import safetensors
 import safetensors.numpy
 
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.regular_files import open_regular
-from dsinga.ops.types import ParamArrays
 
 ORDER = "array_order"  # the metadata of a file: the names of its arrays, as JSON
 

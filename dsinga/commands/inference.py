@@ -178,7 +178,7 @@ def retrieve(queries: str, database: str, distance: str, at: int) -> None:
     average precision and the precision at K. Both are zarr stores of features with labels, as dsinga predict writes
     them.
     """
-    from dsinga.retrieval import compare_stores
+    from dsinga.data.retrieval import compare_stores
 
     for name, value in compare_stores(queries, database, distance, at).items():
         click.echo(f"{name:24} {value:.4f}")

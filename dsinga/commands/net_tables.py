@@ -13,9 +13,10 @@ import rich.table
 from dsinga.api import roots, with_workers
 from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, Phase, Precision
+from dsinga.job.enums import PRECISIONS
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
-from dsinga.passes.processor import PRECISIONS, cpu_ops
+from dsinga.ops.processor import cpu_ops
 from dsinga.planner.memory import Memory, worker_memory
 from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.reading.sequence_lengths import padding_share

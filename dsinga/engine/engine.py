@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PHASES
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
-from dsinga.ops.types import ParamArrays
 from dsinga.reading.epochs import Epochs
 from dsinga.training import Metrics, name_metrics
 

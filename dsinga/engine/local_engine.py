@@ -11,19 +11,20 @@ from typing import Any
 
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, RunError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.job import Job, Phase
+from dsinga.job.enums import PRECISIONS
 from dsinga.layers import Context, Records
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Ops
-from dsinga.ops.types import ParamArrays
+from dsinga.ops.processor import cpu_ops
 from dsinga.passes.cut_runner import to_host
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
-from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.all_records import count_batches, evaluate_batches
 from dsinga.reading.batch_reader import BatchReader

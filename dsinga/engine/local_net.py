@@ -12,18 +12,19 @@ import numpy as np
 from dsinga.base.arguments import check_whole
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.local_results import Backward, Forward, Means
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.engine.nets_by_shape import NetsByShape, gradient_input, last_layers
 from dsinga.job import ClusterConf, Job, Phase, check
-from dsinga.job.enums import find_phase
+from dsinga.job.enums import PRECISIONS, find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
-from dsinga.ops.types import ParamArrays, is_plain
+from dsinga.ops.processor import cpu_ops
+from dsinga.ops.types import is_plain
 from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, whole_shape
 from dsinga.passes.predictor import Predictor, batch_rows, in_batches
-from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.passes.training_step import KeptGradients, TrainingStep
 from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch, row_of_zeros
 from dsinga.training import (

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.ops import SparseRows
-from dsinga.ops.types import ParamArrays
 from dsinga.training import Metrics
 
 

@@ -15,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
 from dsinga.base.arguments import check_range, check_whole
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.engine.local_net import LocalNet
@@ -28,7 +29,6 @@ from dsinga.job import Job
 from dsinga.loop.kept_run import KeptRun
 from dsinga.monitor import History
 from dsinga.net.sample_weights import takes_weights
-from dsinga.ops.types import ParamArrays
 from dsinga.reading.bind_records import with_batchsize
 
 BATCHSIZE = 200

@@ -10,13 +10,12 @@ from typing import Any
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.job import Job, LayerConf, Phase, load
-from dsinga.models.blocks import layers_of
 from dsinga.net import filter_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.activations import check_activation
-from dsinga.nn.writing.net_conf import weighted
+from dsinga.nn.writing.net_conf import confs_of, weighted
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 from dsinga.nn.writing.writer import make_conf
 
@@ -78,7 +77,7 @@ def _activation(number: int, activation: str) -> LayerBuilder:
 
 def _job(layers: Symbol | Sequence[LayerConf], learning_rate: float, weight_decay: float, **fields: Any) -> Job:
     """Return the job of a net that ends in a loss, or of the layers above the input."""
-    layers = layers_of(layers) if isinstance(layers, Symbol) else layers
+    layers = confs_of(layers) if isinstance(layers, Symbol) else layers
     updater = nn.Adam(learning_rate, epsilon=1e-8, weight_decay=weight_decay)
     return Job(**{"name": "estimator", "updater": updater, "net": {"layer": [_input("data"), *layers]}, **fields})
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from dsinga.api import train
 from dsinga.api.jobs_with_data import job_with_data, roots
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.estimators.jobs import batchsize_of, input_name
@@ -20,7 +21,6 @@ from dsinga.loop.kept_run import KeptRun
 from dsinga.loop.local_run import continue_locally
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
-from dsinga.ops.types import ParamArrays
 from dsinga.reading.batch_reader import resolve_epochs
 
 

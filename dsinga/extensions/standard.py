@@ -14,11 +14,11 @@ from dsinga.extensions.triggers import AtEnd, EveryEpoch, EverySteps, Trigger
 from dsinga.job import ExtensionConf, Job, Phase, training_phases
 from dsinga.job.component import Settings
 from dsinga.job.message import JobError, field_types
+from dsinga.job.resolve import error_note, resolve
 from dsinga.layers.metrics.metric_state import MetricState, restore_state, saved_state
 from dsinga.monitor import NOT_METRICS
 from dsinga.reading.epochs import Epochs
 from dsinga.training import Metrics, add_metrics
-from dsinga.training.resolve import error_note, resolve
 
 # What dsinga.train takes as an extension.
 ExtensionLike = Extension | Callable[[int, dict[str, float]], object]

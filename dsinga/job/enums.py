@@ -233,6 +233,10 @@ class Precision(Enum):
     kBF16 = 2
 
 
+PRECISIONS = {Precision.kFloat32: "float32", Precision.kTF32: "tf32", Precision.kBF16: "bf16"}  # as kernels name them
+CPU_PRECISIONS = (Precision.kFloat32, Precision.kBF16)  # the precisions of CPU cores
+
+
 class LayerType(TypeName, kind="layer", user="kUserLayer", number=600):
     """The layer types."""
 

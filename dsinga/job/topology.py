@@ -147,3 +147,8 @@ def smallest_batch(job: Job) -> int:
     legacy = [layer.lmdbdata_conf or layer.sharddata_conf for layer in job.neuralnet.layer]
     sizes += [conf.batchsize for conf in legacy if conf]
     return min((size for size in sizes if size), default=1)
+
+
+def group_seed(seed: int, group: int) -> int:
+    """Return the key of a worker group's random numbers: the job's seed for group 0, distant ones for other groups."""
+    return (seed + group * 0x9E37_79B9_7F4A_7C15) % 2**64

@@ -12,6 +12,7 @@ import numpy as np
 
 from dsinga.base.advice import job_field, option, short_path
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
@@ -19,7 +20,6 @@ from dsinga.job import Job, Phase
 from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in
 from dsinga.loop.unused_steps import warn_of_unused_steps
 from dsinga.net import NeuralNet, Param
-from dsinga.ops.types import ParamArrays
 from dsinga.reading.epochs import Epochs
 from dsinga.training import check_start, create_updater, initial_values
 from dsinga.training.divergence import first_not_finite

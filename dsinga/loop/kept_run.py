@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions.extension import LoopView, Watcher
 from dsinga.monitor import History
 from dsinga.net import NeuralNet
-from dsinga.ops.types import ParamArrays
 
 
 class KeptRun(Watcher):

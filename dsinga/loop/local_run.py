@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Sequence
 
 from dsinga.base.error_frames import cleared_frames
 from dsinga.engine import local_job
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.job import AlgType, Job, PartitionMethod, Phase, check
+from dsinga.job import Job, PartitionMethod, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome, run_to_end
-from dsinga.net.memory_check import as_size
-from dsinga.passes.processor import PRECISIONS, cpu_ops
-from dsinga.reading.batch_reader import open_batch_reader
-from dsinga.training import create_updater
-
-_log = logging.getLogger(__name__)
 
 
 def train_locally(job: Job, observer: Observer, options: RunOptions, max_threads: int | None = None) -> Outcome:
@@ -51,7 +43,9 @@ def continue_locally(
     cancellation = Cancellation(options.cancelled)
     with deferred_interrupts(cancellation):
         if job.neuralnet.partition is PartitionMethod.auto:
-            job = fit_to_memory(job, options.roots)
+            from dsinga.planner.fitting import fit_to_memory  # other jobs do without the planner
+
+            job = fit_to_memory(job, options.roots, local_job.memory_limit())
         opened = local_job.open_local_job(job, options.roots, shuffle)
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)
@@ -61,23 +55,3 @@ def continue_locally(
         observer.begin(begin.step)  # moves files of an earlier run, so what can be refused has been
         outcome = run_to_end(engine, begin, observer, all_extensions, options, topology, cancellation, started)
         return outcome, engine.updater
-
-
-def fit_to_memory(job: Job, roots: Sequence[str]) -> Job:
-    """Return a job of ``partition: auto`` with the micro-batches and the recomputation that this process needs.
-
-    A job of kCD is returned as it is. Raises UserError where the net cannot be trained in the memory.
-    """
-    from dsinga.planner.fitting import NetVariants, fit_or_refuse  # other jobs do without the planner
-
-    if job.train_one_batch.alg is AlgType.kCD:
-        return job
-    check(job)
-    limit, slots = local_job.memory_limit(), len(create_updater(job.updater).state_slots)
-    bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
-    reader = open_batch_reader(job, Phase.kTrain, 1, roots)
-    choice = fit_or_refuse(NetVariants.of(job, reader, slots, bf16), limit)
-    fitted = choice.applied(job)
-    if fitted != job:
-        _log.info("partition: auto trains with %s, to fit into %s of memory", choice.words(), as_size(limit))
-    return fitted

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsinga.base.errors import Cancelled, ClusterNotReady, Diverged, RunError, SchedulerLost
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.engine import Engine, Snapshot
 from dsinga.extensions import Extension
 from dsinga.job import Phase
@@ -20,7 +21,6 @@ from dsinga.loop.observer import Observer
 from dsinga.loop.training_loop import TrainingLoop
 from dsinga.monitor.timings_file import write_timings
 from dsinga.net import NeuralNet
-from dsinga.ops.types import ParamArrays
 
 _log = logging.getLogger(__name__)
 

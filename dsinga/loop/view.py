@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from dsinga.base.errors import Diverged, UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.engine import Engine, Restart
 from dsinga.extensions import LoopView
 from dsinga.extensions.validation import ASKED_BY
 from dsinga.job.enums import PHASES
 from dsinga.monitor import RECOVERY, Row
-from dsinga.ops.types import ParamArrays
 from dsinga.training import Metrics
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.training.updater import factor_at

@@ -12,7 +12,8 @@ from dsinga import nn
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.job import Job
-from dsinga.models.blocks import FAN_IN, GRU_PARAMS, NORMAL, layers_of, make_job, read_phases, updater
+from dsinga.models.blocks import FAN_IN, GRU_PARAMS, NORMAL, make_job, read_phases, updater
+from dsinga.nn.writing.net_conf import confs_of
 
 FEATURES = {"words": 64, "shapes": 16, "prefixes": 24, "suffixes": 24}
 """The stores that describe a word, and the width of the embedding of each."""
@@ -59,6 +60,6 @@ def bigru_crf(
     scores = nn.Dense(tags, kernel_initializer=FAN_IN, name="scores")(x)
     decoded = (nn.CRF(name="tags") if crf else nn.SoftmaxLoss(name="tags"))(scores, labels=inputs["words"])
     entities = nn.Layer("kEntityF1", exclude=["kTrain"], name="entities")(decoded, inputs["words"])
-    layers = [*read_phases(vocabulary, data, batchsize, 32), *layers_of(entities)]
+    layers = [*read_phases(vocabulary, data, batchsize, 32), *confs_of(entities)]
     adam = updater("kAdam", 0.002, clip_norm=5.0)
     return make_job(job, "bigru-crf", layers, adam, epochs=10)

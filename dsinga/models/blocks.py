@@ -1,7 +1,7 @@
 """Functions that return single layers, and the input layers, the loss and the job that most nets need.
 
 A net is a list of layers: ``[*records(...), dense("ip", "data", 10), loss("ip")]``, or ``[*records(...),
-*layers_of(loss)]`` where the loss is the feature of a layer of ``dsinga.nn``.
+*confs_of(loss)]`` where the loss is the feature of a layer of ``dsinga.nn``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dsinga.job import Job, LayerConf
-from dsinga.nn.writing.net_conf import Objective, write_net
-from dsinga.nn.writing.symbol import Symbol
 
 HE = {"type": "kGaussianSqrtFanIn", "value": 1.41421356}
 """Normal numbers of variance 2/inputs: He et al., Delving Deep into Rectifiers (2015)."""
@@ -47,15 +45,6 @@ def make_job(
 ) -> Job:
     """Return the job of a net, with the fields of ``job`` in place of the others; see :func:`job_fields`."""
     return Job(**job_fields(job, name=name, seed=1, **defaults, updater=updater, net={"layer": layers}))
-
-
-def layers_of(*outputs: Symbol) -> list[LayerConf]:
-    """Return the layers that compute ``outputs``, features in the words of ``dsinga.nn``, without the input layers.
-
-    Layers that the first output needs come first. Shapes of inputs are not in the layers, so any shape will do that has
-    as many axes as the records.
-    """
-    return write_net([], outputs, Objective(), {}, {}).layers
 
 
 def records(

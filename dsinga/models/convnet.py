@@ -11,7 +11,8 @@ from typing import Any
 from dsinga import nn
 from dsinga.base.argument_types import typed
 from dsinga.job import Job
-from dsinga.models.blocks import HE, layers_of, make_job, records, sgd_by_steps, updater
+from dsinga.models.blocks import HE, make_job, records, sgd_by_steps, updater
+from dsinga.nn.writing.net_conf import confs_of
 from dsinga.nn.writing.symbol import LayerBuilder
 
 
@@ -35,7 +36,7 @@ def convnet(classes: int = 10, data: str = "", *, batchsize: int = 100, **job: A
     init = nn.RandomNormal(stddev=0.01)  # the weight decays 250 times as much as those of the convolutions
     scores = nn.Dense(classes, kernel_initializer=init, lr_scale=[1, 2], wd_scale=[250, 0], name="ip1")(x)
     loss = nn.SoftmaxLoss(name="loss")(scores, labels=images)
-    layers = [*records(data, batchsize, [3, 32, 32], mean_file="image_mean.zarr"), *layers_of(loss)]
+    layers = [*records(data, batchsize, [3, 32, 32], mean_file="image_mean.zarr"), *confs_of(loss)]
     sgd = sgd_by_steps({0: 0.001, 60000: 0.0001, 65000: 0.00001}, weight_decay=0.004)
     return make_job(job, "convnet", layers, sgd, train_steps=1000, disp_freq=50, test_freq=200)
 
@@ -87,7 +88,7 @@ def lenet(
         x = nn.ReLU(name=f"relu{number}")(_pool(number, kernel=2)(x))
     x = nn.ReLU(name="relu3")(nn.Dense(hidden, kernel_initializer=HE, name="hidden")(x))
     loss = nn.SoftmaxLoss(name="loss")(nn.Dense(classes, kernel_initializer=HE, name="ip")(x), labels=images)
-    layers = [*records(data, batchsize, [1, size, size], std_value=scale), *layers_of(loss)]
+    layers = [*records(data, batchsize, [1, size, size], std_value=scale), *confs_of(loss)]
     sgd = updater("kSGD", learning_rate, momentum=0.9)
     return make_job(job, "lenet", layers, sgd, train_steps=2000, disp_freq=100, test_freq=1000)
 
@@ -133,7 +134,7 @@ def alexnet(
         x = nn.Layer("kDropout", name=f"drop{number}")(x)
     scores = nn.Dense(classes, param=_params(0.01, 0), name="ip8")(x)
     loss = nn.SoftmaxLoss(name="loss")(scores, labels=images)
-    layers = [*records(data, batchsize, [3, size, size], mean_value=115), *layers_of(loss)]
+    layers = [*records(data, batchsize, [3, size, size], mean_value=115), *confs_of(loss)]
     updater = {
         "type": "kSGD",
         "momentum": 0.9,

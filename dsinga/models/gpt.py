@@ -14,7 +14,8 @@ from typing import Any
 from dsinga import nn
 from dsinga.base.argument_types import typed
 from dsinga.job import Job
-from dsinga.models.blocks import layer, layers_of, make_job, updater
+from dsinga.models.blocks import layer, make_job, updater
+from dsinga.nn.writing.net_conf import confs_of
 from dsinga.nn.writing.symbol import Symbol
 
 STDDEV = 0.02  # of the params at the beginning
@@ -77,7 +78,7 @@ def gpt(
     loss = nn.Layer("kSoftmaxLoss", per_step=True, name="loss")(scores, codes)
     adam = updater("kAdam", learning_rate, adam_conf={"beta2": 0.95, "bias_correction": True})
     often = {"train_steps": 5000, "disp_freq": 100, "test_freq": 500, "test_steps": 20}
-    return make_job(job, "gpt", [*readers, *layers_of(loss)], adam, **often)
+    return make_job(job, "gpt", [*readers, *confs_of(loss)], adam, **often)
 
 
 @dataclass

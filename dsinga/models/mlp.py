@@ -12,7 +12,8 @@ from typing import Any
 from dsinga import nn
 from dsinga.base.argument_types import typed
 from dsinga.job import Job, LayerConf
-from dsinga.models.blocks import HE, TESTS, Init, dense, layer, layers_of, loss, make_job, read, records, updater
+from dsinga.models.blocks import HE, TESTS, Init, dense, layer, loss, make_job, read, records, updater
+from dsinga.nn.writing.net_conf import confs_of
 
 
 @typed("models.")
@@ -55,7 +56,7 @@ def mlp(
     loss = nn.SoftmaxLoss(name="loss")(scores, labels=numbers)
     read_numbers = records(data, batchsize, [inputs], mean_value=brightest / 2, std_value=brightest / 2)
     sgd = updater("kSGD", learning_rate, momentum=0.9)
-    return make_job(job, "mlp", [*read_numbers, *layers_of(loss)], sgd, train_steps=2000, disp_freq=100, test_freq=1000)
+    return make_job(job, "mlp", [*read_numbers, *confs_of(loss)], sgd, train_steps=2000, disp_freq=100, test_freq=1000)
 
 
 @typed("models.")
@@ -137,7 +138,7 @@ def _path(
     inputs = [
         read(name, posixpath.join(data, f"{letter}_{part}.zarr"), phases, size, **store) for part, phases, size in parts
     ]
-    return [*inputs, *layers_of(loss)]
+    return [*inputs, *confs_of(loss)]
 
 
 ZERO = {"type": "kConstant", "value": 0.0}

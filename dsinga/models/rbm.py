@@ -10,7 +10,8 @@ from dsinga import nn
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.job import Job
-from dsinga.models.blocks import NORMAL, layer, layers_of, make_job, records, updater
+from dsinga.models.blocks import NORMAL, layer, make_job, records, updater
+from dsinga.nn.writing.net_conf import confs_of
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
 SIZES = (784, 1000, 500, 250, 30)
@@ -64,7 +65,7 @@ def rbm(
     below = encoder(nn.Input(sizes[0]), sizes, number - 1)
     layers = [
         *records(data, batchsize, [sizes[0]], std_value=highest),
-        *layers_of(below),
+        *confs_of(below),
         layer(
             "RBMVis", "kRBMVis", below.builder.name or "", "RBMHid",
             rbm_conf=units, param=[{"name": weight, "init": NORMAL}, {"name": visible, "wd_scale": 0}],
@@ -138,7 +139,7 @@ def autoencoder(
         inner = connected(f"Inner{up}", sizes[number - 1], f"w{up}", f"b{number}1", shared=f"w{number}")(x)
         x = nn.Activation("sigmoid", name=f"Sigmoid{up}")(inner)
     loss = nn.EuclideanLoss(name="loss")(x, pixels)
-    layers = [*records(data, batchsize, [sizes[0]], std_value=highest), *layers_of(loss)]
+    layers = [*records(data, batchsize, [sizes[0]], std_value=highest), *confs_of(loss)]
     steps = {"train_steps": 12200, "disp_freq": 100, "test_freq": 1000}
     start = workspaces(depth, pretrained, folder) if pretrained else []
     fields = {"checkpoint_path": start, **steps}

@@ -9,7 +9,8 @@ from dsinga import nn
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.job import Job
-from dsinga.models.blocks import FAN_IN, NORMAL, TESTS, layers_of, make_job, read, updater
+from dsinga.models.blocks import FAN_IN, NORMAL, TESTS, make_job, read, updater
+from dsinga.nn.writing.net_conf import confs_of
 from dsinga.nn.writing.symbol import Symbol
 
 SIMILARITIES = ("cosine", "product")
@@ -89,5 +90,5 @@ def recommender(
         for name in ("users", "films", "titles", "genres")
         for part, phases, size in (("train", ["kTrain"], batchsize), ("test", TESTS, 200))
     ]
-    layers = [*stores, *layers_of(user, film, lengths, loss, error)]
+    layers = [*stores, *confs_of(user, film, lengths, loss, error)]
     return make_job(job, "recommender", layers, updater("kAdam", 0.002), epochs=7)

@@ -8,7 +8,8 @@ from typing import Any
 from dsinga import nn
 from dsinga.base.argument_types import typed
 from dsinga.job import Job
-from dsinga.models.blocks import FAN_IN, layers_of, make_job, records, updater
+from dsinga.models.blocks import FAN_IN, make_job, records, updater
+from dsinga.nn.writing.net_conf import confs_of
 from dsinga.nn.writing.symbol import Symbol
 
 LSTM_PARAMS: list[dict[str, Any]] = [{"init": FAN_IN}, {"init": FAN_IN}, {}]  # of one direction
@@ -47,7 +48,7 @@ def sentiment_convolution(
         conv = nn.Conv1D(filters, kernel, kernel_initializer=FAN_IN, name=f"conv{kernel}")(embedded, lengths)
         pools.append(nn.Layer("kPooling1D", name=f"pool{kernel}")(nn.ReLU(name=f"relu{kernel}")(conv), conv))
     loss = _loss(nn.Concatenate(name="patterns")(*pools), words, classes, dropout)
-    layers = [*records(data, batchsize, ()), *layers_of(lengths, loss)]
+    layers = [*records(data, batchsize, ()), *confs_of(lengths, loss)]
     return make_job(job, "sentiment-convolution", layers, updater("kAdam", 0.0007, clip_norm=5.0), epochs=5)
 
 
@@ -82,7 +83,7 @@ def sentiment_lstm(
         x = nn.Dropout(dropout, name=f"drop{number}")(x)
         x = nn.LSTM(hidden, bidirectional=True, param=LSTM_PARAMS * 2, name=f"lstm{number}")(x, lengths)
     loss = _loss(nn.Layer("kPooling1D", name="pool")(x, lengths), words, classes, dropout)
-    layers = [*records(data, batchsize, ()), *layers_of(lengths, loss)]
+    layers = [*records(data, batchsize, ()), *confs_of(lengths, loss)]
     return make_job(job, "sentiment-lstm", layers, updater("kAdam", 0.001, clip_norm=5.0), epochs=5)
 
 

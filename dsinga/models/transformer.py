@@ -12,7 +12,8 @@ from typing import Any
 from dsinga import nn
 from dsinga.base.argument_types import typed
 from dsinga.job import Job
-from dsinga.models.blocks import layers_of, make_job, read_phases, updater
+from dsinga.models.blocks import make_job, read_phases, updater
+from dsinga.nn.writing.net_conf import confs_of
 from dsinga.nn.writing.symbol import Symbol
 
 
@@ -64,7 +65,7 @@ def transformer(
     smoothing = {"label_smoothing": label_smoothing}
     loss = nn.Layer("kSoftmaxLoss", per_step=True, softmaxloss_conf=smoothing, name="loss")(scores, target)
     adam = updater("kAdam", 0.0005, adam_conf={"beta2": 0.98, "bias_correction": True}, clip_norm=5.0)
-    return make_job(job, "transformer", [*sentences, *layers_of(memory, loss)], adam, epochs=10)
+    return make_job(job, "transformer", [*sentences, *confs_of(memory, loss)], adam, epochs=10)
 
 
 @dataclass

@@ -14,7 +14,8 @@ from typing import Any
 from dsinga import nn
 from dsinga.base.argument_types import typed
 from dsinga.job import Job
-from dsinga.models.blocks import FAN_IN, GRU_PARAMS, NORMAL, layers_of, make_job, read_phases, updater
+from dsinga.models.blocks import FAN_IN, GRU_PARAMS, NORMAL, make_job, read_phases, updater
+from dsinga.nn.writing.net_conf import confs_of
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
 
@@ -63,7 +64,7 @@ def gru_translator(
     weights = nn.Layer(
         "kAttentionWeights", attention_conf={"score": "kDot"}, exclude=["kTrain", "kVal"], name="weights"
     )(query, keys, source_steps)
-    layers = [*sentences, *layers_of(source_steps, keys, target_steps, loss, weights)]
+    layers = [*sentences, *confs_of(source_steps, keys, target_steps, loss, weights)]
     adam = updater("kAdam", 0.001, clip_norm=5.0, adam_conf={"bias_correction": True})
     return make_job(job, "gru-translator", layers, adam, epochs=10)
 

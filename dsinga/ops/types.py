@@ -12,9 +12,6 @@ import numpy as np
 Array = Any
 """A ``numpy.ndarray``, or the array type of the backend."""
 
-ParamArrays = dict[str, np.ndarray]
-"""Arrays by the names of params: values, gradients, or a slot of the updater's state."""
-
 Shape = tuple[int, ...]
 
 PointRanges = tuple[tuple[int, int], ...]

@@ -19,8 +19,8 @@ from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, partition, split_p
 from dsinga.net.cut import FEATURES, WHOLE_LAYER, cut_regions
 from dsinga.net.partitioned import ParamPart
 from dsinga.ops import Ops, SparseRows
+from dsinga.ops.processor import cpu_ops
 from dsinga.ops.sparse import add_up
-from dsinga.passes.processor import cpu_ops
 from dsinga.passes.thread_group import run_in_threads
 from dsinga.training import Algorithm, Metrics, add_metrics, name_metrics
 
@@ -32,7 +32,7 @@ class CutRunner:
     """Runs passes of a net cut for ``workers`` workers, a thread for each; used by one thread at a time.
 
     ``count_threads`` returns the number of kernel threads of a worker for a net; ``gather`` is the job's
-    ``fullc_gather``, and ``precision`` is one of ``dsinga.passes.processor.PRECISIONS``.
+    ``fullc_gather``, and ``precision`` is one of ``dsinga.job.enums.PRECISIONS``.
     """
 
     def __init__(self, workers: int, count_threads: Callable[[NeuralNet], int], gather: bool, precision: str):

@@ -11,13 +11,13 @@ import numpy as np
 
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import nearest_or_listed
 from dsinga.data import write_csv, write_store
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
 from dsinga.layers import Records
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net, without_labels
-from dsinga.ops.types import ParamArrays
 from dsinga.passes.predictor import BatchResult, Predictor
 from dsinga.reading.batch_reader import BatchReader, open_batch_reader
 from dsinga.training import add_metrics, check_params

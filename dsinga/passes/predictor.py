@@ -18,10 +18,10 @@ from dsinga.layers.interface.layer import Output
 from dsinga.net import NeuralNet
 from dsinga.net.node import Node
 from dsinga.ops import Array, Ops
+from dsinga.ops.processor import Processor
 from dsinga.ops.types import is_on_device
 from dsinga.passes.captured_passes import CapturedPasses, PassResult, recorded
 from dsinga.passes.cut_runner import CutRunner, join_features
-from dsinga.passes.processor import Processor
 from dsinga.training import Metrics, add_metrics, forward, name_metrics
 from dsinga.training.metrics import UnreadMetrics
 

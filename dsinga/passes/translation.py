@@ -19,8 +19,8 @@ from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.net.needed_layers import needed_layers, with_followers
 from dsinga.ops import Array
+from dsinga.ops.processor import Processor
 from dsinga.passes.predictor import ONE_CORE, Predictor
-from dsinga.passes.processor import Processor
 from dsinga.training import Hypothesis, beam_search, check_params
 
 SENTENCES_AT_ONCE = 32

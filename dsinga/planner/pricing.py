@@ -12,11 +12,12 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision, check
+from dsinga.job.enums import CPU_PRECISIONS, PRECISIONS
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers, partition
 from dsinga.net.memory_check import check_memory
 from dsinga.net.neuralnet import usable_threads
-from dsinga.passes.processor import CPU_PRECISIONS, PRECISIONS, cpu_ops
+from dsinga.ops.processor import cpu_ops
 from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.planner.barrier_probe import measure_barrier
 from dsinga.planner.choice import PricedCuts, compared, needs_several_workers, predict, scaled

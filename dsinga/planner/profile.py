@@ -13,12 +13,13 @@ import rich.console
 import rich.table
 
 from dsinga.job import AlgType, Job, Phase, check
+from dsinga.job.enums import PRECISIONS
 from dsinga.layers import Context, Rows
 from dsinga.layers.interface.declarations import SourceKind
 from dsinga.layers.interface.layer import Array, Layer
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.layer_cost import layer_cost
-from dsinga.passes.processor import PRECISIONS, cpu_ops
+from dsinga.ops.processor import cpu_ops
 from dsinga.reading.batch_reader import BatchReader, open_batch_reader
 from dsinga.training import algorithm, create_updater, initial_values
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams

@@ -30,6 +30,7 @@ from dsinga.data.filesystem import PathNotFound
 from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf, check
 from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
+from dsinga.job.resolve import error_note
 from dsinga.layers import Layer, RecordInfo, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
 from dsinga.net import NeuralNet, Stage, cut_evenly, input_layers
@@ -39,7 +40,6 @@ from dsinga.reading.epochs import Epochs
 from dsinga.reading.sampler import Sampler
 from dsinga.reading.sequence_lengths import SequenceLengths
 from dsinga.reading.windows_conf import definition_of
-from dsinga.training.resolve import error_note
 
 
 @dataclass(frozen=True)

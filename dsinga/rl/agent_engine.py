@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.engine import Engine, StepReport
 from dsinga.job import Job, Phase, training_phases
-from dsinga.ops.types import ParamArrays
 from dsinga.rl.environments.registered import Environment
 from dsinga.rl.evaluation import evaluate
 from dsinga.rl.from_job import layout_of

@@ -14,6 +14,7 @@ from dsinga.job.component import component_settings, setting
 from dsinga.job.limits import Unit
 from dsinga.job.message import defaults, field_types, set_fields
 from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf, ReplayConf
+from dsinga.job.resolve import resolve
 from dsinga.job.setting_arguments import check_argument, takes_arguments
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.actor_critic import ActorCritic
@@ -21,7 +22,6 @@ from dsinga.rl.checks import INSTEAD
 from dsinga.rl.environments.registered import Environment, make_environments
 from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.model import Model
-from dsinga.training.resolve import resolve
 
 KIND = ReinforcementConf.kind
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Backward, Means
 from dsinga.job import LayerConf, LayerType, NetConf
 from dsinga.layers.sequences.recurrent import RecurrentConf
-from dsinga.ops.types import ParamArrays
-from dsinga.passes.loss_gradients import loss_gradients
+from dsinga.rl.loss_gradients import loss_gradients
 from dsinga.rl.model import Model, input_layer
 
 # Among the rows of a batch: whether a sequence of steps begins with the row, (R,) bool.

@@ -7,13 +7,13 @@ from typing import Any
 
 from dsinga.base.errors import UserError
 from dsinga.job import AlgConf
+from dsinga.job.resolve import resolve
 from dsinga.layers.interface.context import Context, Records
 from dsinga.layers.interface.contract import is_metric
 from dsinga.layers.interface.layer import Array
 from dsinga.net import NeuralNet
 from dsinga.training.bp import Push
 from dsinga.training.metrics import Metrics
-from dsinga.training.resolve import resolve
 
 Algorithm = Callable[[NeuralNet, Mapping[str, Array], Mapping[str, Records], Context, Push], Metrics]
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import EMAConf
-from dsinga.ops.types import ParamArrays
 
 SLOT = "ema"
 

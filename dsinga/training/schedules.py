@@ -14,7 +14,7 @@ from dsinga.base.registry import is_user_code, register
 from dsinga.job import LRGenConf
 from dsinga.job.component import Configured, Fault, Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Positive, Unit
-from dsinga.training.resolve import error_note, resolve
+from dsinga.job.resolve import error_note, resolve
 
 Rate = Callable[[int], float]
 

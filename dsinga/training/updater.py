@@ -24,13 +24,13 @@ from dsinga.base.registry import nearest
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.job.component import Configured
 from dsinga.job.message import Message
+from dsinga.job.resolve import error_note, resolve
 from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply
 from dsinga.training.composed_schedules import momentum_share
 from dsinga.training.ema import SLOT as EMA_SLOT
 from dsinga.training.ema import decay_at
-from dsinga.training.resolve import error_note, resolve
 from dsinga.training.schedules import schedule
 
 PARAM_SETTINGS = (

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from dsinga.base.registry import listed
 from dsinga.job import AlgType, ClusterConf, Job, Phase, UpdatePlace, training_phases
+from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
 from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
 from dsinga.net.partitioned import ParamPart, PartitionedNet
-from dsinga.passes.processor import PRECISIONS
 from dsinga.reading.all_records import EvaluationPass, count_batches, readers_of_all_records, tests_all_records
 from dsinga.reading.batch_reader import BatchReader, open_batch_reader
 from dsinga.reading.nets import check_same_names, check_same_params, cut_like

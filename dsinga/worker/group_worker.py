@@ -15,12 +15,13 @@ from dsinga.base.errors import RunError
 from dsinga.base.serial_executor import SerialExecutor
 from dsinga.data import AlgorithmRecords
 from dsinga.job import Compression, Phase, PullTime
+from dsinga.job.topology import group_seed
 from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver, Peers
 from dsinga.net import NeuralNet
 from dsinga.net.dataflow import row_share
 from dsinga.ops import Array, Ops, buffers
-from dsinga.passes.processor import Processor
+from dsinga.ops.processor import Processor
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.all_records import EvaluationPass, evaluate_batches
 from dsinga.reading.batch_reader import BatchReader
@@ -390,8 +391,3 @@ def _send_ahead(
 def _in_iteration(collective: Callable[[str, Array], Array], iteration: str, key: str, array: Array) -> Array:
     """Call a collective under a key that no other iteration uses."""
     return collective(f"{iteration}/{key}", array)
-
-
-def group_seed(seed: int, group: int) -> int:
-    """Return the key of a worker group's random numbers: the job's seed for group 0, distant ones for other groups."""
-    return (seed + group * 0x9E37_79B9_7F4A_7C15) % 2**64

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.net.partitioned import join_params, split_params
-from dsinga.ops.types import ParamArrays
 from dsinga.server import Slice, SliceSpec
 from dsinga.worker.config import WorkerConfig
 from dsinga.worker.replicated_params import ReplicaState

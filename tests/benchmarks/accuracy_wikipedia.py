@@ -19,9 +19,9 @@ import numpy as np
 
 import dsinga
 from dsinga.data import import_records, open_store
+from dsinga.data.retrieval import chance, mean_average_precision, precision_at_recall, ranked_relevance
 from dsinga.job import load
 from dsinga.monitor.panels import COLOURS, Line, Panel, draw_panels
-from dsinga.retrieval import chance, mean_average_precision, precision_at_recall, ranked_relevance
 
 CONF = Path(__file__).parents[2] / "datasets" / "wikipedia" / "job.conf"
 SEEDS = (1, 2, 3)

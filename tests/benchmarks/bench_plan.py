@@ -37,10 +37,11 @@ from dsinga.cluster.dask.placement import Placement, place
 from dsinga.cluster.placing.automatic import machine_of, machines_of, measure_links, process_map_of
 from dsinga.cluster.run.benchmark import measure, with_synthetic_records
 from dsinga.job import ClusterConf, Job, Phase, Precision, SlicingMethod
+from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import topology
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
-from dsinga.passes.processor import PRECISIONS, cpu_ops
+from dsinga.ops.processor import cpu_ops
 from dsinga.planner import choice
 from dsinga.planner.choice import Cuts, PricedCuts
 from dsinga.planner.cost_model import CostModel

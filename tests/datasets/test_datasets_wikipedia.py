@@ -9,7 +9,7 @@ import pytest
 
 import dsinga
 from dsinga.data import RecordStore, import_records
-from dsinga.retrieval import chance, mean_average_precision
+from dsinga.data.retrieval import chance, mean_average_precision
 
 pytestmark = pytest.mark.data
 

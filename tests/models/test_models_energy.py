@@ -10,11 +10,11 @@ import pytest
 import dsinga
 from dsinga import models
 from dsinga.data import write_store
+from dsinga.data.retrieval import chance, mean_average_precision
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
 from dsinga.models import mdnn
 from dsinga.net import NeuralNet, create_net
-from dsinga.retrieval import chance, mean_average_precision
 
 
 def net_of(job: Job) -> NeuralNet:

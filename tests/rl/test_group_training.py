@@ -17,10 +17,10 @@ from dsinga import UserError, nn, rl
 from dsinga.api.agents import trained_agent
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf
+from dsinga.job.topology import group_seed
 from dsinga.monitor.metrics_file import read_metrics
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments.registered import make_environments
-from dsinga.worker.group_worker import group_seed
 from tests.support.polling import wait_until
 from tests.support.rl_cases import actor_critic
 from tests.support.small_job import assert_same

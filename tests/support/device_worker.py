@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import dsinga.ops
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import Job, Phase
 from dsinga.job.topology import topology as create_topology
-from dsinga.ops.types import ParamArrays
-from dsinga.passes.processor import Processor
+from dsinga.ops.processor import Processor
 from dsinga.reading.nets import cut_nets
 from dsinga.training import create_updater, initial_values
 from dsinga.worker.config import WorkerConfig, WorkerKey, new_run_name

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
-from dsinga.ops.types import ParamArrays
-from dsinga.passes.processor import Processor
+from dsinga.ops.processor import Processor
 from dsinga.reading.batch_reader import resolve_epochs
 from dsinga.reading.nets import cut_nets
 from dsinga.server import Shard

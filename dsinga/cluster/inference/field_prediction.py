@@ -10,6 +10,7 @@ import dask.array as da
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import nearest
 from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
 from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
@@ -26,7 +27,6 @@ from dsinga.layers.interface.layer import Shape, as_text
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.net.layer_classes import layer_class
-from dsinga.ops.types import ParamArrays
 from dsinga.passes.field_predictor import FieldPredictor, MaskedTarget
 from dsinga.passes.field_tiles import FieldTiles, plan_tiles
 from dsinga.passes.predictor import Predictor, row_bytes

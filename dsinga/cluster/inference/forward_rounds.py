@@ -15,8 +15,8 @@ from dsinga.base.error_frames import cleared_frames
 from dsinga.cluster.dask.process_memory import give_back_after
 from dsinga.data import connect_sources
 from dsinga.layers import Records
+from dsinga.ops.processor import Processor
 from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor
-from dsinga.passes.processor import Processor
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.training import Metrics
 

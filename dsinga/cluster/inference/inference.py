@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from distributed import Client, Future, SpecCluster
 
 from dsinga.base.errors import RunError, UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.settings import read_setting
 from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
@@ -23,10 +24,9 @@ from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usabl
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import ClusterConf, Job, Precision
 from dsinga.net import NeuralNet
-from dsinga.ops.types import ParamArrays
+from dsinga.ops.processor import Processor
 from dsinga.passes import inference
 from dsinga.passes.predictor import BatchResult, Predictor
-from dsinga.passes.processor import Processor
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.worker.config import new_run_name
 

@@ -11,10 +11,10 @@ import dask.array as da
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import nearest
 from dsinga.data.missing_values import plain_array, with_nan
 from dsinga.job import Job, Phase
-from dsinga.ops.types import ParamArrays
 from dsinga.passes.inference import open_phase
 from dsinga.passes.predictor import Predictor
 

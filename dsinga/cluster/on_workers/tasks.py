@@ -8,11 +8,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import Diverged, RunError, WorkerLost
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.dask.supervision import TaskLost
 from dsinga.cluster.on_workers.connections import connection_to
 from dsinga.cluster.on_workers.worker_actor import WORKERS, find_worker
 from dsinga.job import Phase
-from dsinga.ops.types import ParamArrays
 from dsinga.training import Metrics
 from dsinga.transport.endpoints import connect
 from dsinga.worker.config import RoundReport, WorkerKey

@@ -16,7 +16,7 @@ from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
 from dsinga.data import connect_sources
 from dsinga.ops import buffers
-from dsinga.passes.processor import Processor
+from dsinga.ops.processor import Processor
 from dsinga.transport.endpoints import Endpoint, close_endpoints
 from dsinga.worker.config import ServerKey, WorkerConfig, WorkerKey
 from dsinga.worker.group_worker import GroupWorker

@@ -26,13 +26,14 @@ from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.task_keys import submit_to
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
 from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod
+from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
 from dsinga.net.memory_check import as_size
 from dsinga.ops import Ops
-from dsinga.passes.processor import PRECISIONS, cpu_ops
+from dsinga.ops.processor import cpu_ops
 from dsinga.planner.barrier import BarrierCost
 from dsinga.planner.barrier_probe import (
     TIMEOUT_SECONDS,

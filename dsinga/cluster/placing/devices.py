@@ -15,9 +15,10 @@ from dsinga.cluster.dask.dask_workers import host
 from dsinga.cluster.dask.placement import Devices, Groups, Placement
 from dsinga.cluster.dask.worker_calls import run_on_workers
 from dsinga.job import ClusterConf, Compression, Job, Phase, Precision, UpdatePlace
+from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
 from dsinga.net.partitioned import PartitionedNet
-from dsinga.passes.processor import PRECISIONS, ProcessGpus, Processor, find_gpus, free_memory
+from dsinga.ops.processor import ProcessGpus, Processor, find_gpus, free_memory
 from dsinga.training import Updater
 
 _log = logging.getLogger(__name__)

@@ -13,11 +13,12 @@ from distributed.system import MEMORY_LIMIT
 from dsinga.cluster.dask.dask_workers import available_workers, host, process
 from dsinga.cluster.dask.placement import Placement
 from dsinga.job import AlgType, Job, Phase, Precision
+from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
 from dsinga.net.memory_check import as_size
-from dsinga.passes.processor import PRECISIONS, cpu_ops
+from dsinga.ops.processor import cpu_ops
 from dsinga.training import Updater
 from dsinga.worker.configure import OpenedJob
 

@@ -18,11 +18,11 @@ from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.driver import train
 from dsinga.data import write_store
 from dsinga.job import Job, LayerConf, LayerType, Phase
+from dsinga.job.enums import CPU_PRECISIONS
 from dsinga.layers.records.text import CharRNNConf
 from dsinga.loop.initial_state import RunOptions
 from dsinga.net import input_layers
 from dsinga.ops import get_ops
-from dsinga.passes.processor import CPU_PRECISIONS
 from dsinga.planner.profile import profile
 
 _log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.dask.dask_workers import host
 from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.inference.inference import forward_on_cluster
@@ -18,7 +19,6 @@ from dsinga.cluster.run.worker_groups import WorkerGroups
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.job import Phase
 from dsinga.monitor.timings_file import Places
-from dsinga.ops.types import ParamArrays
 from dsinga.passes.inference import outputs_to_write, write_outputs
 from dsinga.training import Metrics, add_metrics
 from dsinga.training.ema import averaged

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future
 
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.process_memory import give_back_soon
 from dsinga.cluster.dask.supervision import Check, no_check
@@ -17,7 +18,6 @@ from dsinga.cluster.run.servers import Servers
 from dsinga.cluster.run.worker_tasks import WorkerTasks
 from dsinga.job import Phase
 from dsinga.net.partitioned import split_params
-from dsinga.ops.types import ParamArrays
 from dsinga.worker.config import WorkerConfig
 from dsinga.worker.param_slices import replica_values, whole_values
 

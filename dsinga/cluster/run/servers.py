@@ -11,13 +11,13 @@ from typing import Any
 from distributed import Client, Future
 
 from dsinga.base.errors import WorkerLost
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.dask.dask_workers import host, process
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_check
 from dsinga.cluster.dask.task_keys import generation_text, submit_to, task_key
 from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, link_server
-from dsinga.ops.types import ParamArrays
 from dsinga.server import routes
 from dsinga.transport.interface import wait_for
 from dsinga.worker.config import ServerKey, WorkerConfig

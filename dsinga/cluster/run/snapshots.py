@@ -14,10 +14,10 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 from dsinga.base.errors import RunError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.engine.engine import Snapshot
 from dsinga.net.memory_check import in_gib
-from dsinga.ops.types import ParamArrays
 
 _log = logging.getLogger(__name__)
 

@@ -128,6 +128,15 @@ def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:
     return list({id(builder): builder for builder in builders}.values())
 
 
+def confs_of(*outputs: Symbol) -> list[LayerConf]:
+    """Return the layers that compute ``outputs``, features in the words of ``dsinga.nn``, without the input layers.
+
+    Layers that the first output needs come first. Shapes of inputs are not in the layers, so any shape will do that has
+    as many axes as the records.
+    """
+    return write_net([], outputs, Objective(), {}, {}).layers
+
+
 def layers_with_losses(outputs: Sequence[Symbol], objective: Objective) -> list[LayerBuilder]:
     """Return the layers that compute ``outputs``, and the losses that may have params."""
     losses = objective.losses

@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import register
 from dsinga.job import UpdaterConf
 from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Positive, Range
-from dsinga.ops.types import ParamArrays
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.distributions import best_actions, policy_size
 from dsinga.rl.environments.spaces import Spaces

@@ -13,6 +13,7 @@ import numpy as np
 from dsinga.cluster.dask.dask_workers import task_client
 from dsinga.data.conversion import as_records
 from dsinga.engine.local_updater import norm_of, scaled
+from dsinga.job.topology import group_seed
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import SparseRows
@@ -27,7 +28,6 @@ from dsinga.rl.remote.rollout_stream import RolloutStream
 from dsinga.training import Metrics, bp
 from dsinga.training.bp import Push
 from dsinga.training.metrics import name_metrics
-from dsinga.worker.group_worker import group_seed
 
 # Multiplied by the step at which a learner begins: one in place of a lost one draws other random numbers.
 _SEED_OF_STEP = 0x5851_F42D_4C95_7F2D

@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dsinga.base.errors import UserError
-from dsinga.job import Precision
 from dsinga.ops import Ops, get_ops
 
-PRECISIONS = {Precision.kFloat32: "float32", Precision.kTF32: "tf32", Precision.kBF16: "bf16"}
-CPU_PRECISIONS = (Precision.kFloat32, Precision.kBF16)  # the precisions of CPU cores
 GPU_BACKEND = "cupy"
 
 
@@ -33,7 +30,7 @@ class Processor(NamedTuple):
 
 
 def cpu_ops(precision: str) -> Ops:
-    """Return kernels for CPU cores in a precision of ``PRECISIONS``; cores have no "tf32" and compute in float32."""
+    """Return kernels for CPU cores in a precision of :meth:`Ops.for_worker`; "tf32", which they lack, is float32."""
     return get_ops().for_worker(precision="float32" if precision == "tf32" else precision)
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dsinga import retrieval
 from dsinga.base.errors import UserError
-from dsinga.retrieval import (
+from dsinga.data import retrieval
+from dsinga.data.retrieval import (
     average_precision,
     chance,
     mean_average_precision,
