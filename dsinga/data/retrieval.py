@@ -120,7 +120,7 @@ def mean_average_precision(
 ) -> float:
     """Return MAP, the mean average precision over all queries and all ranks, in [0, 1].
 
-    Arguments and errors are those of :func:`dsinga.retrieval.ranked_relevance`.
+    Arguments and errors are those of :func:`dsinga.data.retrieval.ranked_relevance`.
     """
     blocks = ranked_relevance(queries, database, query_labels, database_labels, distance)
     return float(np.concatenate([average_precision(relevant) for relevant in blocks]).mean())
@@ -144,7 +144,7 @@ def compare_stores(queries: str, database: str, distance: str = "cosine", k: int
     """Return MAP, the precision of the first ``k``, and the MAP of chance, for two stores of features with labels.
 
     Raises UserError where a store is missing or has no labels, where the database has fewer than ``k`` rows, and as
-    :func:`dsinga.retrieval.ranked_relevance` does.
+    :func:`dsinga.data.retrieval.ranked_relevance` does.
     """
     (query_rows, query_labels), (rows, labels) = _read(queries), _read(database)
     check_count(k, len(rows))

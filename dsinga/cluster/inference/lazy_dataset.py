@@ -17,7 +17,23 @@ from dsinga.data.filesystem import is_url
 SOURCE = "source"  # of the encoding of a Dataset and its variables: the path that they are read from
 
 
-class LazyDataset(xarray.Dataset):  # type: ignore[no-untyped-call]
+class _WrittenApart:
+    """The writing of a Dataset and of its variables, which refuse the path that they are read from."""
+
+    __slots__ = ()
+
+    def to_zarr(self: Any, store: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Write to a zarr store as xarray does. Raises UserError where that is the one that this is computed from."""
+        _check_apart(self.encoding, store)
+        return super().to_zarr(store, *args, **kwargs)  # type: ignore[misc]
+
+    def to_netcdf(self: Any, path: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Write to a file as xarray does. Raises UserError where that is the one that this is computed from."""
+        _check_apart(self.encoding, path)
+        return super().to_netcdf(path, *args, **kwargs)  # type: ignore[misc]
+
+
+class LazyDataset(_WrittenApart, xarray.Dataset):  # type: ignore[no-untyped-call]
     """A Dataset that is computed from another one in a file, which it must not replace before.
 
     xarray deletes what is at the destination, and computes after that. What is made from this Dataset by xarray's
@@ -38,18 +54,8 @@ class LazyDataset(xarray.Dataset):  # type: ignore[no-untyped-call]
         computed = super().compute(**kwargs)
         return xarray.Dataset(computed.data_vars, computed.coords, computed.attrs)
 
-    def to_zarr(self, store: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Write to a zarr store as xarray does. Raises UserError where that is the one that this is computed from."""
-        _check_apart(self.encoding, store)
-        return super().to_zarr(store, *args, **kwargs)
 
-    def to_netcdf(self, path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Write to a file as xarray does. Raises UserError where that is the one that this is computed from."""
-        _check_apart(self.encoding, path)
-        return super().to_netcdf(path, *args, **kwargs)
-
-
-class LazyDataArray(xarray.DataArray):  # type: ignore[no-untyped-call]
+class LazyDataArray(_WrittenApart, xarray.DataArray):  # type: ignore[no-untyped-call]
     """A variable of a :class:`LazyDataset`; the encoding of its numbers names the input."""
 
     __slots__ = ()
@@ -57,16 +63,6 @@ class LazyDataArray(xarray.DataArray):  # type: ignore[no-untyped-call]
     def compute(self, **kwargs: Any) -> xarray.DataArray:  # type: ignore[override]
         """Return a plain DataArray in memory, which may be written anywhere."""
         return xarray.DataArray(super().compute(**kwargs))
-
-    def to_zarr(self, store: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Write to a zarr store as xarray does. Raises UserError where that is the one that this is computed from."""
-        _check_apart(self.encoding, store)
-        return super().to_zarr(store, *args, **kwargs)
-
-    def to_netcdf(self, path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Write to a file as xarray does. Raises UserError where that is the one that this is computed from."""
-        _check_apart(self.encoding, path)
-        return super().to_netcdf(path, *args, **kwargs)
 
     def to_dataset(self, *args: Any, **kwargs: Any) -> LazyDataset:
         """Return a Dataset that does not let the input be overwritten either."""

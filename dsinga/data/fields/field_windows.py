@@ -11,11 +11,10 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.data.column import PointRanges
-from dsinga.data.fields.axis import gap_texts, left_out_texts, period_texts, uneven_texts
-from dsinga.data.fields.chunk_advice import chunk_texts
 from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
 from dsinga.data.fields.definition import SAMPLER_SHARE, TrainedLayout, WindowDefinition
 from dsinga.data.fields.layout import Layout, make_layout
+from dsinga.data.fields.remarks import chunk_texts, gap_texts, left_out_texts, period_texts, uneven_texts
 from dsinga.data.fields.selection import select, split_ends
 from dsinga.data.fields.trained_layout import align, trained_layout_of
 from dsinga.data.fields.window_blocks import BlockCache, WindowBlocks

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.data.fields.axis import Axis, gap_texts
+from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.cf_variables import related_names
 from dsinga.data.fields.continued import continued, goes_on
 from dsinga.data.fields.dataset import check_dataset, is_time, open_dataset, used_variables
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.layout import Layout, make_layout
+from dsinga.data.fields.remarks import gap_texts
 from dsinga.data.fields.trained_layout import align
 
 CLASS = "class"  # the dimension of scores of classes

@@ -262,7 +262,7 @@ class DDPG(Algorithm):
         self.critic_updater = critic_updater
         self.target_params = {name: np.array(value, np.float32) for name, value in state["target"].items()}
         self.sampled = int(state["sampled"])
-        self.latest_noise = np.array(state.get("noise", self.latest_noise), np.float32)  # older checkpoints have none
+        self.latest_noise = np.array(state["noise"], np.float32)
 
 
 def _actor_loss(value: str) -> LayerConf:

@@ -103,8 +103,6 @@ class RolloutStream:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over a state."""
-        if "iteration" in state:  # as runs in which no actor goes on with older params were saved until 2026-11
-            state = {"version": state["iteration"], "rollouts": [state["iteration"]] * self.actors.count}
         self.version = int(state["version"])
         # Of another number of actors, the new ones draw their first random numbers.
         self._rollouts[: len(state["rollouts"])] = map(int, state["rollouts"][: self.actors.count])
