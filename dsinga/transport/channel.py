@@ -60,17 +60,17 @@ class Channel:
         self._published = buffer
         socket.send_fds(self._socket, [HEAD.pack(PUBLISH, 0, buffer.size, 0, 0)], [buffer.fd])
 
-    def send(self, values: Any, items: Items = (), lend: bool = False) -> None:
+    def send(self, values: Any, items: Items = (), without_copy: bool = False) -> None:
         """Send plain values and arrays. Raises OSError where the other end is gone.
 
-        With ``lend``, arrays in the published buffer are sent as offsets; otherwise they are copied like others.
+        With ``without_copy``, arrays in the published buffer are sent as offsets, else copied like others.
         """
         layouts, arrays = flatten(items)
         places: list[Any] = []  # of each array: its bytes, [offset] in the published buffer, or offset in the parcel
         large: list[np.ndarray] = []
         end = 0
         for array in arrays:
-            at = self._published.offset_of(array) if lend and self._published is not None else None
+            at = self._published.offset_of(array) if without_copy and self._published is not None else None
             if at is not None:
                 places.append([at])
             elif array.nbytes <= INLINE_BYTES:

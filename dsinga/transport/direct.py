@@ -26,7 +26,7 @@ class DirectTransport:
         self._find, self._name = find, name
 
     def call(
-        self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False,
+        self, method: str, fields: Sequence[Any] = (), items: Items = (), without_copy: bool = False,
         into: Sequence[np.ndarray] = (), priority: int = URGENT,
     ) -> Reply:  # fmt: skip
         """Call a method of the service in this thread; errors of the method are raised here."""

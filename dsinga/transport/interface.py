@@ -67,15 +67,14 @@ class Transport(Protocol):
     crosses_host: bool
 
     def call(
-        self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False,
+        self, method: str, fields: Sequence[Any] = (), items: Items = (), without_copy: bool = False,
         into: Sequence[np.ndarray] = (), priority: int = URGENT,
     ) -> Reply:  # fmt: skip
         """Call a method of the service with plain values and arrays, which must not be changed afterwards.
 
-        With ``lend``, arrays in a buffer that both ends share are not copied: the caller must keep them unchanged until
-        the service has used them, which may be after the reply. Where the arrays of the reply must be copied, they may
-        be copied to ``into``, contiguous arrays of their sizes. Between hosts, calls and replies of a lower
-        ``priority`` number are sent first.
+        Without copy, arrays in a buffer that both ends share must stay unchanged until the service has used them, which
+        may be after the reply. Where the arrays of the reply must be copied, they may be copied to ``into``, contiguous
+        arrays of their sizes. Between hosts, calls and replies of a lower ``priority`` number are sent first.
         """
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ class RemoteTransport:
         self._stream.start()
 
     def call(
-        self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False,
+        self, method: str, fields: Sequence[Any] = (), items: Items = (), without_copy: bool = False,
         into: Sequence[np.ndarray] = (), priority: int = URGENT,
     ) -> Future[Items]:  # fmt: skip
         """Send a call; the reply raises errors of sending it."""

@@ -56,18 +56,18 @@ class SharedMemoryTransport:
         self._lost: OSError | None = None
 
     def publish(self, buffer: SharedBuffer) -> None:
-        """Share ``buffer`` with the service, so that arrays in it can be lent. If this fails, the next call fails."""
+        """Share ``buffer`` with the service, so that arrays in it need no copy. If this fails, the next call fails."""
         self._try(self._channel.publish, buffer)
 
     def call(
-        self, method: str, fields: Sequence[Any] = (), items: Items = (), lend: bool = False,
+        self, method: str, fields: Sequence[Any] = (), items: Items = (), without_copy: bool = False,
         into: Sequence[np.ndarray] = (), priority: int = URGENT,
     ) -> SharedMemoryReply:  # fmt: skip
         """Send a call; the reply raises errors of sending it."""
         self.read()  # else both ends might wait until the other reads its full socket
         self._calls += 1
         reply = self._waiting[self._calls] = SharedMemoryReply(self)
-        self._try(self._channel.send, [self._calls, method, fields], items, lend)
+        self._try(self._channel.send, [self._calls, method, fields], items, without_copy)
         return reply
 
     def read(self, timeout: float | None = 0.0) -> None:
@@ -300,7 +300,7 @@ def connect_to_host(name: str, secret: Secret = PROCESS_SECRET) -> SharedMemoryT
 def _answer(channel: Channel, number: int, items: Items, error: BaseException | None) -> None:
     """Send a reply. A client that takes none has its connection ended, so that it does not wait for a lost reply."""
     try:
-        channel.send([number, None if error is None else describe_error(error)], items, lend=True)
+        channel.send([number, None if error is None else describe_error(error)], items, without_copy=True)
     except OSError:
         channel.end()
 

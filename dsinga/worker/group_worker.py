@@ -126,7 +126,7 @@ class GroupWorker:
         if send_buffer is not None:
             self._gradient_memory = send_buffer.bases
             for client in clients.values():
-                client.lend(send_buffer)
+                client.use_send_buffer(send_buffer)
         elif any(transport.crosses_host for transport in transports.values()):
             params = {slice_.param for slice_ in slices if not slice_.width}
             sizes = [buffers.base_bytes(4 * math.prod(shapes[name])) for name in sorted(params)]

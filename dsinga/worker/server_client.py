@@ -85,7 +85,7 @@ class ServerClient:
         """Whether the server is in another process."""
         return self.transport.crosses_process
 
-    def lend(self, send_buffer: SendBuffer) -> None:
+    def use_send_buffer(self, send_buffer: SendBuffer) -> None:
         """Send gradients that lie in ``send_buffer``, which the server has mapped, without a copy."""
         self._send_buffer = send_buffer
 
@@ -157,11 +157,11 @@ class ServerClient:
             for id, gradient in gradients.items():
                 if self._send_buffer.holds(gradient):
                     self._unreleased[id] = gradient
-        return self.transport.call(method, fields, list(gradients.values()), lend=True, **options)
+        return self.transport.call(method, fields, list(gradients.values()), without_copy=True, **options)
 
 
 class ValuesReply:
-    """The reply to a pull: values by slice id. When it has arrived, lent gradients of these slices are released."""
+    """The reply to a pull: values by slice id. When it has arrived, the gradients of these slices may change."""
 
     def __init__(self, reply: Reply, ids: Sequence[int], unreleased: dict[int, Array]):
         self._reply, self._ids, self._unreleased = reply, ids, unreleased

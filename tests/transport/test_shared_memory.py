@@ -149,12 +149,12 @@ def test_lent_arrays_are_seen_where_they_lie(server: SharedMemoryServer, service
     buffer.close()
     array = buffer.view(64, 40_000).view(np.float32)
     array[:] = 1
-    transport.call("keep", (), [array], lend=True).result(WAIT)
+    transport.call("keep", (), [array], without_copy=True).result(WAIT)
     transport.call("keep", (), [array]).result(WAIT)
     array[:] = 2
-    lent, copied = service.items
-    assert lent[0] == 2
-    assert not lent.flags.writeable
+    mapped, copied = service.items
+    assert mapped[0] == 2
+    assert not mapped.flags.writeable
     assert copied[0] == 1
 
 

@@ -50,7 +50,7 @@ class Server:
         client = ServerClient(transport, WorkerId(0, 0, partition, 1))
         send_buffer = open_send_buffer({0: transport}, [self.slice], {"w": (self.slice.size,)})
         assert send_buffer is not None
-        client.lend(send_buffer)
+        client.use_send_buffer(send_buffer)
         return client, send_buffer
 
     def push(self, partition: int, number: float, step: int = 0) -> None:
