@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 
 from dsinga.base.error_frames import cleared_frames
 from dsinga.engine import local_job
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.engine.local_updater import LocalUpdater
-from dsinga.job import AlgType, Job, PartitionMethod, Phase, check
+from dsinga.job import AlgType, Job, PartitionMethod, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
@@ -18,13 +17,15 @@ from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome, run_to_end
 from dsinga.net.memory_check import as_size
 from dsinga.passes.processor import PRECISIONS, cpu_ops
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.training import create_updater
 
 _log = logging.getLogger(__name__)
 
 
-def train_locally(job: Job, observer: Observer, options: RunOptions, max_threads: int | None = None) -> Outcome:
+def train_locally(
+    job: Job | CheckedJob, observer: Observer, options: RunOptions, max_threads: int | None = None
+) -> Outcome:
     """Train a job in this thread; the bits are those of :func:`dsinga.cluster.train`.
 
     :func:`dsinga.engine.local_job.trains_locally` says which jobs this can train.
@@ -34,7 +35,7 @@ def train_locally(job: Job, observer: Observer, options: RunOptions, max_threads
 
 @cleared_frames("dsinga")
 def continue_locally(
-    job: Job,
+    job: Job | CheckedJob,
     observer: Observer,
     options: RunOptions,
     *,
@@ -50,9 +51,8 @@ def continue_locally(
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)
     with deferred_interrupts(cancellation):
-        if job.neuralnet.partition is PartitionMethod.auto:
-            job = fit_to_memory(job, options.roots)
-        opened = local_job.open_local_job(job, options.roots, shuffle)
+        checked = fit_to_memory(check_job(job, options.roots))
+        job, opened = checked.job, local_job.open_local_job(checked, shuffle)
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)
         topology = create_topology(job, 1, 1).describe()
@@ -63,21 +63,20 @@ def continue_locally(
         return outcome, engine.updater
 
 
-def fit_to_memory(job: Job, roots: Sequence[str]) -> Job:
+def fit_to_memory(checked: CheckedJob) -> CheckedJob:
     """Return a job of ``partition: auto`` with the micro-batches and the recomputation that this process needs.
 
-    A job of kCD is returned as it is. Raises UserError where the net cannot be trained in the memory.
+    Another job is returned as it is. Raises UserError where the net cannot be trained in the memory.
     """
+    job = checked.job
+    if job.neuralnet.partition is not PartitionMethod.auto or job.train_one_batch.alg is AlgType.kCD:
+        return checked
     from dsinga.planner.fitting import NetVariants, fit_or_refuse  # other jobs do without the planner
 
-    if job.train_one_batch.alg is AlgType.kCD:
-        return job
-    check(job)
     limit, slots = local_job.memory_limit(), len(create_updater(job.updater).state_slots)
     bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
-    reader = open_batch_reader(job, Phase.kTrain, 1, roots)
-    choice = fit_or_refuse(NetVariants.of(job, reader, slots, bf16), limit)
+    choice = fit_or_refuse(NetVariants.of(job, checked.reader(Phase.kTrain), slots, bf16), limit)
     fitted = choice.applied(job)
     if fitted != job:
         _log.info("partition: auto trains with %s, to fit into %s of memory", choice.words(), as_size(limit))
-    return fitted
+    return checked.with_job(fitted)
