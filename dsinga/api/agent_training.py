@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,7 +102,7 @@ class AgentTraining:
 
     Args:
         job: a job with ``reinforcement``.
-        task: an agent and its environment; None for those that the job describes.
+        make_task: returns an agent and its environment; by default those that the job describes.
 
     Attributes:
         job: the job that is trained: of worker groups one whose steps are updates.
@@ -110,8 +110,8 @@ class AgentTraining:
     Raises UserError for a fault in the job, or a way of learning that the algorithm does not have.
     """
 
-    def __init__(self, job: Job, task: AgentTask | None):
-        self._task = AgentTask.of(job) if task is None else replace(task, job=job)
+    def __init__(self, job: Job, make_task: Callable[[Job], AgentTask] = AgentTask.of):
+        self._task = make_task(job)
         self._task.check()
         self._groups = GroupTraining(self._task) if self._task.has_groups else None
         self.job = job if self._groups is None else self._groups.job

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from dsinga.api.agent_training import AgentResult
@@ -75,21 +75,18 @@ def train(
     options = TrainingOptions(workspace=workspace, resume=resume, progress=progress, extensions=extensions)
     if isinstance(agent, Algorithm):
         raise UserError(f"rl.train takes an agent: give rl.Agent(algorithm), not {type(agent).__name__} alone")
-    task: AgentTask | None = None
+    make_task: Callable[[Job], AgentTask]
     if isinstance(agent, Agent):
         if environment is None or "steps" not in settings:
             raise UserError("rl.train(agent, environment, steps=...) needs an environment and the number of its steps")
         job = with_settings(_job_of(agent, environment), {"seed": 0, **settings})
-        task = AgentTask(job, agent, environment)
+        make_task = partial(AgentTask, agent=agent, environment=environment, in_groups=in_groups)
     else:
         job = agent if isinstance(agent, Job) else load(agent)
         reinforcement_of(job)
         job = with_settings(job, settings, environment)
-        if in_groups or (environment is not None and not isinstance(environment, str)):
-            task = AgentTask.of(job, environment)
-    if task is not None:
-        task = replace(task, in_groups=in_groups)
-    return cast(AgentResult, execute(Execution(job, find_cluster(client), options, task=task)))
+        make_task = partial(AgentTask.of, environment=environment, in_groups=in_groups)
+    return cast(AgentResult, execute(Execution(job, find_cluster(client), options, make_task=make_task)))
 
 
 def trained_agent(job: Job, checkpoint: str | os.PathLike[str] | None = None) -> Agent:

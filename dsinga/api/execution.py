@@ -29,7 +29,7 @@ from dsinga.loop.local_run import train_locally
 from dsinga.loop.position import place_in_data
 from dsinga.loop.run_loop import Outcome
 from dsinga.monitor import History, Row, RunMonitor
-from dsinga.reading.batch_reader import resolve_epochs
+from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -70,6 +70,11 @@ class TrainingOptions:
                 raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{nearest(name, names)}")
         return cls(**options)
 
+    @property
+    def asks_for_cluster(self) -> bool:
+        """Whether an option has a meaning on a cluster only."""
+        return self.grain != "round" or self.retry or bool(self.resources or self.hosts)
+
     def selection(self) -> WorkerSelection:
         """Return where the run may train. Raises UserError for resources that are not amounts by name."""
         return select_workers(self.resources, self.hosts)
@@ -103,7 +108,7 @@ class Execution:
         history: the rows of metrics so far.
         workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.
         dask_workers: how many Dask workers the cluster had when training began, with ``options.retry``.
-        task: the agent and the environment of a job with ``reinforcement``; None for those that it describes.
+        make_task: returns the agent and the environment of a job with ``reinforcement``; None for those of the job.
     """
 
     job: Job | str | os.PathLike[str]
@@ -121,30 +126,28 @@ class Execution:
     history: History = field(default_factory=History)
     workspace: Path | str | None = None
     dask_workers: int = 0
-    task: AgentTask | None = None
+    make_task: Callable[[Job], AgentTask] | None = None
 
     def execute(self) -> Result:
         """Train, and return the result. Raises what :func:`dsinga.train` raises."""
         if not self.options.retry:
-            return self._train()
+            return self._train(self.prepare_job())
         again = self.source.without_client()
-        self.prepare_job()
+        checked = self.prepare_job()
         if self.workspace is None:
             raise UserError("retry=True goes on from checkpoints; name a workspace for them")
         while True:
             try:
-                return self._train()
+                return self._train(checked)
             except SchedulerLost as error:
                 if again is None:
                     raise SchedulerLost(f"{error}; it was of this program, so that none is waited for") from error
-                self._await_scheduler(again, str(error))
+                self._await_scheduler(again, patience_of(checked.job), str(error))
 
-    def _await_scheduler(self, source: ClusterSource, loss: str) -> None:
+    def _await_scheduler(self, source: ClusterSource, seconds: float, loss: str) -> None:
         """Wait until the scheduler has been started again, and let training go on from the newest checkpoint."""
         from dsinga.cluster.connecting.scheduler_probe import await_scheduler
 
-        job = self.prepare_job()
-        seconds = patience_of(job)
         place = source.scheduler_file or source.address
         _log.warning("%s; waiting for a scheduler at %s, for %g s at most", loss, place, seconds)
         await_scheduler(source.address, source.scheduler_file, source.security, seconds, self._check_cancelled)
@@ -163,25 +166,23 @@ class Execution:
         if self.cancelled.is_set():
             raise Cancelled("the run was cancelled while it waited for a scheduler")
 
-    def _train(self) -> Result:
-        job, options = self.prepare_job(), self.options
+    def _train(self, checked: CheckedJob) -> Result:
+        options = self.options
         folder, remote = self._folders()
         params, resume = options.params, _resumed_from(options.resume, folder, remote)
         with contextlib.ExitStack() as stack:
-            job, resume = place_in_data(job, folder, resume, roots(job, options.data_root))
-            self.steps = job.train_steps
-            agents = self._agent_training(job)
-            if agents is not None:
-                job = agents.job
-                self.steps = job.train_steps  # updates, of worker groups
-            train = self._trainer(job, agents, stack)
+            checked, resume = place_in_data(checked, folder, resume)
+            agents = self._agent_training(checked.job)
+            job = checked.job if agents is None else agents.job
+            self.steps = job.train_steps  # those of worker groups of an agent are updates
+            train = self._trainer(checked, agents, stack)
             if remote:
                 stack.enter_context(remote)
             monitor = RunMonitor(job.name, job.train_steps, folder, bool(resume), options.progress)
             observer = _Observer(self, stack.enter_context(monitor), remote)
             with observer.naming_lost_workspace():
                 run = RunOptions(
-                    workspace=folder, roots=roots(job, options.data_root), resume=resume,
+                    workspace=folder, roots=checked.roots, resume=resume,
                     extensions=options.extensions,
                     params=None if params is None else params_of(params), updater_state=options.updater_state,
                     cancelled=self.cancelled, saved=remote.save if remote else None,
@@ -199,12 +200,13 @@ class Execution:
         return result if agents is None else agents.result(result)
 
     def _trainer(
-        self, job: Job, agents: AgentTraining | None, stack: contextlib.ExitStack
+        self, checked: CheckedJob, agents: AgentTraining | None, stack: contextlib.ExitStack
     ) -> Callable[[_Observer, RunOptions], Outcome]:
         """Return the function that trains: in this thread where no cluster is there or needed, else on one."""
-        options = self.options
-        if agents is None and self._needs_no_cluster(job):
-            return functools.partial(train_locally, job, max_threads=self.max_threads)
+        job, options = checked.job, self.options
+        asks = options.asks_for_cluster
+        if agents is None and trains_locally(job) and self.source.computes_here(job, asks_for_cluster=asks):
+            return functools.partial(train_locally, checked, max_threads=self.max_threads)
         placing: dict[str, Any] = {
             "grain": cluster.find_grain(options.grain), "selection": options.selection(),
             "max_threads": self.max_threads,
@@ -220,7 +222,7 @@ class Execution:
             self._await_workers(client, patience_of(job))
         if agents is not None:
             return functools.partial(agents.train, client, **placing)
-        return functools.partial(cluster.train, job, client, **placing)
+        return functools.partial(cluster.train, checked, client, **placing)
 
     def _agent_training(self, job: Job) -> AgentTraining | None:
         """Return the training of an agent, None for a job without ``reinforcement``."""
@@ -228,16 +230,7 @@ class Execution:
             return None
         from dsinga.api.agent_training import AgentTraining  # imports much that other jobs do not need
 
-        return AgentTraining(job, self.task)
-
-    def _needs_no_cluster(self, job: Job) -> bool:
-        options, source = self.options, self.source
-        asks_for_cluster = options.grain != "round" or options.retry or options.resources or options.hosts
-        if asks_for_cluster or source.is_running or source.is_shared or not trains_locally(job):
-            return False
-        from dsinga.base.settings import read_setting  # it imports Dask
-
-        return read_setting("device") != "gpu"
+        return AgentTraining(job, self.make_task) if self.make_task else AgentTraining(job)
 
     def _await_workers(self, client: Client, seconds: float) -> None:
         """Wait until a scheduler that was started again has as many Dask workers as the lost one."""
@@ -246,8 +239,8 @@ class Execution:
         await_as_many_workers(client, self.dask_workers, seconds, self._check_cancelled)
         self.dask_workers = len(cluster.available_workers(client))
 
-    def prepare_job(self) -> Job:
-        """Return the job with data, workers and epochs as the options say."""
+    def prepare_job(self) -> CheckedJob:
+        """Return the job with data, workers and epochs as the options say, checked. Raises UserError for a fault."""
         options = self.options
         job = job_with_data(self.job, None, Phase.kTrain, options.data_root)
         if job.reinforcement is not None:
@@ -262,14 +255,15 @@ class Execution:
         if job.resume:  # the option is the way to ask for it, from here on
             job = job.replace(resume=False)
             self.options = replace(options, resume=options.resume or True)
-        job = resolve_epochs(job, roots(job, options.data_root))
-        if not self.steps:  # once, though a run that is tried again prepares its job anew
-            say_overlaps(job, Phase.kVal, Phase.kTest)
+        where = roots(job, options.data_root)
+        checked = CheckedJob(job, where) if job.reinforcement else resolve_epochs(check_job(job, where))
+        job = checked.job
+        say_overlaps(job, Phase.kVal, Phase.kTest)
         named = options.workspace or (job.cluster.workspace if job.cluster else None)
         self.name, self.steps = job.name, job.train_steps
-        if named and self.workspace is None:  # once, as the program may change its working directory
+        if named:
             self.workspace = str(named) if is_url(str(named)) else Path(named).absolute()
-        return job
+        return checked
 
 
 def _resumed_from(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsinga import cluster
-from dsinga.api.clients import awaitable, find_cluster, open_client
+from dsinga.api.clients import awaitable, find_cluster
 from dsinga.api.execution import select_workers
 from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, say_overlaps
 from dsinga.api.result import Result
@@ -185,19 +185,13 @@ def _open_forward(
     job: Job, params: ParamArrays, client: Any, resources: Mapping[str, float] | None, hosts: Sequence[str]
 ) -> Iterator[inference.Forward]:
     """Yield the forward passes of params: in threads of this process where that is enough, else on a cluster."""
-    if _computes_here(job, client, is_limited=bool(resources or hosts)):
+    source = find_cluster(client, waits=True)
+    if source.computes_here(job, asks_for_cluster=bool(resources or hosts)):
         yield inference.forward_in_threads(job, params)
         return
     selection = select_workers(resources, hosts)
-    with open_client(client, patience=patience_of(job)) as opened:
+    with source.open(patience=patience_of(job)) as opened:
         yield cluster.forward_on_cluster(job, opened, params, selection)
-
-
-def _computes_here(job: Job, client: Any, is_limited: bool) -> bool:
-    """Whether forward passes are computed in this process: no cluster runs, and none and no GPU is asked for."""
-    from dsinga.base.settings import read_setting  # it imports Dask
-
-    return not (find_cluster(client, waits=True).is_running or is_limited or job.gpu or read_setting("device") == "gpu")
 
 
 @typed()

@@ -10,7 +10,7 @@ import rich.box
 import rich.console
 import rich.table
 
-from dsinga.api import roots, with_workers
+from dsinga.api import roots
 from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, Phase, Precision
 from dsinga.job.enums import PRECISIONS
@@ -18,7 +18,7 @@ from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.ops.processor import cpu_ops
 from dsinga.planner.memory import Memory, worker_memory
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.sequence_lengths import padding_share
 from dsinga.training import algorithm, check_patterns, create_updater, describe_settings
 from dsinga.worker.captured_iterations import why_not
@@ -60,7 +60,7 @@ def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | 
     locals_ = (net,) if isinstance(net, NeuralNet) else net.locals
     try:
         slots = len(create_updater(job.updater).state_slots)
-        feed = open_batch_reader(with_workers(job, len(locals_)), Phase.kTrain, len(locals_), roots(job, data_root))
+        feed = CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain, len(locals_))
     except UserError:
         return []
     bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
@@ -103,7 +103,7 @@ def print_padding(job: Job, data_root: str | None = None) -> None:
     Of a batch the steps up to the end of its longest sequence count. The first batches are read, at most an epoch.
     """
     try:
-        reader = open_batch_reader(with_workers(job, 1), Phase.kTrain, 1, roots(job, data_root))
+        reader = CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain)
     except UserError:  # stores are missing
         return
     sampler = reader.sampler

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ import psutil
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
-from dsinga.job import ClusterConf, Job, Phase, Precision, check
+from dsinga.job import ClusterConf, Job, Phase, Precision
 from dsinga.job.topology import topology as create_topology
 from dsinga.net.memory_check import check_memory
 from dsinga.ops import get_ops
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import check_patterns
 from dsinga.worker.configure import OpenedJob, open_job
 
@@ -44,14 +44,14 @@ def _waits_for_tasks(job: Job) -> bool:
     return bool(name and getattr(entries("algorithm").get(name), "waits_for_tasks", False))
 
 
-def open_local_job(job: Job, roots: Sequence[str] = (), shuffle: bool = True) -> OpenedJob:
-    """Check a job, open its stores and build its nets. Raises UserError for what is wrong with them.
+def open_local_job(checked: CheckedJob, shuffle: bool = True) -> OpenedJob:
+    """Open the stores of a job and build its nets. Raises UserError for what is wrong with them.
 
     Without ``shuffle`` records are trained on in their order.
     """
-    check(job)
+    job = checked.job
     get_ops()  # raises UserError where the setting names no kernels
-    opened = open_job(job, create_topology(job, 1, 1), roots)
+    opened = open_job(checked, create_topology(job, 1, 1))
     check_memory(opened.nets.values(), 1, memory_limit())
     check_patterns(job.updater, opened.nets[Phase.kTrain].params)
     for reader in opened.readers.values():

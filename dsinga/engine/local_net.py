@@ -16,7 +16,7 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.local_results import Backward, Forward, Means
 from dsinga.engine.local_updater import LocalUpdater
 from dsinga.engine.nets_by_shape import NetsByShape, gradient_input, last_layers
-from dsinga.job import ClusterConf, Job, Phase, check
+from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.enums import PRECISIONS, find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
@@ -27,6 +27,7 @@ from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, 
 from dsinga.passes.predictor import Predictor, batch_rows, in_batches
 from dsinga.passes.training_step import KeptGradients, TrainingStep
 from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch, row_of_zeros
+from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.training import (
     Algorithm,
     Metrics,
@@ -61,7 +62,7 @@ class LocalNet:
 
     def __init__(
         self,
-        job: Job,
+        job: Job | CheckedJob,
         x: Batch = None,
         y: Batch = None,
         *,
@@ -70,18 +71,18 @@ class LocalNet:
         roots: Sequence[str] = (),
         is_small: bool = False,
     ):
-        if not isinstance(job, Job):
+        if not isinstance(job, Job | CheckedJob):
             remedy = "of a model of dsinga.nn, write LocalNet(model.job(train_steps=1), x, y)"
             raise UserError(f"LocalNet takes a Job, not {type(job).__name__}; {remedy}")
-        self.job = job
         shapes = [None if batch is None else part_of_batch(batch, 0, 1) for batch in (x, y)]
         self._arguments = (job, *shapes), {"workers": workers, "threads": threads, "roots": roots, "is_small": is_small}
-        check(job, [Phase.kTrain], needs_paths=x is None)
+        checked = check_job(job, roots, [Phase.kTrain], needs_paths=x is None)
+        self.job = job = checked.job
         self.workers = workers or (job.cluster or ClusterConf()).nworkers_per_group
         self._threads = threads
         self._cores = available_cores()
         self._algorithm = algorithm(job.train_one_batch)
-        self._nets = NetsByShape(job, None if x is None else (x, y), roots, self._create_predictor)
+        self._nets = NetsByShape(checked, None if x is None else (x, y), self._create_predictor)
         precision = PRECISIONS[job.precision]
         gather = (job.cluster or ClusterConf()).fullc_gather
         self._cut = CutRunner(self.workers, self._count_threads, gather, precision)

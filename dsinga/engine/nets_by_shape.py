@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dsinga.job import Job, LayerConf, LayerType, Phase, StoreConf
+from dsinga.job import LayerConf, LayerType, Phase, StoreConf
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.needed_layers import needed_layers
 from dsinga.passes.cut_runner import KEPT_NETS
 from dsinga.passes.predictor import Predictor
-from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.reading.bind_records import Batch, infos_of_arrays
+from dsinga.reading.checked_job import CheckedJob
 
 
 class NetsByShape:
     """The nets of a job, whole, each with its predictor, built when they are asked for; the last KEPT_NETS are kept.
 
     Args:
-        job: the job.
+        checked: the job.
         shapes: records and labels like those that the nets will compute, None for the shapes of the job's stores.
-        roots: where relative paths in the job are looked up after the working directory.
         create_predictor: returns the predictor of a net, which is cut if the second argument is true.
     """
 
     def __init__(
         self,
-        job: Job,
+        checked: CheckedJob,
         shapes: tuple[Batch, Batch] | None,
-        roots: Sequence[str],
         create_predictor: Callable[[NeuralNet, bool], Predictor],
     ):
-        self._job, self._shapes, self._roots, self._create_predictor = job, shapes, roots, create_predictor
+        self._job, self._checked, self._shapes = checked.job, checked, shapes
+        self._create_predictor = create_predictor
         self._infos: dict[Phase, dict[str, RecordInfo]] = {}
         self._predictors: dict[Any, Predictor] = {}
 
@@ -70,9 +69,9 @@ class NetsByShape:
         """Return the description of the records of each input layer of a phase, those for ``gradients`` included."""
         if phase not in self._infos:
             if self._shapes is None:
-                self._infos[phase] = dict(open_batch_reader(self._job, phase, 1, self._roots).infos)
+                self._infos[phase] = dict(self._checked.reader(phase).infos)
             else:
-                infos = infos_of_arrays(self._job, phase, *self._shapes, self._roots)
+                infos = infos_of_arrays(self._job, phase, *self._shapes, self._checked.roots)
                 count = self._job.micro_batches if phase is Phase.kTrain else 1
                 self._infos[phase] = {name: replace(info, micro_batches=count) for name, info in infos.items()}
         infos = self._infos[phase]

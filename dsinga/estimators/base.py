@@ -30,6 +30,7 @@ from dsinga.loop.kept_run import KeptRun
 from dsinga.monitor import History
 from dsinga.net.sample_weights import takes_weights
 from dsinga.reading.bind_records import with_batchsize
+from dsinga.reading.checked_job import CheckedJob
 
 BATCHSIZE = 200
 LEAST_STEPS, LEAST_EPOCHS = 200, 10  # of the default number of epochs: small data are read more often
@@ -198,7 +199,7 @@ class NetEstimator(EstimatorRecords):
     def _local_net(self) -> LocalNet:
         threads = getattr(self, "_threads", None)
         example = np.empty((1, *self._record_shape), np.float32)
-        return LocalNet(self.job_, example, workers=1, threads=threads, roots=roots(self.job_, None))
+        return LocalNet(CheckedJob(self.job_, roots(self.job_, None)), example, workers=1, threads=threads)
 
     def _outputs(self, X: Any) -> np.ndarray:
         """Return the feature of the net's output for new records (n, ...)."""

@@ -21,7 +21,7 @@ from dsinga.loop.kept_run import KeptRun
 from dsinga.loop.local_run import continue_locally
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
-from dsinga.reading.batch_reader import resolve_epochs
+from dsinga.reading.checked_job import check_job, resolve_epochs
 
 
 @dataclass
@@ -71,12 +71,12 @@ def train_net(
     earlier_steps = 0 if updater is None else updater.steps
     counts = {"earlier_steps": earlier_steps, "goes_on": goes_on}  # for checks; the updater counts itself
     job = job.replace(updater=job.updater.replace(**counts))
-    job = resolve_epochs(job_with_data(job, data, Phase.kTrain, None), roots(job, None))
-    monitor = RunMonitor(job.name, job.train_steps, None, False, False)
+    checked = resolve_epochs(check_job(job_with_data(job, data, Phase.kTrain, None), roots(job, None)))
+    monitor = RunMonitor(job.name, checked.job.train_steps, None, False, False)
     with monitor:
         options = RunOptions(roots=roots(job, None), params=params, extensions=[kept])
         outcome, updater = continue_locally(
-            job, monitor, options, updater=updater, shuffle=batchsize_of(job) < len(records.x)
+            checked, monitor, options, updater=updater, shuffle=batchsize_of(job) < len(records.x)
         )
     return Trained(outcome.params, updater, [*history, *_rows(monitor.history, len(history), earlier_steps)])
 

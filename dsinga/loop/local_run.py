@@ -14,9 +14,12 @@ from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome, run_to_end
+from dsinga.reading.checked_job import CheckedJob, check_job
 
 
-def train_locally(job: Job, observer: Observer, options: RunOptions, max_threads: int | None = None) -> Outcome:
+def train_locally(
+    job: Job | CheckedJob, observer: Observer, options: RunOptions, max_threads: int | None = None
+) -> Outcome:
     """Train a job in this thread; the bits are those of :func:`dsinga.cluster.train`.
 
     :func:`dsinga.engine.local_job.trains_locally` says which jobs this can train.
@@ -26,7 +29,7 @@ def train_locally(job: Job, observer: Observer, options: RunOptions, max_threads
 
 @cleared_frames("dsinga")
 def continue_locally(
-    job: Job,
+    job: Job | CheckedJob,
     observer: Observer,
     options: RunOptions,
     *,
@@ -42,11 +45,12 @@ def continue_locally(
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)
     with deferred_interrupts(cancellation):
-        if job.neuralnet.partition is PartitionMethod.auto:
+        checked = check_job(job, options.roots)
+        if checked.job.neuralnet.partition is PartitionMethod.auto:
             from dsinga.planner.fitting import fit_to_memory  # other jobs do without the planner
 
-            job = fit_to_memory(job, options.roots, local_job.memory_limit())
-        opened = local_job.open_local_job(job, options.roots, shuffle)
+            checked = fit_to_memory(checked, local_job.memory_limit())
+        job, opened = checked.job, local_job.open_local_job(checked, shuffle)
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)
         topology = create_topology(job, 1, 1).describe()

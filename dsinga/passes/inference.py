@@ -14,12 +14,13 @@ from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import nearest_or_listed
 from dsinga.data import write_csv, write_store
-from dsinga.job import Job, LayerConf, LayerType, Phase, check
+from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers import Records
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net, without_labels
 from dsinga.passes.predictor import BatchResult, Predictor
-from dsinga.reading.batch_reader import BatchReader, open_batch_reader
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.checked_job import check_job
 from dsinga.training import add_metrics, check_params
 
 # Layers that write files need a pass of their own for each.
@@ -33,12 +34,11 @@ Forward = Callable[[NeuralNet, BatchReader, Sequence[str], int], Iterator[BatchR
 def open_phase(
     job: Job, params: ParamArrays, phase: Phase, roots: Sequence[str], layer: str | None = None
 ) -> tuple[NeuralNet, BatchReader]:
-    """Return the net and the batch reader of a phase, when job and params have been checked.
+    """Check a job and its params, and return the net and the batch reader of a phase.
 
     With a ``layer``, the net may lack layers that this layer does not need. Raises UserError for what is wrong.
     """
-    check(job, [phase])
-    reader = open_batch_reader(job, phase, 1, roots)
+    reader = check_job(job, roots, [phase]).reader(phase)
     conf = without_labels(job.neuralnet, phase, reader.infos, layer) if layer else job.neuralnet
     net = create_net(conf, phase, reader.infos)
     check_params(net, params)

@@ -23,6 +23,7 @@ from dsinga.planner.processes import ProcessMap
 from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.simulate import Prediction
 from dsinga.planner.strategies import by_rows
+from dsinga.reading.checked_job import CheckedJob
 
 
 class Part(NamedTuple):
@@ -112,7 +113,7 @@ def compare_run(
     """
     run = read_timings(workspace)
     check_same_job(job, run, workspace)
-    places, net = run.places, plan_net(whole_job(job), roots)
+    places, net = run.places, plan_net(CheckedJob(whole_job(job), roots))
     workers = len(places.workers)
     models = CostModels(job, net, cores, RateStore(rates_file(cache), announce), job.precision)
     barrier, link = models.barrier(), network or GIGABIT

@@ -9,13 +9,13 @@ stretches but the uppermost.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
 from dsinga.data import kept_bytes
-from dsinga.job import AlgType, Job, NetConf, Phase, check
+from dsinga.job import AlgType, Job, NetConf, Phase
 from dsinga.job.enums import PRECISIONS
 from dsinga.layers import RecordInfo
 from dsinga.layers.dense.batchnorm import BatchNorm
@@ -26,7 +26,8 @@ from dsinga.net.stretches import narrow_places
 from dsinga.ops.processor import cpu_ops
 from dsinga.planner.choice import PricedCuts
 from dsinga.planner.memory import FIXED, Memory, worker_memory
-from dsinga.reading.batch_reader import batch_bytes, open_batch_reader
+from dsinga.reading.batch_reader import batch_bytes
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import create_updater
 
 _log = logging.getLogger(__name__)
@@ -204,21 +205,20 @@ def cheapest_that_fits(
     raise cannot_fit(least, limit, choice.workers)
 
 
-def fit_to_memory(job: Job, roots: Sequence[str], limit: int) -> Job:
+def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
     """Return a job of ``partition: auto`` with the micro-batches and the recomputation that one worker needs.
 
     A job of kCD is returned as it is. Raises UserError where the net cannot be trained in ``limit`` bytes.
     """
+    job = checked.job
     if job.train_one_batch.alg is AlgType.kCD:
-        return job
-    check(job)
+        return checked
     bf16, slots = cpu_ops(PRECISIONS[job.precision]).has_bf16_features, len(create_updater(job.updater).state_slots)
-    reader = open_batch_reader(job, Phase.kTrain, 1, roots)
-    choice = fit_or_refuse(NetVariants.of(job, reader, slots, bf16), limit)
+    choice = fit_or_refuse(NetVariants.of(job, checked.reader(Phase.kTrain), slots, bf16), limit)
     fitted = choice.applied(job)
     if fitted != job:
         _log.info("partition: auto trains with %s, to fit into %s of memory", choice.words(), as_size(limit))
-    return fitted
+    return checked.with_job(fitted)
 
 
 def fit_or_refuse(variants: NetVariants, limit: int, workers: int = 1) -> Fit:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision, check
+from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision
 from dsinga.job.enums import CPU_PRECISIONS, PRECISIONS
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers, partition
@@ -33,7 +33,7 @@ from dsinga.planner.search import explicitly_cut_layers, layers_with_whole_param
 from dsinga.planner.strategies import by_rows, has_space
 from dsinga.planner.wire_bytes import wire_bytes
 from dsinga.reading.augmented_records import augmented_info
-from dsinga.reading.batch_reader import micro_batch_size, open_batch_reader
+from dsinga.reading.checked_job import CheckedJob, check_job, micro_batch_size
 from dsinga.training import create_updater
 
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)  # numbers of workers
@@ -69,19 +69,19 @@ def make_plan(
 
     Raises UserError for bad input, and where no alternative can be trained within ``limit``.
     """
-    check(job, [Phase.kTrain])
+    checked = check_job(job, roots, [Phase.kTrain])
     if job.train_one_batch.alg is AlgType.kCD:
         raise job.error("a plan needs a job trained by back-propagation; kCD is always cut by rows", "train_one_batch")
     conf = job.cluster
     count = workers if workers is not None else (conf.nworkers_per_group if conf else cores)
-    net = plan_net(whole_job(job), roots)
+    net = plan_net(checked.with_job(whole_job(job)))
     batch = net.nodes[0].layer.shape[0]
     if count < 1 or (count > batch and not has_space(net, count)):
         raise UserError(f"a batch of {batch} can be cut over 1 to {batch} workers, not {count}")
     given, job = job, whole_job(job)
     fitting = None
     if limit is not None or given != job:
-        fitting = Fitting(open_variants(given, roots), sys.maxsize if limit is None else limit)
+        fitting = Fitting(open_variants(checked), sys.maxsize if limit is None else limit)
     if fitting is not None and count == 1:
         fit_or_refuse(fitting.variants, fitting.limit)  # before anything is timed
     if memory and limit is None:  # this machine times the whole net
@@ -265,25 +265,27 @@ def _fitted(row: Alternative, found: Fit, fitting: Fitting) -> Alternative:
     return row._replace(prediction=row.prediction.computing(price), memory=found.memory, words=words, fit=found)
 
 
-def open_variants(job: Job, roots: Sequence[str]) -> NetVariants:
+def open_variants(checked: CheckedJob) -> NetVariants:
     """Return the nets of a job; without its stores, in the shapes that the job gives, and without memory of records."""
+    job = checked.job
     slots = len(create_updater(job.updater).state_slots)
     bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     try:
-        return NetVariants.of(job, open_batch_reader(job, Phase.kTrain, 1, roots), slots, bf16)
+        return NetVariants.of(job, checked.reader(Phase.kTrain), slots, bf16)
     except UserError:
-        return NetVariants(job.neuralnet, plan_infos(job, roots), {}, 0, slots, bf16)
+        return NetVariants(job.neuralnet, plan_infos(checked), {}, 0, slots, bf16)
 
 
-def plan_net(job: Job, roots: Sequence[str]) -> NeuralNet:
+def plan_net(checked: CheckedJob) -> NeuralNet:
     """Return the training net; without its stores, in the shapes that the job gives."""
-    return create_net(job.neuralnet, Phase.kTrain, plan_infos(job, roots))
+    return create_net(checked.job.neuralnet, Phase.kTrain, plan_infos(checked))
 
 
-def plan_infos(job: Job, roots: Sequence[str]) -> Mapping[str, RecordInfo]:
+def plan_infos(checked: CheckedJob) -> Mapping[str, RecordInfo]:
     """Return the description of the training records; without their stores, as far as the job gives it."""
+    job = checked.job
     try:
-        return open_batch_reader(job, Phase.kTrain, 1, roots).infos
+        return checked.reader(Phase.kTrain).infos
     except UserError as error:
         layers = input_layers(job.neuralnet, Phase.kTrain)
         if any(layer.store_conf is None or not layer.store_conf.shape for layer in layers):

@@ -12,7 +12,7 @@ import rich.box
 import rich.console
 import rich.table
 
-from dsinga.job import AlgType, Job, Phase, check
+from dsinga.job import AlgType, Job, Phase
 from dsinga.job.enums import PRECISIONS
 from dsinga.layers import Context, Rows
 from dsinga.layers.interface.declarations import SourceKind
@@ -20,7 +20,8 @@ from dsinga.layers.interface.layer import Array, Layer
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.layer_cost import layer_cost
 from dsinga.ops.processor import cpu_ops
-from dsinga.reading.batch_reader import BatchReader, open_batch_reader
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.checked_job import check_job
 from dsinga.training import algorithm, create_updater, initial_values
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 
@@ -60,8 +61,7 @@ def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
 
     Raises UserError for what is wrong with the job or its stores.
     """
-    check(job, [Phase.kTrain])
-    reader = open_batch_reader(job, Phase.kTrain, 1, roots)
+    reader = check_job(job, roots, [Phase.kTrain]).reader(Phase.kTrain)
     net = create_net(job.neuralnet, Phase.kTrain, reader.infos)
     clock = Clock()
     totals, rows = [], []

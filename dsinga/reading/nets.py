@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 
 from dsinga.base.errors import UserError
 from dsinga.data import RecordNames, check_names
-from dsinga.job import ClusterConf, Job, Phase, check
+from dsinga.job import ClusterConf, Job, Phase
 from dsinga.layers import Rows
 from dsinga.net import NeuralNet, choose_cuts, create_net
 from dsinga.net.cut import ROWS, LayerCut
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
-from dsinga.reading.batch_reader import BatchReader, open_batch_reader
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.checked_job import CheckedJob, check_job
 
 
-def build_net(job: Job, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
+def build_net(job: Job | CheckedJob, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
     """Return the whole net of a phase. Raises UserError for what is wrong with the job or its stores."""
-    check(job, [phase])
-    return create_net(job.neuralnet, phase, open_batch_reader(job, phase, 1, roots).infos)
+    return check_job(job, roots, [phase]).net(phase)
 
 
 def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[str] = ()) -> PartitionedNet:
@@ -27,8 +27,8 @@ def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[
     Raises UserError for what is wrong with the job or its stores.
     """
     phases = list(dict.fromkeys([Phase.kTrain, phase]))
-    check(job, phases)
-    readers = {name: open_batch_reader(job, name, workers, roots) for name in phases}
+    checked = check_job(job, roots, phases)
+    readers = {name: checked.reader(name, workers) for name in phases}
     nets = {name: create_net(job.neuralnet, name, reader.infos) for name, reader in readers.items()}
     check_same_params(nets)
     return cut_nets(nets, readers, (job.cluster or ClusterConf()).fullc_gather)[phase]

@@ -17,7 +17,6 @@ from dsinga.checkpoint import port
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, LoopView, OnMetric, check_extensions, create_extensions
 from dsinga.job import ClusterConf, Job, Phase, training_phases
-from dsinga.job.checks import check_reinforcement
 from dsinga.job.reinforcementconf import ReinforcementConf, ReplayConf
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, check_beginning, find_checkpoint, put_params
@@ -59,13 +58,14 @@ class AgentTask:
     in_groups: bool = False
 
     @classmethod
-    def of(cls, job: Job, environment: Environment | None = None) -> AgentTask:
-        """Return the task that a job describes, perhaps in another environment. Raises UserError for a fault in it."""
-        reinforcement_of(job)
-        check_reinforcement(job)
+    def of(cls, job: Job, environment: Environment | None = None, in_groups: bool = False) -> AgentTask:
+        """Return the task that a checked job describes, perhaps in another environment.
+
+        Raises UserError for what is wrong with the agent or the environment.
+        """
         environment = reinforcement_of(job).environment if environment is None else environment
         with contextlib.closing(make_environments(environment, 1)) as environments:
-            return cls(job, agent_of(job, environments.spaces), environment)
+            return cls(job, agent_of(job, environments.spaces), environment, in_groups)
 
     @property
     def has_groups(self) -> bool:

@@ -16,7 +16,8 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.reading.all_records import EvaluationPass, count_batches, readers_of_all_records, tests_all_records
-from dsinga.reading.batch_reader import BatchReader, open_batch_reader
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.nets import check_same_names, check_same_params, cut_like
 from dsinga.server import cut_into_pieces, slice_for_servers
 from dsinga.training import Updater, algorithm
@@ -42,13 +43,10 @@ class OpenedJob(NamedTuple):
     complete: Mapping[Phase, Sequence[tuple[BatchReader, NeuralNet]]] = {}
 
 
-def open_job(job: Job, topology: Topology, roots: Sequence[str] = ()) -> OpenedJob:
-    """Open the stores of a checked job and build its nets. Raises UserError for what is wrong with them."""
-    groups = {Phase.kTrain: topology.groups}  # a single group validates and tests
-    readers = {
-        phase: open_batch_reader(job, phase, topology.workers, roots, groups.get(phase, 1))
-        for phase in training_phases(job)
-    }
+def open_job(checked: CheckedJob, topology: Topology) -> OpenedJob:
+    """Open the stores of a job and build its nets. Raises UserError for what is wrong with them."""
+    job, groups = checked.job, {Phase.kTrain: topology.groups}  # a single group validates and tests
+    readers = {phase: checked.reader(phase, topology.workers, groups.get(phase, 1)) for phase in training_phases(job)}
     complete = {
         phase: [(part, create_net(job.neuralnet, phase, part.infos)) for part in readers_of_all_records(reader)]
         for phase, reader in readers.items()

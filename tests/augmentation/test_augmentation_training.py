@@ -14,8 +14,8 @@ from dsinga.base.errors import UserError
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import ClusterConf, Job, Phase, loads
 from dsinga.layers import Rows
-from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.reading.bind_records import bind_records
+from dsinga.reading.checked_job import CheckedJob
 from tests.support.small_job import assert_close, assert_same
 from tests.support.train_in_threads import train_in_threads
 
@@ -57,7 +57,7 @@ def cut(made: Job, workers: int, *, dims: dict[str, int] | None = None, servers:
 
 
 def whole_batch(made: Job, step: int, group: int = 0, groups: int = 1):
-    reader = open_batch_reader(made, Phase.kTrain, 1, [], groups)
+    reader = CheckedJob(made).reader(Phase.kTrain, 1, groups)
     return reader.read(step, {"data": reader.parts[0]}, group)["data"]
 
 
@@ -65,7 +65,7 @@ def whole_batch(made: Job, step: int, group: int = 0, groups: int = 1):
 @given(step=st.integers(0, 12), bounds=st.lists(st.integers(0, 12), max_size=3))
 def test_parts_of_a_batch_are_those_of_the_whole(step, bounds):
     whole = whole_batch(job(), step)
-    reader = pickle.loads(pickle.dumps(open_batch_reader(job(), Phase.kTrain, 1, [])))  # as in another process
+    reader = pickle.loads(pickle.dumps(CheckedJob(job()).reader(Phase.kTrain)))  # as in another process
     edges = [0, *sorted(bounds), 12]
     parts = [
         reader.read(step, {"data": Rows(start, stop, 12)})["data"]
@@ -93,7 +93,7 @@ def test_epochs_and_seeds_change_a_record_otherwise():
     made = bind_records(loads(text), (X, Y))
     images = {}
     for seed in (3, 4):
-        reader = open_batch_reader(made.replace(seed=seed), Phase.kTrain, 1, [])
+        reader = CheckedJob(made.replace(seed=seed)).reader(Phase.kTrain)
         for epoch in (0, 1):
             order = np.argsort(reader.sampler.rows(epoch))
             images[seed, epoch] = reader.read(epoch, {"data": reader.parts[0]})["data"].data[order]
@@ -130,7 +130,7 @@ def test_two_runs_have_the_same_bits_and_a_resumed_one_too(tmp_path):
 
 def test_other_phases_get_the_centre_and_whole_labels():
     made = bind_records(job("augment { type: kRandomCrop size: 8 } augment { type: kMixup }"), {"test": (X, Y)})
-    reader = open_batch_reader(made, Phase.kTest, 1, [])
+    reader = CheckedJob(made).reader(Phase.kTest)
     records = reader.read(0, {"data": reader.parts[0]})["data"]
     np.testing.assert_array_equal(records.data, X[:12, :, 1:9, 2:10])
     np.testing.assert_array_equal(records.labels, Y[:12])
@@ -148,7 +148,7 @@ def test_arrays_of_another_size_than_the_nets_are_cropped_in_the_centre():
 
 def test_images_without_channels_and_flat_ones():
     gray = JOB.replace("AUGMENT", "augment { type: kRandomCrop size: 6 size: 7 } augment { type: kRandomFlip }")
-    reader = open_batch_reader(bind_records(loads(gray), (X[:, 0], Y)), Phase.kTrain, 1, [])
+    reader = CheckedJob(bind_records(loads(gray), (X[:, 0], Y))).reader(Phase.kTrain)
     assert reader.infos["data"].shape == (6, 7)
     assert reader.read(0, {"data": reader.parts[0]})["data"].data.shape == (12, 6, 7)
     flat = JOB.replace("AUGMENT", f"shape: 3 shape: 10 shape: 12 {CROP}")

@@ -35,7 +35,7 @@ import dsinga
 from dsinga import models, nn
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.job import Job, Phase
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob
 from tests.benchmarks.turns import take_turn
 from tests.support.float64_training import largest_difference, round_to_float32, train_in_float64
 
@@ -155,7 +155,7 @@ def job_of(case: Case, steps: int = 0) -> Job:
 
 def batches(case: Case, job: Job) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the batches of training, records and targets."""
-    sampler = open_batch_reader(job, Phase.kTrain, 1, []).sampler
+    sampler = CheckedJob(job).reader(Phase.kTrain).sampler
     for step in range(job.train_steps):
         x, y = case.train.read(sampler.rows(step))
         assert y is not None

@@ -27,7 +27,7 @@ import dsinga
 from dsinga import models, nn
 from dsinga.data import FieldWindows
 from dsinga.job import Phase
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob
 from tests.benchmarks.turns import take_turn
 
 MODULE = "tests.benchmarks.accuracy_navier_stokes"
@@ -116,7 +116,7 @@ def theirs(path: str, budget: Budget) -> dict[str, Any]:
     tensors = {name: torch.tensor(value, requires_grad=True) for name, value in params.items()}
     peer = Peer(tensors, ("periodic", "periodic"), "group")
     adam = torch.optim.Adam(tensors.values(), lr=RATE, eps=job.updater.delta, fused=True)
-    sampler = open_batch_reader(job, Phase.kTrain, 1, []).sampler
+    sampler = CheckedJob(job).reader(Phase.kTrain).sampler
     losses, seconds = [], []
     for step in range(steps):
         began = time.perf_counter()

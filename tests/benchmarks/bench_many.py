@@ -45,6 +45,7 @@ from dsinga.job.topology import topology as create_topology
 from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
 from dsinga.loop.initial_state import RunOptions
 from dsinga.models.blocks import layer, make_job, read, updater
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.nets import cut_nets
 from dsinga.training import create_updater
 from dsinga.worker.configure import configure, open_job
@@ -222,7 +223,7 @@ def measure_cuts(partitions: int) -> dict[str, float]:
         write_records(Path(folder), partitions)
         job = null_job(partitions, 1, 1)
         topology = create_topology(job, partitions, 1)
-        opened = open_job(job, topology, [folder])
+        opened = open_job(CheckedJob(job, [folder]), topology)
         began = time.perf_counter()
         nets = cut_nets(opened.nets, opened.readers)
         cut = time.perf_counter() - began

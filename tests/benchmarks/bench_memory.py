@@ -21,7 +21,7 @@ import dsinga
 from dsinga.data import write_store
 from dsinga.job import Job, Phase
 from dsinga.planner.fitting import USABLE, NetVariants, fit
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import create_updater
 from tests.benchmarks.ours import job as job_of_case
 
@@ -63,7 +63,7 @@ def training_job(net: str, folder: Path) -> Job:
 
 
 def variants_of(job: Job) -> NetVariants:
-    reader = open_batch_reader(job, Phase.kTrain, 1, [])
+    reader = CheckedJob(job).reader(Phase.kTrain)
     return NetVariants.of(job, reader, len(create_updater(job.updater).slots))
 
 

@@ -47,7 +47,7 @@ from dsinga.planner.choice import Cuts, PricedCuts
 from dsinga.planner.cost_model import CostModel
 from dsinga.planner.link import Links
 from dsinga.planner.rate_store import RateStore
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import Updater, create_updater
 from tests.benchmarks.ours import job as case_job
 from tests.benchmarks.plan_report import Figures, draw, table
@@ -112,7 +112,7 @@ def with_cuts(job: Job, cuts: Mapping[str, LayerCut]) -> Job:
 
 def build(job: Job, folder: str) -> NeuralNet:
     """Return the training net of a job with random records, which are written to a folder."""
-    reader = open_batch_reader(with_synthetic_records(job, Path(folder)), Phase.kTrain, 1, ())
+    reader = CheckedJob(with_synthetic_records(job, Path(folder))).reader(Phase.kTrain)
     return create_net(job.neuralnet, Phase.kTrain, reader.infos)
 
 

@@ -16,7 +16,7 @@ from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.context import PassObserver
 from dsinga.net import create_net
 from dsinga.ops import Array, Ops
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import algorithm, create_updater, initial_values
 from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 
@@ -29,7 +29,7 @@ class Loop:
     def __init__(self, job: Job, ops: Ops):
         with tempfile.TemporaryDirectory(prefix="dsinga-gpu-") as folder:
             job = with_synthetic_records(job, Path(folder))
-            feed = open_batch_reader(job, Phase.kTrain, 1, ())
+            feed = CheckedJob(job).reader(Phase.kTrain)
             self.net = create_net(job.neuralnet, Phase.kTrain, feed.infos)
             self.rows = Rows(0, feed.batchsize, feed.batchsize)
             inputs = [node for node in self.net.nodes if node.layer.is_input]

@@ -20,6 +20,7 @@ from dsinga.cluster.dask.supervision import TaskChains
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Phase
 from dsinga.job.topology import topology
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.nets import cut_nets
 from dsinga.worker.configure import open_job
 from tests.benchmarks.bench_many import null_job, write_records
@@ -53,7 +54,7 @@ def test_cutting_a_net_takes_work_in_proportion_to_the_workers(tmp_path: Path) -
     write_records(tmp_path, 128)
     for workers in (64, 128):
         job = null_job(workers, 1, 1)
-        opened = open_job(job, topology(job, workers, 1), [str(tmp_path)])
+        opened = open_job(CheckedJob(job, [str(tmp_path)]), topology(job, workers, 1))
         counts.append(lines_executed(partial(cut_nets, opened.nets, opened.readers)))
     assert counts[1] < 2.1 * counts[0]
 

@@ -20,7 +20,7 @@ from dsinga.data import open_store, write_store
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job, JobError, Phase, loads
 from dsinga.job.topology import topology
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import initial_values
 from tests.support.small_job import linear, with_topology
 
@@ -50,18 +50,18 @@ def test_a_job_of_old_input_layers_uses_all_workers(conf: str) -> None:
 
 def test_more_workers_than_rows_are_refused(job: Job, stores: Path) -> None:
     with pytest.raises(JobError, match=r"small.conf:9: layer 'data': a batch of 100 cannot be cut over 101 workers"):
-        open_batch_reader(job, Phase.kTrain, 101, [str(stores)])
+        CheckedJob(job, [str(stores)]).reader(Phase.kTrain, 101)
 
 
 def test_a_number_of_batch_sizes_other_than_the_workers_is_refused(job: Job, stores: Path) -> None:
     job.neuralnet.layer[0].store_conf.batchsize = [50, 50]  # type: ignore[union-attr]
     with pytest.raises(JobError, match="gives 2 batch sizes for 3 workers"):
-        open_batch_reader(job, Phase.kTrain, 3, [str(stores)])
+        CheckedJob(job, [str(stores)]).reader(Phase.kTrain, 3)
 
 
 def test_parts_read_disjoint_rows_of_one_batch(job: Job, stores: Path) -> None:
-    whole = open_batch_reader(job, Phase.kTrain, 1, [str(stores)])
-    parts = open_batch_reader(job, Phase.kTrain, 3, [str(stores)])
+    whole = CheckedJob(job, [str(stores)]).reader(Phase.kTrain)
+    parts = CheckedJob(job, [str(stores)]).reader(Phase.kTrain, 3)
     assert [rows.stop - rows.start for rows in parts.parts] == [34, 33, 33]
     for step in (0, 7, 9, 10):
         read = [parts.read(step, {"data": rows})["data"] for rows in parts.parts]
@@ -71,8 +71,8 @@ def test_parts_read_disjoint_rows_of_one_batch(job: Job, stores: Path) -> None:
 
 
 def test_groups_share_out_the_batches_that_one_group_reads(job: Job, stores: Path) -> None:
-    single = open_batch_reader(job, Phase.kTrain, 1, [str(stores)])
-    groups = open_batch_reader(job, Phase.kTrain, 1, [str(stores)], groups=3)
+    single = CheckedJob(job, [str(stores)]).reader(Phase.kTrain)
+    groups = CheckedJob(job, [str(stores)]).reader(Phase.kTrain, 1, groups=3)
     (rows,) = groups.parts
     for step in range(4):
         for group in range(3):

@@ -13,7 +13,7 @@ from dsinga.base.errors import UserError
 from dsinga.data import import_records, write_store
 from dsinga.job import ClusterConf, Job, LayerConf, Phase, loads
 from dsinga.job.overrides import with_fields
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob
 from tests.support.small_job import assert_close, with_topology
 
 STATE = "gru1_state"
@@ -100,12 +100,12 @@ def test_it_learns_and_is_validated_on_held_out_text(job: Job, threads: Client, 
 
 
 def test_records_beside_a_text_are_read_in_its_order(job: Job, folder: Path) -> None:
-    length = len(open_batch_reader(job, Phase.kTrain, 1, [str(folder)]))
+    length = len(CheckedJob(job, [str(folder)]).reader(Phase.kTrain))
     write_store(folder / "marks.zarr", [(np.arange(length, dtype=np.float32)[:, None], None)])
     settings = {"path": "marks.zarr", "batchsize": 8}
     marks = LayerConf(name="marks", type="kRecordInput", unroll_len=1, store_conf=settings)
     net = job.neuralnet.replace(layer=[marks, *job.neuralnet.layer])
-    reader = open_batch_reader(job.replace(neuralnet=net), Phase.kTrain, 1, [str(folder)])
+    reader = CheckedJob(job.replace(neuralnet=net), [str(folder)]).reader(Phase.kTrain)
     read = reader.read(1, {"marks": reader.parts[0]})["marks"].data
     np.testing.assert_array_equal(read[:, 0], np.arange(8, 16))
 

@@ -23,7 +23,7 @@ from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, Lack, describe_lacks, describe_mixed_bf16, find_lacks
 from dsinga.job import Job, Phase
 from dsinga.ops import get_ops
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import initial_values
 from tests.support.executed_pages import ROOT
 from tests.support.worker_processes import OLDER_DSINGA, WITHOUT_DSINGA, WITHOUT_ONEDNN, worker_processes
@@ -78,7 +78,7 @@ def test_each_worker_is_named_with_what_it_lacks_and_the_remedy(client, addresse
 
 
 def test_a_worker_without_dsinga_lacks_the_records_and_code_too(client, addresses, job: Job, stores: Path):
-    reader = open_batch_reader(job, Phase.kTrain, 1, roots(job, None))
+    reader = CheckedJob(job, roots(job, None)).reader(Phase.kTrain)
     ready = sorted([addresses["ready"], addresses["numpy"]])
     check_workers_ready(client, ready, readers=[reader])
     with pytest.raises(UserError) as error:
@@ -106,7 +106,7 @@ def test_a_worker_without_dsinga_lacks_the_records_and_code_too(client, addresse
 
 
 def test_other_records_under_the_same_path_are_refused(client, addresses, job: Job, stores: Path):
-    reader = open_batch_reader(job, Phase.kTrain, 1, roots(job, None))
+    reader = CheckedJob(job, roots(job, None)).reader(Phase.kTrain)
     path, aside = stores / "train.zarr", stores / "aside.zarr"
     path.rename(aside)
     (stores / "test.zarr").rename(path)

@@ -18,7 +18,8 @@ from dsinga.base.registry import register
 from dsinga.data import DataSource, RecordStore, TextWindows, write_store
 from dsinga.job import Job, Phase, Settings, check, loads, required, setting
 from dsinga.job.limits import Count
-from dsinga.reading.batch_reader import BatchReader, open_batch_reader
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.testing import SourceContract
 from tests.support.registries import restored_registry
 from tests.support.small_job import LINEAR, assert_same
@@ -112,7 +113,7 @@ def test_a_fault_is_refused_with_its_line(store: str, message: str) -> None:
 
 def checked_reader(store: str) -> BatchReader:
     check(opened := job(store))
-    return open_batch_reader(opened, Phase.kTrain, 1, ())
+    return CheckedJob(opened).reader(Phase.kTrain)
 
 
 def test_an_exception_of_its_own_names_the_layer() -> None:

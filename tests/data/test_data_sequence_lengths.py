@@ -17,7 +17,7 @@ from dsinga.base.errors import UserError
 from dsinga.commands.cli import main_group
 from dsinga.data import open_records, write_store
 from dsinga.job import Job, Phase, loads
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.sampler import Sampler
 from dsinga.reading.sequence_lengths import SequenceLengths, padding_share
 from tests.support.small_job import assert_close, assert_same
@@ -124,7 +124,7 @@ def test_workers_micro_batches_and_a_resumed_run_read_the_same_batches(folder: P
         assert_close(dsinga.train(job(folder, override), progress=False).params, whole, 2e-6)
     dsinga.train(job(folder, "train_steps=3"), workspace=tmp_path, progress=False)
     assert_same(dsinga.train(job(folder), workspace=tmp_path, resume=True, progress=False).params, whole)
-    reader = open_batch_reader(job(folder), Phase.kTest, 1, [str(folder)])
+    reader = CheckedJob(job(folder), [str(folder)]).reader(Phase.kTest)
     assert reader.sampler.lengths is None  # tests have records in their order
 
 

@@ -15,8 +15,8 @@ from dsinga.base.errors import UserError
 from dsinga.data import open_records, open_store, write_store
 from dsinga.job import Job, Phase, StoreConf, check, loads
 from dsinga.job.writer import to_text
-from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.reading.bind_records import bind_records
+from dsinga.reading.checked_job import CheckedJob
 from tests.support.small_job import JOB, assert_same, with_topology
 from tests.support.train_in_threads import train_in_threads
 
@@ -40,8 +40,8 @@ def inputs(job: Job) -> list[tuple[list[Phase], list[Phase], object]]:
 def test_each_phase_reads_its_own_data(pathless: Job, stores: Path) -> None:
     train, test = (open_store(stores / f"{name}.zarr") for name in ("train", "test"))
     bound = bind_records(pathless, {"train": train, "test": {"data": str(stores / "test.zarr")}})
-    assert open_batch_reader(bound, Phase.kTrain, 1, ()).stores == {"data": train}
-    assert open_batch_reader(bound, Phase.kTest, 1, ()).stores["data"].location == test.location
+    assert CheckedJob(bound).reader(Phase.kTrain).stores == {"data": train}
+    assert CheckedJob(bound).reader(Phase.kTest).stores["data"].location == test.location
     assert inputs(pathless) == [([Phase.kTrain], [], None), ([Phase.kTest], [], None)]  # the given job is unchanged
 
 
@@ -60,7 +60,7 @@ def test_a_layer_of_several_phases_reads_data_in_one_of_them_only(stores: Path) 
 def test_an_older_input_layer_keeps_its_batch_size(stores: Path) -> None:
     job = loads('neuralnet { layer { name: "data" type: kShardData sharddata_conf { path: "a" batchsize: 7 } } }')
     bound = bind_records(job, open_store(stores / "test.zarr"))
-    assert open_batch_reader(bound, Phase.kTrain, 1, ()).batchsize == 7
+    assert CheckedJob(bound).reader(Phase.kTrain).batchsize == 7
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, Phase
 from dsinga.ops import SparseRows
 from dsinga.passes import cut_runner as local_cut
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob
 from tests.support.device_array import StubOps
 from tests.support.small_job import assert_close, assert_same, with_topology
 
@@ -28,7 +28,7 @@ Arrays = dict[str, np.ndarray]
 
 def batches(job: Job, steps: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the batches of training, as arrays."""
-    reader = open_batch_reader(job, Phase.kTrain, 1, roots(job, None))
+    reader = CheckedJob(job, roots(job, None)).reader(Phase.kTrain)
     return [reader.stores["data"].read(reader.sampler.rows(step)) for step in range(steps)]
 
 

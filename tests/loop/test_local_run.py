@@ -16,7 +16,7 @@ from distributed import Client
 
 import dsinga
 from dsinga.api.clients import ClusterSource
-from dsinga.api.execution import Execution, TrainingOptions
+from dsinga.api.execution import TrainingOptions
 from dsinga.api.jobs_with_data import job_with_data
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, read_checkpoint
@@ -40,6 +40,7 @@ from dsinga.layers import Context, Layer, Output
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import continue_locally
 from dsinga.monitor import Row
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import bp
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
@@ -158,8 +159,8 @@ def test_jobs_that_ask_for_a_cluster_get_one(conf: ClusterConf) -> None:
     ],
 )
 def test_calls_that_name_or_need_a_cluster_get_one(source: ClusterSource, options: dict) -> None:
-    execution = Execution(small_job(), source, TrainingOptions(**options))
-    assert not execution._needs_no_cluster(small_job())
+    asks = TrainingOptions(**options).asks_for_cluster
+    assert not source.computes_here(small_job(), asks_for_cluster=asks)
 
 
 def test_an_updater_that_is_refused_leaves_an_earlier_run_in_its_place(tmp_path: Path) -> None:
@@ -260,7 +261,7 @@ def test_rates_are_those_of_the_updater_whose_training_goes_on() -> None:
     rate = LRGenConf(type=ChangeMethod.kStep, base_lr=0.1, step_conf=StepConf(change_freq=10, gamma=0.5))
     updater_conf = UpdaterConf(type=UpdaterType.kSGD, learning_rate=rate)
     job = job_with_data(small_job(test_freq=0, updater=updater_conf), DATA, Phase.kTrain, None)
-    updaters = [LocalUpdater(updater_conf, open_local_job(job).nets[Phase.kTrain].params) for _ in range(2)]
+    updaters = [LocalUpdater(updater_conf, open_local_job(CheckedJob(job)).nets[Phase.kTrain].params) for _ in range(2)]
     freezing, outcomes = Freezing(), []
     for begun, steps, extensions in zip(updaters, (12, 20), ([], [freezing]), strict=True):
         first, updater = continue_locally(job.replace(train_steps=20), Ignoring(), RunOptions(), updater=begun)

@@ -13,6 +13,7 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import Job, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.ops.processor import Processor
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.nets import cut_nets
 from dsinga.training import create_updater, initial_values
 from dsinga.worker.config import WorkerConfig, WorkerKey, new_run_name
@@ -27,7 +28,7 @@ from tests.support.emulated_cudnn import FakeCudnn
 def device_worker(job: Job, roots: Sequence[str] = (), captured: bool = True) -> Iterator[GroupWorker]:
     """Give a worker that keeps all params on the emulated device; without ``captured`` it has no graphs."""
     topology = create_topology(job, 1, 1)
-    opened = open_job(job, topology, roots)
+    opened = open_job(CheckedJob(job, roots), topology)
     nets = cut_nets(opened.nets, opened.readers, False)
     config = configure(
         job, topology, opened, nets, create_updater(job.updater), run=new_run_name(), served=False, timeout=60.0

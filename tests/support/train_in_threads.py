@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.job import ClusterConf, Job, Phase, check
+from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.ops.processor import Processor
-from dsinga.reading.batch_reader import resolve_epochs
+from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 from dsinga.reading.nets import cut_nets
 from dsinga.server import Shard
 from dsinga.server.service import ShardService
@@ -38,8 +38,7 @@ def train_in_threads(job: Job, roots: Sequence[str] = ()) -> ThreadRun:
     The params are, to the bit, those of :func:`dsinga.train` on any cluster. Nothing is validated, tested or written.
     Raises UserError for what is wrong with the job or its stores, and for more than one worker group.
     """
-    job = resolve_epochs(job, roots)
-    check(job)
+    job = resolve_epochs(check_job(job, roots)).job
     topology = create_topology(job, 1, 1)
     if topology.groups > 1:
         raise (job.cluster or job).error("threads train one worker group; train several on a cluster", "nworker_groups")
@@ -54,7 +53,7 @@ def train_in_threads(job: Job, roots: Sequence[str] = ()) -> ThreadRun:
 
 def prepare(job: Job, topology: Topology, roots: Sequence[str]) -> tuple[WorkerConfig, ParamArrays]:
     """Return what the workers of a job need, and the initial params."""
-    opened = open_job(job, topology, roots)
+    opened = open_job(CheckedJob(job, roots), topology)
     nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather)
     updater = create_updater(job.updater)
     config = configure(job, topology, opened, nets, updater, run=new_run_name(), timeout=TIMEOUT_SECONDS)

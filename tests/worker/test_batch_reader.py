@@ -18,7 +18,8 @@ from dsinga.job import ClusterConf, Job, NetConf, Phase, loads, to_text, trainin
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import create_net, partition
 from dsinga.reading.all_records import count_batches, readers_of_all_records
-from dsinga.reading.batch_reader import BatchReader, open_batch_reader, resolve_epochs
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 from dsinga.reading.epochs import Epochs, offset_of
 from dsinga.reading.sampler import Sampler
 
@@ -71,30 +72,31 @@ def test_fewer_records_than_workers_are_read_equally_often():
 @pytest.mark.parametrize(("epochs", "groups", "steps"), [(1, 1, 10), (3, 1, 30), (1, 3, 4), (2, 3, 7)])
 def test_steps_of_epochs(job: Job, stores: Path, epochs: int, groups: int, steps: int):
     counted = job.replace(train_steps=0, epochs=epochs, cluster=ClusterConf(nworker_groups=groups))  # 1000 records
-    resolved = resolve_epochs(counted, [str(stores)])
+    resolved = resolve_epochs(check_job(counted, [str(stores)])).job
     assert resolved.train_steps == steps
-    assert resolve_epochs(resolved, [str(stores)]).train_steps == steps, "both given, but they agree"
+    assert resolve_epochs(check_job(resolved, [str(stores)])).job.train_steps == steps, "both given, but they agree"
 
 
 def test_a_warm_up_longer_than_the_epochs_is_refused(job: Job, stores: Path):
     rate = job.updater.learning_rate.replace(warmup_steps=11)
     counted = job.replace(train_steps=0, epochs=1, updater=job.updater.replace(learning_rate=rate))
     with pytest.raises(UserError, match="warmup_steps: 11 is more than the 10 steps of the run"):
-        resolve_epochs(counted, [str(stores)])
+        resolve_epochs(check_job(counted, [str(stores)]))
 
 
 def test_steps_of_uneven_batches(job: Job, stores: Path):
     net = loads(to_text(job).replace("batchsize: 100", "batchsize: [50, 30, 17]")).neuralnet
-    assert resolve_epochs(job.replace(train_steps=0, epochs=1, neuralnet=net), [str(stores)]).train_steps == 11
+    counted = job.replace(train_steps=0, epochs=1, neuralnet=net)
+    assert resolve_epochs(check_job(counted, [str(stores)])).job.train_steps == 11
 
 
 def test_steps_and_epochs_that_disagree_are_refused(job: Job, stores: Path):
     with pytest.raises(UserError, match="has train_steps: 50 and epochs: 3, which are 30 steps of these records; give"):
-        resolve_epochs(job.replace(epochs=3), [str(stores)])
+        resolve_epochs(check_job(job.replace(epochs=3), [str(stores)]))
 
 
 def test_a_job_without_epochs_is_left_alone(job: Job):
-    assert resolve_epochs(job) is job
+    assert resolve_epochs(check_job(job)).job is job
 
 
 @given(st.integers(1, 400), st.integers(1, 60), st.integers(1, 300), st.integers(1, 60))
@@ -148,7 +150,7 @@ def test_workers_of_a_cut_by_space_read_their_points_alone(
     ]
     layers[1]["convolution_conf"] |= {"kernel": 3, "pad": 1}
     job = Job(neuralnet=NetConf(layer=layers, partition_dim=2, partition_grid=[2, 2]), train_steps=1)
-    reader = open_batch_reader(job, Phase.kTrain, 4, [])
+    reader = CheckedJob(job).reader(Phase.kTrain, 4)
     nets = partition(create_net(job.neuralnet, Phase.kTrain, reader.infos), 4).locals
     read: list[tuple[str, tuple[slice, ...]]] = []
     get = zarr.Array.__getitem__

@@ -15,7 +15,7 @@ from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, define_windows, kept_bytes, open_records
 from dsinga.data.fields.definition import TrainedLayout
 from dsinga.job import Phase, WindowsConf, loads, to_text
-from dsinga.reading.batch_reader import open_batch_reader
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.windows_conf import definition_of, windows_conf
 
 JOB = """
@@ -88,13 +88,13 @@ def test_a_definition_is_the_same_as_settings_of_a_job(settings: dict[str, Any])
 
 def test_a_job_reads_windows_of_its_store(folder: Path) -> None:
     job = loads(JOB, "fields.conf")
-    reader = open_batch_reader(job, Phase.kTrain, 1, [])
+    reader = CheckedJob(job).reader(Phase.kTrain)
     assert len(reader) == 5 * 2
     assert kept_bytes([(reader.stores["data"], 1)]) == 6 * 6 * 4  # fields of six days, for targets, too
     (records,) = reader.read_range(0, 10).values()
     np.testing.assert_array_equal(records.data, dataset().t[:5].values.reshape(10, 1, 3))
     np.testing.assert_array_equal(records.labels, dataset().t[1:6].values.reshape(10, 1, 3))
-    test = open_batch_reader(job, Phase.kTest, 1, [])
+    test = CheckedJob(job).reader(Phase.kTest)
     assert len(test) == 4 * 2  # without labels the last step has a window, too
     assert test.read_range(0, 1)["data"].labels is None
 

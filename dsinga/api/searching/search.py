@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dsinga import cluster
 from dsinga.api.clients import ClusterSource, find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
-from dsinga.api.jobs_with_data import patience_of, roots, wanted_workers
+from dsinga.api.jobs_with_data import patience_of, wanted_workers
 from dsinga.api.result import Result
 from dsinga.api.searching.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
 from dsinga.api.searching.runs import SearchPlan, SearchRuns
@@ -187,14 +186,13 @@ def _first_valid(
     for job in jobs.values():
         try:
             if isinstance(job, Job):
-                ready = Execution(job, source, options).prepare_job()
+                checked = Execution(job, source, options).prepare_job()
+                ready = checked.job
                 if ready.reinforcement is not None:
                     from dsinga.api.agent_training import AgentTraining  # imports much that other jobs do not need
 
-                    return ready, {}, AgentTraining(ready, None).metric_names()
-                folders = roots(ready, options.data_root)
-                nets = {phase: cluster.build_net(ready, phase, folders) for phase in training_phases(ready)}
-                return ready, nets, None
+                    return ready, {}, AgentTraining(ready).metric_names()
+                return ready, {phase: checked.net(phase) for phase in training_phases(ready)}, None
         except UserError as error:
             errors.append(error)
     raise errors[0]
@@ -230,11 +228,11 @@ def _read_result(plan: SearchPlan, result: SearchResult) -> Result | None:
     path = best if best.exists() else latest(folder / "checkpoint")
     if path is None or isinstance(job, Exception):
         return None
-    job = Execution(job, ClusterSource(), plan.options).prepare_job()
+    checked = Execution(job, ClusterSource(), plan.options).prepare_job()
+    job = checked.job
     row, history, params = result.best, result.histories[number], read_params(path)
     if job.reinforcement is not None:
         from dsinga.api.agent_training import agent_result
 
         return agent_result(job, params, history, row["steps"], folder, row["remark"])
-    net = cluster.build_net(job, Phase.kTrain, roots(job, plan.options.data_root))
-    return Result(job, params, history, net, row["steps"], folder, row["remark"])
+    return Result(job, params, history, checked.net(Phase.kTrain), row["steps"], folder, row["remark"])

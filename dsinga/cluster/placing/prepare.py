@@ -21,13 +21,14 @@ from dsinga.cluster.placing.room import await_room
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.claims import Claim, Request, claim_workers
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
-from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, Precision, check
+from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, Precision
 from dsinga.job.topology import Topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet, memory_check
 from dsinga.net.cut import LayerCut
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import ParamPart
+from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.reading.epochs import Epochs
 from dsinga.reading.nets import cut_nets
 from dsinga.server import slicing
@@ -77,7 +78,7 @@ class PreparedRun:
 
 @contextlib.contextmanager
 def prepare_run(
-    job: Job,
+    job: Job | CheckedJob,
     client: Client,
     roots: Sequence[str] = (),
     *,
@@ -86,7 +87,7 @@ def prepare_run(
     cancellation: Cancellation | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Iterator[PreparedRun]:
-    """Check a job, open its stores, build its nets, and place it on the cluster.
+    """Check a job, unless that has been done, open its stores, build its nets, and place it on the cluster.
 
     After the checks of the job alone there are seven stages: :func:`dsinga.cluster.placing.room.await_room`,
     :func:`open_in_memory`, :func:`dsinga.cluster.queue.claims.claim_workers`, :func:`place_workers`,
@@ -100,17 +101,18 @@ def prepare_run(
 
     Raises UserError, before anything runs, for whatever is wrong with the job, the stores or the size of the cluster.
     """
-    check(job)
+    checked = check_job(job, roots)
+    job = checked.job
     announce, cancellation = announce or _log.info, cancellation or Cancellation()
     with await_room(job, client, selection, cancellation, announce) as topology:
-        opened = open_in_memory(job, topology, client, roots)
+        opened = open_in_memory(checked, topology, client)
         request = Request(new_run_name(), job.name, topology, selection)
         with claim_workers(client, request, cancellation, announce) as claim:
             placed = Placed(job, topology, opened, place_workers(topology, opened, claim, max_threads))
             updater = make_updater(job, opened)
             check_ready = check_readiness(placed, updater, client)
             if job.neuralnet.partition is PartitionMethod.auto:
-                placed = fit_partition(placed, updater, client, claim, roots, max_threads)
+                placed = fit_partition(placed, checked, updater, client, claim, max_threads)
             config, choose_devices, placement = configure_run(placed, updater, client, request.run)
             yield PreparedRun(
                 placed.job, placed.topology, placement, config, updater, claim, check_ready, choose_devices,
@@ -132,14 +134,14 @@ class Placed(NamedTuple):
     fitted: bool = False
 
 
-def open_in_memory(job: Job, topology: Topology, client: Client, roots: Sequence[str]) -> OpenedJob:
+def open_in_memory(checked: CheckedJob, topology: Topology, client: Client) -> OpenedJob:
     """Open the stores of a job and build its nets.
 
     Raises UserError for what is wrong with them, and where a net whose cuts the job gives needs more memory than this
     host, and any Dask worker, has.
     """
-    opened = open_job(job, topology, roots)
-    if job.neuralnet.partition is not PartitionMethod.auto:
+    opened = open_job(checked, topology)
+    if checked.job.neuralnet.partition is not PartitionMethod.auto:
         check_memory(client, opened.nets.values(), topology.workers)
     return opened
 
@@ -173,9 +175,9 @@ def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callabl
 
 
 def fit_partition(
-    placed: Placed, updater: Updater, client: Client, claim: Claim, roots: Sequence[str], max_threads: int | None
+    placed: Placed, checked: CheckedJob, updater: Updater, client: Client, claim: Claim, max_threads: int | None
 ) -> Placed:
-    """Return a job of ``partition: auto`` with its cuts, opened anew where it is trained otherwise than it says.
+    """Return a job of ``partition: auto`` with its cuts, and with new nets where it is trained otherwise than it says.
 
     That is where one worker is faster, or where the memory needs micro-batches or recomputation.
     """
@@ -183,7 +185,7 @@ def fit_partition(
     if job == placed.job:
         return Placed(job, topology, placed.opened, placed.placement, cuts, fitted=True)
     claim.keep(place(topology, claim.workers))
-    opened = open_job(job, topology, roots)
+    opened = open_job(checked.with_job(job), topology)
     return Placed(job, topology, opened, place_workers(topology, opened, claim, max_threads), cuts, fitted=True)
 
 

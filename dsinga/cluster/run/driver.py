@@ -27,6 +27,7 @@ from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome, run_to_end
+from dsinga.reading.checked_job import CheckedJob, check_job
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ NO_OPTIONS = RunOptions()
 
 @cleared_frames("dsinga")
 def train(
-    job: Job,
+    job: Job | CheckedJob,
     client: Client,
     observer: Observer,
     options: RunOptions = NO_OPTIONS,
@@ -60,12 +61,13 @@ def train(
     """
     started = time.perf_counter()
     cancellation = Cancellation(options.cancelled)
-    grain.check(job)
+    checked = check_job(job, options.roots)
+    grain.check(checked.job)
     task_client()  # before a run on a cluster that was started within a task makes one
     with (
         deferred_interrupts(cancellation),
         _prepare_again(
-            job, client, options.roots, selection=selection, max_threads=max_threads, cancellation=cancellation,
+            checked, client, selection=selection, max_threads=max_threads, cancellation=cancellation,
             announce=observer.waiting,
         ) as prepared,
     ):  # fmt: skip
@@ -91,14 +93,15 @@ def train(
 
 
 @contextlib.contextmanager
-def _prepare_again(job: Job, *arguments: Any, **options: Any) -> Iterator[PreparedRun]:
+def _prepare_again(checked: CheckedJob, client: Client, **options: Any) -> Iterator[PreparedRun]:
     """Prepare a run, as :func:`prepare_run` does, and again where a Dask worker is lost meanwhile."""
-    limit = job.cluster.max_restarts if job.cluster else None
+    conf = checked.job.cluster
+    limit = conf.max_restarts if conf else None
     left = RESTARTS_FROM_SNAPSHOT if limit is None else limit
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                prepared = stack.enter_context(prepare_run(job, *arguments, **options))
+                prepared = stack.enter_context(prepare_run(checked, client, **options))
                 break
             except WorkerLost as loss:
                 if not left:

@@ -19,12 +19,16 @@ from dsinga.base.registry import entries
 from dsinga.data import FieldWindows, RecordNames, open_labels, open_like
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.stores.store_format import SMALL_BYTES
+from dsinga.job import Job, StoreConf
+from dsinga.job.enums import PHASES
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.words.losses import loss_kind
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.reading.windows_conf import definition_of, windows_conf
 
 Pair = tuple[Any, Any]  # records and labels
+# The settings of an input layer that say how its store is read, besides its path.
+READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "label", "windows")
 COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
 _log = logging.getLogger(__name__)
 
@@ -119,6 +123,26 @@ def open_inputs(pairs: Mapping[str, Pair], trained: Mapping[str, RecordNames] = 
         records.shapes[name] = tuple(source.shape)
         records.label_shapes[name] = tuple(source.label_shape) if source.has_labels else None
     return records
+
+
+def with_open_stores(job: Job, phases: Mapping[str, PhaseRecords]) -> Job:
+    """Return the job whose input layers read the stores that it names from ``phases``, where these are open already.
+
+    A layer whose other settings say how its store is read opens it by these.
+    """
+    layers = []
+    for layer in job.neuralnet.layer:
+        part = next((part for part in phases if layer.in_phase(PHASES[part])), "")
+        conf, records = layer.store_conf, phases.get(part, PhaseRecords())
+        if conf is not None and layer.name in records.stores:
+            source, named = records.sources[layer.name], records.stores[layer.name]
+            read_so = {name: getattr(conf, name) for name in READING if name not in named}
+            if tuple(read_so.pop("shape")) in ((), source.shape) and read_so == {
+                name: getattr(StoreConf(), name) for name in read_so
+            }:
+                layer = layer.replace(store_conf=conf.replace(records=source))
+        layers.append(layer)
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
 
 
 def store_fields(x: Any) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from dsinga.nn.model.records import (
     read_label_paths,
     shapes_of,
     split_data,
+    with_open_stores,
 )  # fmt: skip
 from dsinga.nn.model.sample_weights import add_weights, weights_of_classes
 from dsinga.nn.model.training_state import FitBegin, TrainingState
@@ -241,7 +242,8 @@ class Trainable(ModelParams):
                 {"train": (x, y), "val": validation_data}, sample_weight, batch_size, epochs, train_steps,
                 {**fields, "seed": begin.seed if seed is None else seed},
             )  # fmt: skip
-            job, kept = self._bound_job(arguments), KeptRun("the model")
+            job = with_open_stores(self._bound_job(arguments), arguments.phases)
+            kept = KeptRun("the model")
             job = job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
             try:
                 result = api.train(

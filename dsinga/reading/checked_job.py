@@ -1,0 +1,248 @@
+"""A job that is checked once, with the stores of its input layers, which are opened once, for all that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dsinga.augmentation import AugmentationList
+from dsinga.base.errors import UserError
+from dsinga.data import RecordSource, TextWindows
+from dsinga.data.filesystem import PathNotFound
+from dsinga.job import Job, LayerConf, LayerType, Phase, check
+from dsinga.job.checks import check_schedules
+from dsinga.job.enums import PHASES
+from dsinga.layers import RecordInfo, Rows
+from dsinga.net import NeuralNet, create_net, cut_evenly, input_layers
+from dsinga.reading.augmented_records import augmented_info
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.epochs import Epochs
+from dsinga.reading.open_layer import open_layer, with_store
+from dsinga.reading.sampler import Sampler
+from dsinga.reading.sequence_lengths import SequenceLengths
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedJob:
+    """A job without faults, and the stores of its input layers, each opened once, when it is first read.
+
+    Attributes:
+        job: the job.
+        roots: the folders where relative paths are looked up after the working directory.
+    """
+
+    job: Job
+    roots: Sequence[str] = ()
+    # By the id of an input layer's configuration, which is kept so that no other one gets the id.
+    _opened: dict[int, tuple[LayerConf, RecordSource, RecordInfo]] = field(default_factory=dict, repr=False)
+
+    def with_job(self, job: Job) -> CheckedJob:
+        """Return ``job``, whose input layers are those of this one, with the stores that are open already."""
+        return replace(self, job=job)
+
+    def net(self, phase: Phase) -> NeuralNet:
+        """Return the whole net of a phase. Raises UserError for what is wrong with it or its stores."""
+        return create_net(self.job.neuralnet, phase, self.reader(phase).infos)
+
+    @property
+    def epochs(self) -> Epochs:
+        """The epochs of all worker groups together. Raises UserError for what is wrong with the training records."""
+        sizes = [len(layer.store_conf.batchsize) for layer in self.job.neuralnet.layer if layer.store_conf]
+        # How the rows of a batch are cut does not matter here, but uneven sizes are one for each worker.
+        return self.reader(Phase.kTrain, max(sizes, default=1), _worker_groups(self.job)).epochs
+
+    def reader(self, phase: Phase, workers: int = 1, groups: int = 1) -> BatchReader:
+        """Return the reader of the batches of a phase, for ``groups`` worker groups of ``workers`` workers each.
+
+        Batches of kTrain are read in the job's ``micro_batches``. Raises UserError (from the store, or naming the
+        layer) where a store is missing or unlike the others.
+        """
+        job, layers = self.job, input_layers(self.job.neuralnet, phase)
+        if not layers:
+            raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
+        stores: dict[str, RecordSource] = {}
+        infos: dict[str, RecordInfo] = {}
+        augmentations: dict[str, AugmentationList] = {}
+        for number, given in enumerate(layers):
+            layer = layers[number] = with_store(given)
+            try:
+                store, infos[layer.name] = self._open(given, layer)
+            except PathNotFound as error:
+                raise UserError(f"{error}{_how_to_give_arrays(job, phase)}") from None
+            if layer.store_conf is not None:
+                infos[layer.name], augmentations_of_layer = augmented_info(
+                    layer, infos[layer.name], store.dtype, job.seed, phase
+                )
+                if augmentations_of_layer is not None:
+                    augmentations[layer.name] = augmentations_of_layer
+            if job.skip_bad_batches:
+                store = store.allowing_nonfinite()
+            stores[layer.name] = store
+        first = layers[0]
+        for layer in layers[1:]:
+            _check_equal(first, layer, "batch size", infos[first.name].batchsize, infos[layer.name].batchsize)
+            _check_equal(first, layer, "number of records", len(stores[first.name]), len(stores[layer.name]))
+        offset = job.record_offset if phase is Phase.kTrain else 0
+        sampler = _sampler(job, phase, layers, stores, infos, offset)
+        count = job.micro_batches if phase is Phase.kTrain else 1
+        size = micro_batch_size(first, infos[first.name].batchsize, count)
+        infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
+        parts = _cut(first, size, workers, count, job.neuralnet.allows_few_rows)
+        return BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset)
+
+    def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:
+        """Return the records of an input layer, ``given`` in the job, and what its net needs to know of them."""
+        if id(given) not in self._opened:
+            self._opened[id(given)] = (given, *open_layer(layer, self.roots))
+        _, store, info = self._opened[id(given)]
+        if info.continues:  # but batches of one of several worker groups do not continue each other
+            info = replace(info, continues=_worker_groups(self.job) == 1)
+        return store, info
+
+
+def check_job(
+    job: Job | CheckedJob, roots: Sequence[str] = (), phases: Sequence[Phase] | None = None, needs_paths: bool = True
+) -> CheckedJob:
+    """Check a job and return it with its stores, none of them open; a job that has been checked is returned as it is.
+
+    Arguments are those of :func:`dsinga.job.check`. Raises JobError for the first mistake.
+    """
+    if isinstance(job, CheckedJob):
+        return job
+    check(job, phases, needs_paths)
+    return CheckedJob(job, roots)
+
+
+def _worker_groups(job: Job) -> int:
+    return job.cluster.nworker_groups if job.cluster else 1
+
+
+def _sampler(
+    job: Job,
+    phase: Phase,
+    layers: Sequence[LayerConf],
+    stores: Mapping[str, RecordSource],
+    infos: Mapping[str, RecordInfo],
+    offset: int,
+) -> Sampler:
+    """Return the order of the records of a phase, ``offset`` records after its beginning."""
+    first = layers[0]
+    store = stores[first.name]
+    sampler = Sampler(
+        len(store),
+        infos[first.name].batchsize,
+        seed=job.seed,
+        chunk=store.block,
+        shuffle=bool(phase & Phase.kTrain) and not any(isinstance(other, TextWindows) for other in stores.values()),
+        skip=offset + (first.store_conf.random_skip if first.store_conf else 0),
+    )
+    return _by_length(sampler, layers, stores, infos) if sampler.shuffle else sampler
+
+
+def _by_length(
+    sampler: Sampler,
+    layers: Sequence[LayerConf],
+    stores: Mapping[str, RecordSource],
+    infos: Mapping[str, RecordInfo],
+) -> Sampler:
+    """Return the sampler with the lengths of the first input layer that asks for batches of similar lengths."""
+    for layer in layers:
+        if layer.store_conf is not None and layer.store_conf.group_by_length:
+            steps = infos[layer.name].shape[0] if len(infos[layer.name].shape) == 1 else None
+            try:
+                lengths = SequenceLengths(stores[layer.name], steps)
+            except UserError as error:
+                raise layer.store_conf.error(
+                    f"layer {layer.name!r}: group_by_length {error}; leave it out", "group_by_length"
+                ) from None
+            return replace(sampler, lengths=lengths, grouped=layer.store_conf.group_by_length)
+    return sampler
+
+
+def micro_batch_size(layer: LayerConf, batchsize: int, count: int) -> int:
+    """Return the rows of each of ``count`` micro-batches. Raises JobError where they would not be equal."""
+    sizes = layer.store_conf.batchsize if layer.store_conf else [batchsize]
+    uneven = [size for size in sizes if size % count]
+    if uneven:
+        raise (layer.store_conf or layer).error(
+            f"layer {layer.name!r}: a batchsize of {uneven[0]} cannot be divided into {count} equal micro_batches; "
+            f"give a multiple of {count}, or another number of micro_batches",
+            "batchsize",
+        )
+    return batchsize // count
+
+
+def _how_to_give_arrays(job: Job, phase: Phase) -> str:
+    """Return a text that says how to give the arrays of a phase without a store, "" where no phase has arrays."""
+    bound = [layer for layer in job.neuralnet.layer if layer.store_conf and layer.store_conf.records is not None]
+    names = {name: value for name, value in PHASES.items() if any(layer.in_phase(value) for layer in bound)}
+    if not names:
+        return ""
+    names |= {name: value for name, value in PHASES.items() if value is phase}
+    data = ", ".join(f'"{name}": ...' for name in names)
+    return f"\nor give arrays for phase {phase.name}, too: data={{{data}}}"
+
+
+def _check_equal(first: LayerConf, other: LayerConf, what: str, first_number: int, number: int) -> None:
+    if number != first_number:
+        raise other.error(
+            f"layer {other.name!r} has a {what} of {number}, layer {first.name!r} of {first_number}; "
+            "input layers of one phase read record by record together"
+        )
+
+
+def _cut(layer: LayerConf, batchsize: int, workers: int, micro_batches: int, few_rows: bool) -> tuple[Rows, ...]:
+    """Return the rows of each worker of a batch that is computed at once, or of the first of several micro-batches.
+
+    They are cut evenly, or by SINGA's repeated ``batchsize``, one size for each worker. With ``few_rows``
+    some workers may have none: they compute points, or features, of the others' rows.
+    """
+    sizes = [size // micro_batches for size in layer.store_conf.batchsize] if layer.store_conf else [batchsize]
+    where = layer.store_conf or layer
+    if len(sizes) == 1:
+        if batchsize < workers and not few_rows:
+            fewer = "" if micro_batches == 1 else ", fewer micro_batches"
+            raise where.error(
+                f"layer {layer.name!r}: a {'batch' if micro_batches == 1 else 'micro-batch'} of {batchsize} cannot be "
+                f"cut over {workers} workers; use at most {batchsize} workers{fewer} or a larger batchsize",
+                "batchsize",
+            )
+        return tuple(cut_evenly(batchsize, workers))
+    if len(sizes) != workers:
+        raise where.error(
+            f"layer {layer.name!r} gives {len(sizes)} batch sizes for {workers} workers; give one, or one a worker",
+            "batchsize",
+        )
+    starts = [sum(sizes[:part]) for part in range(workers)]
+    return tuple(Rows(start, start + size, batchsize) for start, size in zip(starts, sizes, strict=True))
+
+
+def resolve_epochs(checked: CheckedJob) -> CheckedJob:
+    """Convert a job's ``epochs`` to ``train_steps``; return the job itself if it has no ``epochs``.
+
+    An epoch of N records in batches of B rows, those of all worker groups together, is N/B steps; the last of E epochs
+    ends with step ceil(E·N/B), or at another one in a run that goes on with batches of another size. Raises UserError
+    where the job also has other ``train_steps``, and for what is wrong with its training records.
+    """
+    job = checked.job
+    if not job.epochs:
+        return checked
+    steps = checked.epochs.end(job.epochs)
+    if job.train_steps not in (0, steps):
+        raise job.error(
+            f"the job has train_steps: {job.train_steps} and epochs: {job.epochs}, which are {steps} steps of these "
+            "records; give one of the two",
+            "epochs",
+        )
+    job = job.replace(train_steps=steps)
+    check_schedules(job)
+    return checked.with_job(job)
+
+
+def rows_per_step(job: Job) -> int:
+    """Return the training records that all worker groups of a job together read in a step, 0 where it does not say."""
+    for layer in map(with_store, input_layers(job.neuralnet, Phase.kTrain)):
+        conf = layer.char_rnn_conf if layer.type is LayerType.kCharRNN else layer.store_conf
+        sizes = [] if conf is None else [conf.batchsize] if isinstance(conf.batchsize, int) else conf.batchsize
+        return sum(sizes) * _worker_groups(job)
+    return 0

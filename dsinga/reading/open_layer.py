@@ -1,0 +1,132 @@
+"""Opens the records of an input layer: those bound to it, a store, windows of a Dataset, a source of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
+from dsinga.data import (
+    DataSource,
+    FieldWindows,
+    RecordSource,
+    TextWindows,
+    open_records,
+    open_store,
+    open_text,
+    read_mean,
+    resolve,
+)
+from dsinga.job import LayerConf, LayerType, StoreConf
+from dsinga.job.resolve import error_note
+from dsinga.layers import RecordInfo
+from dsinga.net.layer_classes import layer_class
+from dsinga.reading.windows_conf import definition_of
+
+
+def with_store(layer: LayerConf) -> LayerConf:
+    """Return the layer with the store_conf that its class derives from its configuration, or that has its records."""
+    if layer.store_conf is not None and layer.store_conf.records is not None:
+        return layer
+    conf = layer_class(layer).reads(layer)
+    return layer if conf is layer.store_conf else layer.replace(store_conf=conf)
+
+
+def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, RecordInfo]:
+    """Open the records of an input layer, with its :func:`with_store`; return them with what its net needs to know.
+
+    Raises UserError (from the store, or naming the layer) where they are missing or are none for this layer.
+    """
+    if layer.type is LayerType.kCharRNN:
+        return _open_text(layer, roots)
+    conf = layer.store_conf
+    if conf is None:
+        raise layer.error(f"layer {layer.name!r} needs a store_conf with the path of its records")
+    if not conf.batchsize:
+        raise conf.error(f"layer {layer.name!r}: store_conf needs a batchsize")
+    store = _open_records(layer, conf, roots)
+    mean = read_mean(conf.mean_file, roots) if conf.mean_file else None
+    std = read_mean(conf.std_file, roots) if conf.std_file else None
+    return store, _info(store, sum(conf.batchsize), mean, std)
+
+
+def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> RecordSource:
+    """Return the array that is bound to the layer, or open the store of its path, or the source of the user's own."""
+    if conf.records is not None:
+        return conf.records
+    if not conf.has_records:
+        raise conf.error(f"layer {layer.name!r}: store_conf needs a path, or in Python data=, the arrays of the phase")
+    try:
+        cls = lookup(conf.kind, conf.type_name)
+    except UserError as error:
+        raise conf.error(f"layer {layer.name!r}: {error}", "backend") from None
+    if cls is not StoreConf:
+        return _open_source(layer, conf, cls, roots)
+    assert conf.path is not None
+    if conf.windows is not None:
+        return open_windows(layer, conf, resolve(conf.path, roots))
+    return open_store(
+        conf.path,
+        backend=conf.backend,
+        roots=roots,
+        separator=conf.separator,
+        has_label=conf.has_label,
+        shape=conf.shape,
+        encoded=conf.encoded,
+        data=conf.data,
+        label=conf.label,
+    )
+
+
+def open_windows(layer: LayerConf, conf: StoreConf, dataset: Any) -> FieldWindows:
+    """Return the windows of a Dataset, or of the one at a path, by the settings of an input layer. Raises JobError."""
+    assert conf.windows is not None
+    try:
+        return FieldWindows(dataset, definition_of(conf.windows), has_targets=conf.has_label)
+    except UserError as error:
+        raise conf.windows.error(f"layer {layer.name!r}: {error}") from error
+
+
+def _open_source(layer: LayerConf, conf: StoreConf, cls: Any, roots: Sequence[str]) -> RecordSource:
+    """Open the source of the user's own that is registered for the backend."""
+    if not (isinstance(cls, type) and issubclass(cls, DataSource)):
+        text = f"layer {layer.name!r}: {conf.backend!r} must be registered with a subclass of dsinga.data.DataSource"
+        raise conf.error(f"{text}, not {cls!r}", "backend")
+    source = cls(conf.path, conf.settings_of(cls.Conf) if cls.Conf else None, roots)
+    with error_note(f"in the source {conf.backend} of layer {layer.name!r}"):
+        try:
+            return open_records(source, roots=roots)
+        except UserError as error:
+            raise conf.error(f"layer {layer.name!r}: source {conf.backend}: {error}", "backend") from error
+
+
+def _open_text(layer: LayerConf, roots: Sequence[str]) -> tuple[TextWindows, RecordInfo]:
+    """Open the text of a kCharRNN layer."""
+    conf = layer.char_rnn_conf
+    if conf is None or not conf.path:
+        raise (conf or layer).error(f"layer {layer.name!r}: char_rnn_conf needs the path of a text")
+    text = TextWindows(open_text(conf.path, conf.vocab_path, roots), conf.batchsize, conf.unroll_len, conf.labels)
+    info = RecordInfo(
+        text.shape,
+        conf.batchsize,
+        has_labels=conf.labels,
+        label_shape=text.label_shape,
+        codes=len(text.vocabulary),
+        continues=True,
+    )
+    return text, info
+
+
+def _info(store: RecordSource, batchsize: int, mean: Any = None, std: Any = None) -> RecordInfo:
+    facts = (store.has_labels, store.label_range(), mean, std, store.label_shape)
+    return RecordInfo(
+        store.shape,
+        batchsize,
+        *facts,
+        codes=len(store.vocabulary),
+        label_dtype=store.label_dtype or np.int64,
+        label_names=store.classes,
+    )
