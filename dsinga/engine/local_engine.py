@@ -13,7 +13,6 @@ from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, RunError
 from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records
 from dsinga.monitor.timings_file import Places
@@ -28,8 +27,9 @@ from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.all_records import count_batches, evaluate_batches
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch
-from dsinga.training import Metrics, add_metrics, algorithm, forward
+from dsinga.training import Metrics, add_metrics, algorithm, create_updater, forward
 from dsinga.training.ema import averaged
+from dsinga.training.local_updater import LocalUpdater
 from dsinga.worker.configure import OpenedJob
 
 _log = logging.getLogger(__name__)
@@ -74,18 +74,16 @@ class LocalEngine(Engine):
         self._threads = max(1, min(threads or usable, usable, available_cores()))
         self.places = Places(threads=self._threads)
         self._ops = cpu_ops(PRECISIONS[job.precision])
-        self._params, state = begin.copy()
         if updater is None:
-            updater = LocalUpdater(job.updater, self._net.params)
-            updater.steps = begin.step
-            if state is not None:
-                updater.resume(state)
+            self.updater = LocalUpdater(create_updater(job.updater), self._net.params)
+            self.updater.steps = begin.step
+            self.updater.put(begin.params, begin.state)
         else:
-            updater = updater.copy()
-        updater.create_state(self._params)
-        self.updater = updater
-        self._earlier_steps = updater.steps - begin.step
-        self._updates = LocalUpdates(updater, self._params, self._ops)
+            self.updater = updater.copy()
+            self.updater.put(begin.params)
+        self._params: ParamArrays = dict(self.updater.values)
+        self._earlier_steps = self.updater.steps - begin.step
+        self._updates = LocalUpdates(self.updater, self._ops)
         self._training_step = TrainingStep(
             algorithm(job.train_one_batch), self._net, reader.micro_batches, job.skip_bad_batches
         )
@@ -258,24 +256,22 @@ class LocalUpdates:
         has_begun: whether the present step may have changed some of the params already.
     """
 
-    def __init__(self, updater: LocalUpdater, params: ParamArrays, ops: Ops):
-        self._updater, self._params, self._ops = updater, params, ops
-        self._gradients: dict[str, Any] = {}
+    def __init__(self, updater: LocalUpdater, ops: Ops):
+        self._updater, self._ops = updater, ops
         self.seconds, self.has_begun = 0.0, False
 
     def push(self, name: str, gradient: Any) -> None:
-        """Apply a large gradient, and keep the others for :meth:`finish`."""
-        gradient = to_host(gradient, self._ops)
+        """Take a gradient; :meth:`LocalUpdater.push` applies large ones."""
         self.has_begun, started = True, time.perf_counter()
-        if not self._updater.apply_large(self._params, name, gradient):
-            self._gradients[name] = gradient
+        gradient = to_host(gradient, self._ops)
+        self._updater.check_gradient(name, gradient)
+        self._updater.push(name, gradient)
         self.seconds += time.perf_counter() - started
 
     def finish(self) -> None:
-        """Apply the gradients that were kept."""
+        """Apply the gradients that wait."""
         self.has_begun, started = True, time.perf_counter()
-        gradients, self._gradients = self._gradients, {}
-        self._updater.step(self._params, gradients)
+        self._updater.finish()
         self.has_begun = False
         self.seconds += time.perf_counter() - started
 

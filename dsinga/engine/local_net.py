@@ -13,7 +13,6 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import UserError
 from dsinga.engine.local_results import Backward, Forward, Means
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.engine.nets_by_shape import NetsByShape, gradient_input, last_layers
 from dsinga.job import ClusterConf, Job, Phase, check
 from dsinga.job.enums import find_phase
@@ -34,8 +33,11 @@ from dsinga.training import (
     algorithm,
     bp,
     check_params,
+    check_patterns,
+    create_updater,
     initial_values,
 )
+from dsinga.training.local_updater import LocalUpdater
 
 
 class LocalNet:
@@ -110,7 +112,8 @@ class LocalNet:
 
     def updater(self) -> LocalUpdater:
         """Return a new updater, as the job describes it, at step 0."""
-        return LocalUpdater(self.job.updater, self.net.params)
+        check_patterns(self.job.updater, self.net.params)
+        return LocalUpdater(create_updater(self.job.updater), self.net.params)
 
     def forward(
         self,

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dsinga.base.error_frames import cleared_frames
 from dsinga.engine import local_job
 from dsinga.engine.local_engine import LocalEngine
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.job import AlgType, Job, PartitionMethod, Phase, check
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
@@ -20,6 +19,7 @@ from dsinga.net.memory_check import as_size
 from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.training import create_updater
+from dsinga.training.local_updater import LocalUpdater
 
 _log = logging.getLogger(__name__)
 

@@ -28,16 +28,16 @@ from dsinga.reading.prefetch import Prefetch
 from dsinga.server import Slice
 from dsinga.server.update_executors import thread_updates
 from dsinga.training import Metrics, forward
+from dsinga.training.local_updater import LocalUpdater
 from dsinga.transport.endpoints import OpenConnection, connect
 from dsinga.transport.interface import Transport
 from dsinga.worker.captured_iterations import CapturedIterations
-from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
+from dsinga.worker.config import ReplicaState, RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
 from dsinga.worker.device_params import DeviceParams
 from dsinga.worker.exchange import COLLECTIVES_SERVER, Exchange, move_local_slices, param_homes
 from dsinga.worker.exchange_options import Meter
 from dsinga.worker.global_clipping import global_clipping
 from dsinga.worker.mailbox import GroupPeers
-from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from dsinga.worker.round import BegunStep, Round
 from dsinga.worker.server_client import ServerClient, WorkerId, open_send_buffer
 
@@ -75,8 +75,7 @@ class GroupWorker:
         self._names = tuple(shapes)
         replicated = {name: config.params[name] for name in shapes if name in config.replicated}
         clipping = global_clipping(config, key.worker)
-        whole = clipping is not None
-        self._replicated = ReplicatedParams(replicated, config.updater, self._ops, whole) if replicated else None
+        self._replicated = LocalUpdater(config.updater, replicated, self._ops) if replicated else None
         inner = Meter() if self._on_device else self._meter
         slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
         worker = WorkerId(key.generation, key.group, key.worker, config.topology.workers)
@@ -278,10 +277,10 @@ class GroupWorker:
         return evaluate_batches(local_passes, self._read_function, evaluate)
 
     def set_replica(self, state: ReplicaState) -> None:
-        """Set the first values of the replicated params, and the updater's state."""
-        if self._replicated is not None:
+        """Set the first values of the replicated params, and the updater's state; a repeated call changes nothing."""
+        if self._replicated is not None and not self._replicated.values:
             self._ops.enter()
-            self._replicated.put(state)
+            self._replicated.put(*state)
             if self._captured is not None:
                 self._captured.clear()
 
@@ -291,8 +290,8 @@ class GroupWorker:
             return ReplicaState({}, {})
         self._ops.enter()
         self.exchange.wait_all()
-        users = {name: self._config.parts[name].users for name in self._replicated}
-        return self._replicated.copy([name for name, at in users.items() if at[0] == self._key.worker])
+        users = {name: self._config.parts[name].users for name in self._replicated.params}
+        return ReplicaState(*self._replicated.copies(name for name, at in users.items() if at[0] == self._key.worker))
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate of this worker's own updates, as :meth:`Updater.set_rate_factors` does."""
