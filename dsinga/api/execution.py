@@ -233,11 +233,7 @@ class Execution:
     def _needs_no_cluster(self, job: Job) -> bool:
         options, source = self.options, self.source
         asks_for_cluster = options.grain != "round" or options.retry or options.resources or options.hosts
-        if asks_for_cluster or source.is_running or source.is_shared or not trains_locally(job):
-            return False
-        from dsinga.base.settings import read_setting  # it imports Dask
-
-        return read_setting("device") != "gpu"
+        return not (asks_for_cluster or source.is_running or source.is_shared) and trains_locally(job)
 
     def _await_workers(self, client: Client, seconds: float) -> None:
         """Wait until a scheduler that was started again has as many Dask workers as the lost one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from dsinga.job import Job, load
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet
 from dsinga.passes import generation, inference, translation
-from dsinga.passes.predictor import ONE_CORE
+from dsinga.passes.devices import forward_bytes, local_processor
 from dsinga.passes.processor import Processor
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 
@@ -194,10 +195,8 @@ def _open_forward(
 
 
 def _computes_here(job: Job, client: Any, is_limited: bool) -> bool:
-    """Whether forward passes are computed in this process: no cluster runs, and none and no GPU is asked for."""
-    from dsinga.base.settings import read_setting  # it imports Dask
-
-    return not (find_cluster(client, waits=True).is_running or is_limited or job.gpu or read_setting("device") == "gpu")
+    """Whether forward passes are computed in this process: no cluster runs, and none is asked for."""
+    return not (find_cluster(client, waits=True).is_running or is_limited)
 
 
 @typed()
@@ -251,10 +250,4 @@ def translate(
 
 def _choose_processor(job: Job, net: NeuralNet) -> Processor:
     """Return the processor for ``net`` in this process: a GPU if the job or the configuration asks for one."""
-    from dsinga.base.settings import read_setting  # imports Dask, which other commands do not need
-
-    if not job.gpu and read_setting("device") in ("auto", "cpu"):
-        return ONE_CORE
-    from dsinga.cluster.inference.inference import local_processor  # imports distributed, which a CPU does not need
-
-    return local_processor(job, net)
+    return local_processor(job, partial(forward_bytes, net))

@@ -15,7 +15,9 @@ from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome, run_to_end
+from dsinga.net import NeuralNet
 from dsinga.net.memory_check import as_size
+from dsinga.passes.devices import check_precision, local_processor
 from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.reading.batch_reader import open_batch_reader
 from dsinga.training import create_updater
@@ -56,21 +58,35 @@ def continue_locally(
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)
         topology = create_topology(job, 1, 1).describe()
-        engine = LocalEngine(job, opened, begin, updater, max_threads)
+        engine = LocalEngine(job, opened, begin, updater, max_threads, _choose_device(job, opened.nets[Phase.kTrain]))
         begin.release()  # the engine has copies
         observer.begin(begin.step)  # moves files of an earlier run, so what can be refused has been
         outcome = run_to_end(engine, begin, observer, all_extensions, options, topology, cancellation, started)
-        return outcome, engine.updater
+        return outcome, engine.kept_updater()
+
+
+def _choose_device(job: Job, net: NeuralNet) -> int | None:
+    """Return the GPU that trains a job, None for CPU cores. Raises UserError where the job must not have these."""
+    slots = len(create_updater(job.updater).state_slots)
+
+    def bytes_needed() -> int:
+        from dsinga.planner.memory import device_memory  # the planner is for those who want a GPU
+
+        return device_memory(net, slots, job.micro_batches)
+
+    device = local_processor(job, bytes_needed).device
+    check_precision(job, ((device,),))
+    return device
 
 
 def fit_to_memory(job: Job, roots: Sequence[str]) -> Job:
     """Return a job of ``partition: auto`` with the micro-batches and the recomputation that this process needs.
 
-    A job of kCD is returned as it is. Raises UserError where the net cannot be trained in the memory.
+    A job of kCD, or for GPUs, is returned as it is. Raises UserError where the net cannot be trained in the memory.
     """
     from dsinga.planner.fitting import NetVariants, fit_or_refuse  # other jobs do without the planner
 
-    if job.train_one_batch.alg is AlgType.kCD:
+    if job.train_one_batch.alg is AlgType.kCD or job.gpu:
         return job
     check(job)
     limit, slots = local_job.memory_limit(), len(create_updater(job.updater).state_slots)

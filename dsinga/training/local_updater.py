@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class LocalUpdater:
             "conf": self._updater.conf,
             "params": self.params,
             "steps": self.steps,
-            "state": self.copies()[1],
+            "state": self.copy_state(),
             "rate_factors": self._rate_factors,
         }
 
@@ -69,12 +69,12 @@ class LocalUpdater:
         self.steps, self.state = state["steps"], state["state"]
         self.set_rate_factors(state["rate_factors"])
 
-    def copy(self, ops: Ops | None = None) -> LocalUpdater:
-        """Return a copy without values, whose steps do not change this updater, with its state on another device."""
-        copied = LocalUpdater(create_updater(self._updater.conf), self.params, ops)
+    def copy(self, updater: Updater, ops: Ops | None = None) -> LocalUpdater:
+        """Return a copy without values for the kernels ``ops``, with an equal updater; its steps do not change this."""
+        copied = LocalUpdater(updater, self.params, ops)
         copied.steps = self.steps
         copied.set_rate_factors(self._rate_factors)
-        copied._set_state(self.copies()[1])
+        copied._set_state(self.copy_state())
         return copied
 
     def rate(self, step: int) -> float:
@@ -125,17 +125,14 @@ class LocalUpdater:
         self.resume({**trained, **self.state, **state})
         self.steps = steps
 
-    def copies(self, names: Iterable[str] | None = None) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Return copies in host memory of the values, and of the state by param and slot, by default of all params."""
-        names = [*(self.params if names is None else names)]
-        return (
-            {name: self._copy(self.values[name]) for name in names if name in self.values},
-            {
-                name: {slot: self._copy(array) for slot, array in self.state[name].items()}
-                for name in names
-                if name in self.state
-            },
-        )
+    def copy_values(self, names: Collection[str] | None = None) -> ParamArrays:
+        """Return copies of the values of these params, by default of all, in host memory."""
+        return {name: self._copy(self.values[name]) for name in (self.values if names is None else names)}
+
+    def copy_state(self, names: Collection[str] | None = None) -> dict[str, ParamArrays]:
+        """Return a copy of the state of these params, by default of all, in host memory."""
+        state = {name: slots for name, slots in self.state.items() if names is None or name in names}
+        return {name: {slot: self._copy(array) for slot, array in slots.items()} for name, slots in state.items()}
 
     def step(
         self, params: MutableMapping[str, np.ndarray], gradients: Mapping[str, Gradient], max_norm: float = 0.0

@@ -19,12 +19,12 @@ from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver, Peers
 from dsinga.net import NeuralNet
 from dsinga.net.dataflow import row_share
-from dsinga.ops import Array, Ops, buffers
+from dsinga.ops import Array, buffers
 from dsinga.passes.processor import Processor
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.all_records import EvaluationPass, evaluate_batches
 from dsinga.reading.batch_reader import BatchReader
-from dsinga.reading.prefetch import Prefetch
+from dsinga.reading.prefetch import Prefetch, send_ahead
 from dsinga.server import Slice
 from dsinga.server.update_executors import thread_updates
 from dsinga.training import Metrics, forward
@@ -106,7 +106,9 @@ class GroupWorker:
         )
         self._captured: CapturedIterations | None = None
         if isinstance(self.exchange, DeviceParams):
-            self._captured = CapturedIterations(config, self._ops, self.exchange)
+            self._captured = CapturedIterations(
+                self._ops, self._training_step, config.updater, self.exchange, self.exchange, self.exchange.is_local
+            )
 
     def _share_gradient_memory(
         self,
@@ -149,7 +151,16 @@ class GroupWorker:
 
     def train(self, start: int, stop: int) -> RoundReport:
         """Run the iterations ``start`` to ``stop`` - 1."""
-        return Round(self._begin, self._launch, self._finish, self._compute).run(start, stop)
+        report = RoundReport([], [], stop, skipped := [])
+
+        def add(begun: BegunStep, metrics: Metrics | None, timing: Timing) -> None:
+            report.metrics.append(metrics or {})
+            report.timings.append(timing)
+            if metrics is None:
+                skipped.append(begun.step)
+
+        Round(self._begin, self._launch, self._finish, self._compute, add).run(start, stop)
+        return report
 
     def iterate(self, step: int, peers: Peers, observer: PassObserver | None = None) -> tuple[Metrics | None, Timing]:
         """Run iteration ``step``; return its metrics (None if its batch was skipped) and its timing.
@@ -182,7 +193,7 @@ class GroupWorker:
     def _finish(self) -> Metrics | None:
         """Return the metrics of the first step that was launched; None if it must be computed as it is called."""
         assert self._captured is not None
-        return self._captured.finish(self.net(Phase.kTrain))
+        return self._captured.finish()
 
     def _compute(
         self, begun: BegunStep, peers: Peers | None = None, observer: PassObserver | None = None
@@ -195,7 +206,7 @@ class GroupWorker:
             self._wait_for_params()
         metrics = None
         if self._captured is not None and observer is None:
-            metrics = self._captured.train(self.net(Phase.kTrain), step, begun.records, self._whole_context(begun))
+            metrics = self._captured.train(step, begun.records, self._whole_context(begun))
         if metrics is None:
             with buffers.use_bases(self._gradient_memory):
                 batches = self._micro_batches(begun.records, step, peers or self.peers, observer)
@@ -291,7 +302,8 @@ class GroupWorker:
         self._ops.enter()
         self.exchange.wait_all()
         users = {name: self._config.parts[name].users for name in self._replicated.params}
-        return ReplicaState(*self._replicated.copies(name for name, at in users.items() if at[0] == self._key.worker))
+        first = [name for name, at in users.items() if at[0] == self._key.worker]
+        return ReplicaState(self._replicated.copy_values(first), self._replicated.copy_state(first))
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate of this worker's own updates, as :meth:`Updater.set_rate_factors` does."""
@@ -324,7 +336,7 @@ class GroupWorker:
         read: Callable[[int], dict[str, Records]] = functools.partial(reader.read, rows=rows, group=self._key.group)
         if is_cut:
             read = functools.partial(_take_regions, read, layers)
-        return functools.partial(_send_ahead, read, layers, self._ops) if self._on_device else read
+        return functools.partial(send_ahead, read, layers, self._ops) if self._on_device else read
 
     def _regional(self, reader: BatchReader, layers: Iterable[Layer]) -> BatchReader:
         """Return the reader of the points that this worker needs, always the same: its records may be cached."""
@@ -377,13 +389,6 @@ def _take_regions(
 ) -> dict[str, Records]:
     """Read the records of a step, and keep the points that this worker needs."""
     return {name: layers[name].take_region(records) for name, records in read(step).items()}
-
-
-def _send_ahead(
-    read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], ops: Ops, step: int
-) -> dict[str, Records]:
-    """Read the records of a step, start copying them to the device, and return them."""
-    return {name: layers[name].send_ahead(records, ops) for name, records in read(step).items()}
 
 
 def _in_iteration(collective: Callable[[str, Array], Array], iteration: str, key: str, array: Array) -> Array:

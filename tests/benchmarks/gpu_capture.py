@@ -103,8 +103,8 @@ def with_bad_labels(records: Mapping[str, Records]) -> dict[str, Records]:
 
 def values(loop: Loop) -> dict[str, np.ndarray]:
     """Return copies of the params and of the updater's state in host memory."""
-    params, state = loop.params.copies()
-    return params | {f"{name} {slot}": array for name, arrays in state.items() for slot, array in arrays.items()}
+    slots = loop.params.copy_state().items()
+    return loop.params.copy_values() | {f"{name} {slot}": a for name, arrays in slots for slot, a in arrays.items()}
 
 
 def same(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> bool:

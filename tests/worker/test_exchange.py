@@ -429,8 +429,8 @@ def test_a_copied_replica_state_goes_on_to_the_same_bits() -> None:
     names = ["w1"]
     first, second = replica(names), LocalUpdater(create_updater(with_momentum()), params_named(names))
     first.update(0, "w1", 0, np.ones(12, np.float32))
-    values, state = first.copies()
-    second.put(values, state)
+    state = first.copy_state()
+    second.put(first.copy_values(), state)
     for step in range(1, 3):
         for replicated in (first, second):
             replicated.update(step, "w1", 6, np.full(6, step, np.float32))
