@@ -80,13 +80,12 @@ class LocalEngine(Engine):
         self._ops = Processor(self._threads, device, PRECISIONS[job.precision]).ops()
         self._ops.enter()
         self._on_device = self._ops.device_count() > 0
-        formulas = create_updater(job.updater)
         if updater is None:
-            self.updater = LocalUpdater(formulas, self._net.params, self._ops)
+            self.updater = LocalUpdater(create_updater(job.updater), self._net.params, self._ops)
             self.updater.steps = begin.step
             self.updater.put(begin.params, begin.state)
         else:
-            self.updater = updater.copy(formulas, self._ops)
+            self.updater = updater.copy(self._ops)
             self.updater.put(begin.params)
         self._earlier_steps = self.updater.steps - begin.step
         self._updates = CountedUpdates(self.updater)
@@ -96,7 +95,7 @@ class LocalEngine(Engine):
         self._captured: CapturedIterations | None = None
         if self._on_device:
             self._captured = CapturedIterations(
-                self._ops, self._training_step, formulas, self.updater.values, self._updates
+                self._ops, self._training_step, self.updater.updater, self.updater.values, self._updates
             )
         self._batches: Iterator[dict[str, Records]] | None = None
         self._started = self._data_seconds = 0.0  # when the present step began, and its seconds of waiting for records
@@ -282,7 +281,7 @@ class LocalEngine(Engine):
 
     def kept_updater(self) -> LocalUpdater:
         """Return the updater with which training may go on later, with its state in host memory."""
-        return self.updater.copy(create_updater(self.job.updater)) if self._on_device else self.updater
+        return self.updater.copy() if self._on_device else self.updater
 
     @property
     def newest(self) -> Snapshot | None:

@@ -32,6 +32,7 @@ class LocalUpdater:
         ops: the kernels of a device that has the values and the state; by default they are numpy arrays.
 
     Attributes:
+        updater: the updater of all params.
         params: the params by name.
         steps: the number of steps done, on which the learning rate depends; it may be set.
         values: the values that :meth:`push` changes, float32 by name.
@@ -40,7 +41,7 @@ class LocalUpdater:
     """
 
     def __init__(self, updater: Updater, params: Mapping[str, Param], ops: Ops | None = None):
-        self._updater, self.params = updater, params
+        self.updater, self.params = updater, params
         self._ops = ops if ops is not None and ops.device_count() else None
         self.steps = 0
         self.values: MutableMapping[str, Array] = {}
@@ -57,7 +58,7 @@ class LocalUpdater:
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            "conf": self._updater.conf,
+            "conf": self.updater.conf,
             "params": self.params,
             "steps": self.steps,
             "state": self.copy_state(),
@@ -69,9 +70,9 @@ class LocalUpdater:
         self.steps, self.state = state["steps"], state["state"]
         self.set_rate_factors(state["rate_factors"])
 
-    def copy(self, updater: Updater, ops: Ops | None = None) -> LocalUpdater:
-        """Return a copy without values for the kernels ``ops``, with an equal updater; its steps do not change this."""
-        copied = LocalUpdater(updater, self.params, ops)
+    def copy(self, ops: Ops | None = None) -> LocalUpdater:
+        """Return a copy without values, with its state where ``ops`` compute; its steps do not change this updater."""
+        copied = LocalUpdater(create_updater(self.updater.conf), self.params, ops)
         copied.steps = self.steps
         copied.set_rate_factors(self._rate_factors)
         copied._set_state(self.copy_state())
@@ -79,12 +80,12 @@ class LocalUpdater:
 
     def rate(self, step: int) -> float:
         """Return the learning rate of the schedule at a step, without factors."""
-        return float(self._updater.rate(step))
+        return float(self.updater.rate(step))
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate by factors, each from its step on; see :meth:`Updater.set_rate_factors`."""
         self._rate_factors = dict(factors)
-        self._updater.set_rate_factors(factors)
+        self.updater.set_rate_factors(factors)
 
     def put(self, values: Mapping[str, np.ndarray], state: Slots | None = None) -> None:
         """Copy the values of all params, and a state with which training goes on; what has none yet begins anew.
@@ -166,7 +167,7 @@ class LocalUpdater:
         """
         gradient = self._moved(name, gradient)
         is_joined = self._joinable[name] and type(gradient) is np.ndarray
-        if self._ops is not None or is_joined or self._updater.conf.clip_global_norm:
+        if self._ops is not None or is_joined or self.updater.conf.clip_global_norm:
             self._waiting[name] = gradient
         else:
             self._apply(name, gradient)
@@ -262,7 +263,7 @@ class LocalUpdater:
     def _clip_factor(self, gradients: Sequence[Gradient] = (), max_norm: float = 0.0) -> float:
         """Return the factor that bounds the norm of the gradients that wait, which ``gradients`` are, partly joined."""
         factor = min(1.0, max_norm / max(norm_of(gradients), max_norm)) if max_norm else 1.0
-        if limit := self._updater.conf.clip_global_norm:
+        if limit := self.updater.conf.clip_global_norm:
             factor *= norm_factor(math.sqrt(math.fsum(self.squares.values())) * factor, limit)
         return factor
 
