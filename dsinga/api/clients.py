@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from dsinga import cluster
 from dsinga.api.shared_cluster import SHARED_CLUSTER
 from dsinga.base.errors import UserError
-from dsinga.job import Job
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -64,13 +63,9 @@ class ClusterSource:
         """Whether the cluster is there already."""
         return any(value is not None for value in (self.client, self.address, self.scheduler_file))
 
-    def computes_here(self, job: Job, *, asks_for_cluster: bool) -> bool:
-        """Whether a call for ``job`` computes in this process: no cluster runs, and none and no GPU is asked for."""
-        if self.is_running or self.is_shared or asks_for_cluster or job.gpu:
-            return False
-        from dsinga.base.settings import read_setting  # it imports Dask
-
-        return read_setting("device") != "gpu"
+    def computes_here(self, *, asks_for_cluster: bool) -> bool:
+        """Whether a call computes in this process: no cluster runs, and none is asked for."""
+        return not (self.is_running or self.is_shared or asks_for_cluster)
 
     def without_client(self) -> ClusterSource | None:
         """Return where a scheduler may be started again once that of the cluster is lost.

@@ -205,7 +205,7 @@ class Execution:
         """Return the function that trains: in this thread where no cluster is there or needed, else on one."""
         job, options = checked.job, self.options
         asks = options.asks_for_cluster
-        if agents is None and trains_locally(job) and self.source.computes_here(job, asks_for_cluster=asks):
+        if agents is None and trains_locally(job) and self.source.computes_here(asks_for_cluster=asks):
             return functools.partial(train_locally, checked, max_threads=self.max_threads)
         placing: dict[str, Any] = {
             "grain": cluster.find_grain(options.grain), "selection": options.selection(),

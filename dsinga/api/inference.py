@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet
 from dsinga.ops.processor import Processor
 from dsinga.passes import generation, inference, translation
-from dsinga.passes.predictor import ONE_CORE
+from dsinga.passes.devices import forward_bytes, local_processor
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -186,7 +187,7 @@ def _open_forward(
 ) -> Iterator[inference.Forward]:
     """Yield the forward passes of params: in threads of this process where that is enough, else on a cluster."""
     source = find_cluster(client, waits=True)
-    if source.computes_here(job, asks_for_cluster=bool(resources or hosts)):
+    if source.computes_here(asks_for_cluster=bool(resources or hosts)):
         yield inference.forward_in_threads(job, params)
         return
     selection = select_workers(resources, hosts)
@@ -245,10 +246,4 @@ def translate(
 
 def _choose_processor(job: Job, net: NeuralNet) -> Processor:
     """Return the processor for ``net`` in this process: a GPU if the job or the configuration asks for one."""
-    from dsinga.base.settings import read_setting  # imports Dask, which other commands do not need
-
-    if not job.gpu and read_setting("device") in ("auto", "cpu"):
-        return ONE_CORE
-    from dsinga.cluster.inference.inference import local_processor  # imports distributed, which a CPU does not need
-
-    return local_processor(job, net)
+    return local_processor(job, partial(forward_bytes, net))

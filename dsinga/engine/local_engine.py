@@ -14,24 +14,26 @@ from dsinga.base.errors import Diverged, RunError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PRECISIONS
 from dsinga.layers import Context, Records
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
-from dsinga.ops import Ops
-from dsinga.ops.processor import cpu_ops
-from dsinga.passes.cut_runner import to_host
+from dsinga.ops import Array
+from dsinga.ops.processor import Processor
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.all_records import count_batches, evaluate_batches
 from dsinga.reading.batch_reader import BatchReader
-from dsinga.reading.prefetch import Prefetch
-from dsinga.training import Metrics, add_metrics, algorithm, forward
+from dsinga.reading.prefetch import Prefetch, send_ahead
+from dsinga.training import Metrics, add_metrics, algorithm, create_updater, forward
 from dsinga.training.ema import averaged
+from dsinga.training.local_updater import LocalUpdater
+from dsinga.worker.captured_iterations import CapturedIterations
+from dsinga.worker.config import Timing
 from dsinga.worker.configure import OpenedJob
+from dsinga.worker.round import BegunStep, Round
 
 _log = logging.getLogger(__name__)
 
@@ -51,9 +53,10 @@ class LocalEngine(Engine):
         updater: that of earlier training, which goes on: its steps count for the order of records, random numbers and
             the learning rate. It is copied, so that a run which fails leaves it as it is.
         threads: the most kernel threads; by default as many as the net can use.
+        device: the GPU that computes; None for CPU cores.
 
     Attributes:
-        updater: the updater of this run, with which training may go on later.
+        updater: the updater of this run, with the params.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class LocalEngine(Engine):
         begin: Snapshot,
         updater: LocalUpdater | None = None,
         threads: int | None = None,
+        device: int | None = None,
     ):
         self.job, self.nets = job, opened.nets
         reader = opened.readers[Phase.kTrain]
@@ -74,25 +78,31 @@ class LocalEngine(Engine):
         usable = usable_threads(self._net, 1)
         self._threads = max(1, min(threads or usable, usable, available_cores()))
         self.places = Places(threads=self._threads)
-        self._ops = cpu_ops(PRECISIONS[job.precision])
-        self._params, state = begin.copy()
+        self._ops = Processor(self._threads, device, PRECISIONS[job.precision]).ops()
+        self._ops.enter()
+        self._on_device = self._ops.device_count() > 0
         if updater is None:
-            updater = LocalUpdater(job.updater, self._net.params)
-            updater.steps = begin.step
-            if state is not None:
-                updater.resume(state)
+            self.updater = LocalUpdater(create_updater(job.updater), self._net.params, self._ops)
+            self.updater.steps = begin.step
+            self.updater.put(begin.params, begin.state)
         else:
-            updater = updater.copy()
-        updater.create_state(self._params)
-        self.updater = updater
-        self._earlier_steps = updater.steps - begin.step
-        self._updates = LocalUpdates(updater, self._params, self._ops)
+            self.updater = updater.copy(self._ops)
+            self.updater.put(begin.params)
+        self._earlier_steps = self.updater.steps - begin.step
+        self._updates = CountedUpdates(self.updater)
         self._training_step = TrainingStep(
             algorithm(job.train_one_batch), self._net, reader.micro_batches, job.skip_bad_batches
         )
+        self._captured: CapturedIterations | None = None
+        if self._on_device:
+            self._captured = CapturedIterations(
+                self._ops, self._training_step, self.updater.updater, self.updater.values, self._updates
+            )
         self._batches: Iterator[dict[str, Records]] | None = None
+        self._started = self._data_seconds = 0.0  # when the present step began, and its seconds of waiting for records
         self._loop: Loop | None = None
         self._failure: RunError | None = None  # of the next step, while the loop has not seen those before it
+        self._may_run = False  # whether the device may be computing a step
 
     @property
     def step(self) -> int:
@@ -108,10 +118,9 @@ class LocalEngine(Engine):
         """Begin to read batches ahead."""
         self._loop = loop
         first = (self._earlier_steps + step) * self._reader.micro_batches
-        read = _read_function(self._net, self._reader)
-        if self._reader.sizes(self._net)[0] <= SMALL_BATCH_BYTES and all(
-            map(_is_in_memory, self._reader.stores.values())
-        ):
+        read = self._read_function(self._net, self._reader)
+        is_small = self._reader.sizes(self._net)[0] <= SMALL_BATCH_BYTES
+        if is_small and not self._on_device and all(map(_is_in_memory, self._reader.stores.values())):
             self._batches = map(read, itertools.count(first))  # sooner than a thread could hand them over
         else:
             self._batches = Prefetch(read, first)
@@ -134,42 +143,79 @@ class LocalEngine(Engine):
         self._ops.set_threads(self._threads)
         self._ops.enter()
         reports: list[StepReport] = []
-        started = ended = time.perf_counter()
-        while self.step < stop and (not reports or ended - started < ROUND_SECONDS):
-            try:
-                metrics, data = self._train_batch()
-            except Diverged:
-                raise
-            except RunError as error:
-                self._failure = error
-                break
+        started = time.perf_counter()
+
+        def report(begun: BegunStep, metrics: Metrics | None, timing: Timing) -> None:
             self._step += 1
-            began, ended = ended, time.perf_counter()
-            total, update = ended - began, self._updates.seconds
-            timing = {"total": total, "compute": total - data - update, "data": data, "update": update}
-            reports.append(StepReport(metrics, timing | {"exchange": update, "crossing": 0, "within": 0}))
-        self._speed = self.batchsize * len(reports) / max(ended - started, 1e-9)
+            if metrics is None:
+                _log.warning(
+                    "the loss or a record of group 0 is not finite at step %d: the batch is left out", begun.step
+                )
+            compute = timing.total - timing.data - timing.update
+            reports.append(StepReport(metrics or {}, {**timing._asdict(), "compute": compute}))
+
+        training = Round(self._begin, self._launch, self._finish, self._compute, report)
+        self._may_run = self._on_device
+        try:
+            training.run(
+                self.updater.steps, self._earlier_steps + stop, lambda: time.perf_counter() - started >= ROUND_SECONDS
+            )
+        except Diverged:
+            raise
+        except RunError as error:
+            self._failure = error
+        self._may_run = False
+        self._speed = self.batchsize * len(reports) / max(time.perf_counter() - started, 1e-9)
         return reports
 
-    def _train_batch(self) -> tuple[Metrics, float]:
-        """Compute the gradients of the next batch and apply them; return its metrics, and the seconds of waiting."""
+    def _begin(self, step: int) -> BegunStep:
+        """Read the records of a step, or of its first micro-batch."""
+        self._started = time.perf_counter()
         self._data_seconds = self._updates.seconds = 0.0
-        step = self.updater.steps
-        values = {name: self._ops.asarray(self._params[name]) for name in self._net.shapes}
-        metrics = self._training_step.run(step, values, self._micro_batches(step), self._updates)
-        return metrics or {}, self._data_seconds
+        self._updates.begin(step)
+        return BegunStep(step, self._next_records(), self._data_seconds)
 
-    def _micro_batches(self, step: int) -> Iterator[tuple[dict[str, Records], Context]]:
-        """Yield the records and the context of each micro-batch of a step; count the seconds of waiting for records."""
+    def _launch(self, begun: BegunStep) -> bool:
+        """Launch the graph of a step, if it has been captured; return whether."""
+        return self._captured is not None and self._captured.launch(
+            begun.step, begun.records, self._context(begun.step, 0)
+        )
+
+    def _finish(self) -> Metrics | None:
+        """Return the metrics of the first step that was launched; None if it must be computed as it is called."""
+        assert self._captured is not None
+        return self._captured.finish()
+
+    def _compute(self, begun: BegunStep) -> tuple[Metrics | None, Timing]:
+        """Compute the gradients of a batch and apply them; return its metrics and the timing."""
+        metrics = None
+        if self._captured is not None:
+            self._captured.begin(begun.step)
+            metrics = self._captured.train(begun.step, begun.records, self._context(begun.step, 0))
+        if metrics is None:
+            batches = self._micro_batches(begun)
+            metrics = self._training_step.run(begun.step, self.updater.values, batches, self._updates)
+        total, update = time.perf_counter() - self._started, self._updates.seconds
+        return metrics, Timing(total, self._data_seconds, update, update=update)
+
+    def _next_records(self) -> dict[str, Records]:
+        """Return the records of the next micro-batch; count the seconds of waiting for them."""
         assert self._batches is not None
+        started = time.perf_counter()
+        records = next(self._batches)
+        self._data_seconds += time.perf_counter() - started
+        return records
+
+    def _micro_batches(self, begun: BegunStep) -> Iterator[tuple[dict[str, Records], Context]]:
+        """Yield the records and the context of each micro-batch of a step."""
         for number in range(self._reader.micro_batches):
-            started = time.perf_counter()
-            records = next(self._batches)
-            self._data_seconds += time.perf_counter() - started
-            yield records, Context(
-                self._ops, Phase.kTrain, self._reader.rows(0, number), self.job.seed, step,
-                micro_batch=self._reader.micro_batch(number),
-            )  # fmt: skip
+            yield self._next_records() if number else begun.records, self._context(begun.step, number)
+
+    def _context(self, step: int, micro_batch: int) -> Context:
+        return Context(
+            self._ops, Phase.kTrain, self._reader.rows(0, micro_batch), self.job.seed, step,
+            micro_batch=self._reader.micro_batch(micro_batch),
+        )  # fmt: skip
 
     def evaluate(self, phase: Phase, batches: int) -> Metrics:
         """Compute the metrics of each batch, and add them up."""
@@ -181,49 +227,67 @@ class LocalEngine(Engine):
             pairs = self._opened.complete[phase]
             counts = count_batches([reader for reader, _ in pairs])
             passes = [(net, reader, count) for (reader, net), count in zip(pairs, counts, strict=True)]
-        values = {name: self._ops.asarray(value) for name, value in self._averages().items()}
+        averages = self._averages()
+        values: Mapping[str, Array] = self.updater.values
+        if averages is not None:
+            values = {name: self._ops.asarray(value) for name, value in averages.items()}
 
         def evaluate(net: NeuralNet, reader: BatchReader, batch: int, records: dict[str, Records]) -> Metrics:
-            return forward(net, values, records, Context(self._ops, phase, reader.parts[0], self.job.seed, batch))[1]
+            ctx = Context(self._ops, phase, reader.parts[0], self.job.seed, batch)
+            metrics = None
+            if self._captured is not None and averages is None:
+                metrics = self._captured.evaluate(net, batch, records, ctx)
+            return forward(net, values, records, ctx)[1] if metrics is None else metrics
 
-        return add_metrics(evaluate_batches(passes, _read_function, evaluate))
+        return add_metrics(evaluate_batches(passes, self._read_function, evaluate))
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
         """Write the files of the output layers of a phase; in a validation of those that a test does not write."""
         layers = outputs_to_write(self.nets, phase)
         if layers:
-            forward = forward_in_threads(self.job, self._averages())
+            forward = forward_in_threads(self.job, self.params())
             write_outputs(self.nets[phase], self._opened.readers[phase], forward, batches, layers)
 
-    def _averages(self) -> ParamArrays:
-        """Return what tests use: the params, or their averages where the job asks for these."""
+    def _averages(self) -> ParamArrays | None:
+        """Return the averages of the params, which tests use where the job asks for them; None where it does not."""
         if self.job.updater.ema_conf is None:
-            return self._params
-        params = averaged({name: value.reshape(-1) for name, value in self._params.items()}, self.updater.state)
-        return {name: params[name].reshape(value.shape) for name, value in self._params.items()}
+            return None
+        values, state = self.updater.values, self.updater.state
+        if self._on_device:
+            values, state = self.updater.copy_values(), self.updater.copy_state()
+        params = averaged({name: value.reshape(-1) for name, value in values.items()}, state)
+        return {name: params[name].reshape(value.shape) for name, value in values.items()}
 
     def params(self) -> ParamArrays:
         """Return copies of the params, or of their averages."""
-        return {name: value.copy() for name, value in self._averages().items()}
+        averages = self._averages()
+        if averages is None:
+            return self.updater.copy_values()
+        return {name: value.copy() for name, value in averages.items()}
 
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return copies of the params and of the updater's state."""
-        state = {
-            name: {slot: array.copy() for slot, array in slots.items()} for name, slots in self.last_state().items()
-        }
-        return {name: value.copy() for name, value in self._params.items()}, state
+        return self.updater.copy_values(), self._shaped(self.updater.copy_state())
 
     def last_state(self) -> dict[str, ParamArrays]:
-        """Return the updater's state by param and slot: the arrays that were trained, in the shapes of the params."""
+        """Return the updater's state by param and slot: on CPU cores the arrays that were trained."""
+        return self._shaped(self.updater.copy_state() if self._on_device else self.updater.state)
+
+    def _shaped(self, state: Mapping[str, ParamArrays]) -> dict[str, ParamArrays]:
+        """Return a state of flat arrays in the shapes of the params."""
+        shapes = self._net.shapes
         return {
-            name: {slot: array.reshape(self._params[name].shape) for slot, array in slots.items()}
-            for name, slots in self.updater.state.items()
+            name: {slot: array.reshape(shapes[name]) for slot, array in slots.items()} for name, slots in state.items()
         }
+
+    def kept_updater(self) -> LocalUpdater:
+        """Return the updater with which training may go on later, with its state in host memory."""
+        return self.updater.copy() if self._on_device else self.updater
 
     @property
     def newest(self) -> Snapshot | None:
         """The snapshot of the step where the loop stands, unless the next one has failed while it changed params."""
-        if self._loop is None or self._loop.step != self.step or self._updates.has_begun:
+        if self._loop is None or self._loop.step != self.step or self._updates.has_begun or self._may_run:
             return None
         return Snapshot(self.step, *self.snapshot(), self._loop.state())
 
@@ -244,6 +308,14 @@ class LocalEngine(Engine):
 
     use_rate_factors = set_rate_factors
 
+    def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
+        """Return a function that reads the records of a step, for the input layers of a net."""
+        rows = dict.fromkeys(net.inputs, reader.parts[0])
+        read: Callable[[int], dict[str, Records]] = functools.partial(reader.read, rows=rows, group=0)
+        if not self._on_device:
+            return read
+        return functools.partial(send_ahead, read, {name: net.layer(name) for name in net.inputs}, self._ops)
+
     def close(self, message: str | None = None) -> None:
         """End the thread that reads batches ahead."""
         if isinstance(self._batches, Prefetch):
@@ -251,46 +323,44 @@ class LocalEngine(Engine):
         self._batches = self._loop = None
 
 
-class LocalUpdates:
-    """Applies the gradients of a step to the params of this process: large ones at once, while they are in the caches.
+class CountedUpdates:
+    """Applies the gradients of a step to the params of this process, and counts the time.
 
     Attributes:
         seconds: how long it has taken since this was set to 0.
         has_begun: whether the present step may have changed some of the params already.
     """
 
-    def __init__(self, updater: LocalUpdater, params: ParamArrays, ops: Ops):
-        self._updater, self._params, self._ops = updater, params, ops
-        self._gradients: dict[str, Any] = {}
+    def __init__(self, updater: LocalUpdater):
+        self._updater = updater
         self.seconds, self.has_begun = 0.0, False
 
+    def begin(self, step: int) -> None:
+        """Make ``step`` the present step."""
+        self._updater.steps = step
+
     def push(self, name: str, gradient: Any) -> None:
-        """Apply a large gradient, and keep the others for :meth:`finish`."""
-        gradient = to_host(gradient, self._ops)
+        """Take a gradient, which may be applied at once."""
         self.has_begun, started = True, time.perf_counter()
-        if not self._updater.apply_large(self._params, name, gradient):
-            self._gradients[name] = gradient
+        self._updater.check_gradient(name, gradient)
+        self._updater.push(name, gradient)
         self.seconds += time.perf_counter() - started
 
     def finish(self) -> None:
-        """Apply the gradients that were kept."""
+        """Apply the gradients that wait."""
         self.has_begun, started = True, time.perf_counter()
-        gradients, self._gradients = self._gradients, {}
-        self._updater.step(self._params, gradients)
+        self._updater.finish()
         self.has_begun = False
         self.seconds += time.perf_counter() - started
 
     def skip(self) -> None:
-        """Count a step whose batch is left out."""
-        step = self._updater.steps
-        _log.warning("the loss or a record of group 0 is not finite at step %d: the batch is left out", step)
-        self._updater.steps = step + 1
+        """Count a step that changes no param here."""
+        self._updater.steps += 1
 
-
-def _read_function(net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
-    """Return a function that reads the records of a step, for the input layers of a net."""
-    rows = dict.fromkeys(net.inputs, reader.parts[0])
-    return functools.partial(reader.read, rows=rows, group=0)
+    def discard(self) -> None:
+        """Forget the gradients that wait."""
+        self._updater.discard()
+        self.has_begun = False
 
 
 def _is_in_memory(source: Any) -> bool:

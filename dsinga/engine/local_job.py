@@ -12,7 +12,7 @@ import psutil
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
-from dsinga.job import ClusterConf, Job, Phase, Precision
+from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.net.memory_check import check_memory
 from dsinga.ops import get_ops
@@ -27,12 +27,10 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def trains_locally(job: Job) -> bool:
-    """Whether the local engine can train a job: one worker on CPU cores."""
+    """Whether the local engine can train a job: one worker, on CPU cores or on a GPU."""
     conf = job.cluster or ClusterConf()
     return (
         conf == ClusterConf().replace(**{name: getattr(conf, name) for name in FREE_FIELDS})
-        and not job.gpu
-        and job.precision is not Precision.kTF32
         and job.reinforcement is None
         and not _waits_for_tasks(job)
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,17 +16,20 @@ from dsinga.base.cores import available_cores
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.local_results import Backward, Forward, Means
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.engine.nets_by_shape import NetsByShape, gradient_input, last_layers
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.enums import PRECISIONS, find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
-from dsinga.ops.processor import cpu_ops
+from dsinga.ops import SparseRows
+from dsinga.ops.device_pass import NotCapturable
+from dsinga.ops.processor import Processor
 from dsinga.ops.types import is_plain
+from dsinga.passes.captured_passes import CapturedPasses, recorded, split_params, with_params
 from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, whole_shape
-from dsinga.passes.predictor import Predictor, batch_rows, in_batches
+from dsinga.passes.devices import forward_bytes, local_processor
+from dsinga.passes.predictor import Predictor, ThreadKernels, batch_rows, has_codes, in_batches
 from dsinga.passes.training_step import KeptGradients, TrainingStep
 from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch, row_of_zeros
 from dsinga.reading.checked_job import CheckedJob, check_job
@@ -36,8 +41,14 @@ from dsinga.training import (
     algorithm,
     bp,
     check_params,
+    check_patterns,
+    create_updater,
     initial_values,
 )
+from dsinga.training.local_updater import LocalUpdater
+from dsinga.training.metrics import UnreadMetrics
+
+_log = logging.getLogger(__name__)
 
 
 class LocalNet:
@@ -86,9 +97,13 @@ class LocalNet:
         precision = PRECISIONS[job.precision]
         gather = (job.cluster or ClusterConf()).fullc_gather
         self._cut = CutRunner(self.workers, self._count_threads, gather, precision)
-        self._ops = cpu_ops(precision)
-        if is_small:
-            self._ops = self._ops.with_fast_rounding()
+        self._is_small = is_small
+        self._by_thread: dict[int, ThreadKernels] = {}
+        self._processor = Processor(1, None, precision)
+        if self.workers == 1:
+            self._processor = local_processor(job, lambda: forward_bytes(self.net))
+        elif job.gpu:
+            _log.warning("the nets of %d workers in a process are computed by CPU cores, not by a GPU", self.workers)
         self._overflow: Any = "ignore" if is_small else None  # metrics show it, as where numpy does not compute
         self._passes = 0
 
@@ -112,7 +127,8 @@ class LocalNet:
 
     def updater(self) -> LocalUpdater:
         """Return a new updater, as the job describes it, at step 0."""
-        return LocalUpdater(self.job.updater, self.net.params)
+        check_patterns(self.job.updater, self.net.params)
+        return LocalUpdater(create_updater(self.job.updater), self.net.params)
 
     def forward(
         self,
@@ -186,16 +202,22 @@ class LocalNet:
         pushed = KeptGradients()
         if cut_rows:
             compute = functools.partial(self._backward_cut, compute)
-        else:
-            values = self._on_device(values)
-        ctx = self._context(net, rows, step)
+        ops, _, passes = self._open()
+        ops.set_threads(self._count_threads(net))
+        ctx = Context(ops, net.phase, Rows(0, rows, rows), self.job.seed, step)
+        metrics = None
+        if passes is not None and compute is bp and len(parts) == 1 and not (names and has_codes(net)):
+            metrics = _launch(passes, net, values, records, ctx, pushed)
         batches: Iterable[tuple[Mapping[str, Records], Context]] = [(records, ctx)]
         if len(parts) > 1:
             batches = ((rows_of(records, part), replace(ctx, rows=part, micro_batch=part)) for part in parts)
         with np.errstate(over=self._overflow, invalid=self._overflow):
-            metrics = TrainingStep(compute, net, len(parts)).run(step, values, batches, pushed)
+            if metrics is None:
+                if not cut_rows:
+                    values = {name: ops.asarray(value) for name, value in values.items()}
+                metrics = TrainingStep(compute, net, len(parts)).run(step, values, batches, pushed)
         assert metrics is not None, "no batch is skipped"
-        return Backward({name: to_host(gradient, self._ops) for name, gradient in pushed.items()}, Means(metrics))
+        return Backward({name: to_host(gradient, ops) for name, gradient in pushed.items()}, Means(metrics))
 
     def _backward_cut(
         self,
@@ -255,13 +277,20 @@ class LocalNet:
         return batch_records(net, x, y, infos, first=first, allows_nonfinite=self.job.skip_bad_batches)
 
     def _create_predictor(self, net: NeuralNet, is_cut: bool) -> Predictor:
-        kernels: dict[str, Any] = {"cut": self._cut} if is_cut else {"ops": self._ops}
+        kernels: dict[str, Any] = {"cut": self._cut} if is_cut else {"ops": lambda: self._open().ops}
         return Predictor(net, seed=self.job.seed, threads=self._count_threads(net), **kernels)
 
-    def _context(self, net: NeuralNet, rows: int, step: int) -> Context:
-        self._ops.enter()
-        self._ops.set_threads(self._count_threads(net))
-        return Context(self._ops, net.phase, Rows(0, rows, rows), self.job.seed, step)
+    def _open(self) -> ThreadKernels:
+        """Return the kernels of the calling thread."""
+        kernels = self._by_thread.get(thread := threading.get_ident())
+        if kernels is None:
+            ops = self._processor.ops()
+            if self._is_small:
+                ops = ops.with_fast_rounding()
+            passes = CapturedPasses(ops, "backward passes") if ops.device_count() else None
+            kernels = self._by_thread[thread] = ThreadKernels(ops, {}, passes)
+        kernels.ops.enter()
+        return kernels
 
     def _count_threads(self, net: NeuralNet) -> int:
         """Return the number of kernel threads of each worker: as many as :func:`dsinga.train` would give it."""
@@ -278,9 +307,6 @@ class LocalNet:
             values[name] = value
         return values
 
-    def _on_device(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return {name: self._ops.asarray(value) for name, value in values.items()}
-
     def _cut_rows(self, x: Batch, micro_batches: int = 1) -> int:
         """Return for how many rows a net is cut that computes ``x``, 0 where the net is not cut.
 
@@ -289,3 +315,28 @@ class LocalNet:
         """
         rows = length_of(x) // micro_batches if self.workers > 1 else 0
         return rows if rows >= self.workers or self.job.neuralnet.by_space else 0
+
+
+def _launch(
+    passes: CapturedPasses,
+    net: NeuralNet,
+    values: ParamArrays,
+    records: Mapping[str, Records],
+    ctx: Context,
+    updates: KeptGradients,
+) -> Metrics | None:
+    """Compute gradients of a batch by a graph of the device; return its metrics, None where that cannot be."""
+
+    def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> KeptGradients:
+        pushed = KeptGradients()
+        batch, params = split_params(on_device)
+        bp(net, params, batch, recorded(ctx, unread), pushed.push)
+        if any(isinstance(gradient, SparseRows) for gradient in pushed.values()):
+            raise NotCapturable("gradients have few rows")
+        return pushed
+
+    result = passes.compute((net, ctx.rows), net, ctx.step, with_params(records, values), compute)
+    if result is None:
+        return None
+    updates.update(result.outputs)
+    return result.metrics

@@ -19,7 +19,6 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.engine.local_net import LocalNet
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.estimators import jobs
 from dsinga.estimators.estimator_records import EstimatorRecords
 from dsinga.estimators.records import TrainingSet, canonical, running_client
@@ -31,6 +30,7 @@ from dsinga.monitor import History
 from dsinga.net.sample_weights import takes_weights
 from dsinga.reading.bind_records import with_batchsize
 from dsinga.reading.checked_job import CheckedJob
+from dsinga.training.local_updater import LocalUpdater
 
 BATCHSIZE = 200
 LEAST_STEPS, LEAST_EPOCHS = 200, 10  # of the default number of epochs: small data are read more often

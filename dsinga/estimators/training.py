@@ -12,7 +12,6 @@ from dsinga.api import train
 from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.records import TrainingSet, compute
 from dsinga.job import Job, Phase
@@ -22,6 +21,8 @@ from dsinga.loop.local_run import continue_locally
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.reading.checked_job import check_job, resolve_epochs
+from dsinga.training import create_updater
+from dsinga.training.local_updater import LocalUpdater
 
 
 @dataclass
@@ -87,7 +88,7 @@ def rescued(job: Job, kept: KeptRun, *, on_cluster: bool, before: Trained | None
     assert kept.net is not None
     history = [] if before is None else before.history
     earlier_steps = 0 if before is None or before.updater is None else before.updater.steps
-    updater = None if on_cluster else LocalUpdater(job.updater, kept.net.params)
+    updater = None if on_cluster else LocalUpdater(create_updater(job.updater), kept.net.params)
     if updater is not None:
         updater.resume_learnt(kept.slots, earlier_steps + kept.step)
     return Trained(kept.params, updater, [*history, *_rows(kept.history, len(history), earlier_steps)])

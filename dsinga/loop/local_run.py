@@ -7,14 +7,17 @@ import time
 from dsinga.base.error_frames import cleared_frames
 from dsinga.engine import local_job
 from dsinga.engine.local_engine import LocalEngine
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.job import Job, PartitionMethod, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome, run_to_end
+from dsinga.net import NeuralNet
+from dsinga.passes.devices import check_precision, local_processor
 from dsinga.reading.checked_job import CheckedJob, check_job
+from dsinga.training import create_updater
+from dsinga.training.local_updater import LocalUpdater
 
 
 def train_locally(
@@ -54,8 +57,22 @@ def continue_locally(
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)
         topology = create_topology(job, 1, 1).describe()
-        engine = LocalEngine(job, opened, begin, updater, max_threads)
+        engine = LocalEngine(job, opened, begin, updater, max_threads, _choose_device(job, opened.nets[Phase.kTrain]))
         begin.release()  # the engine has copies
         observer.begin(begin.step)  # moves files of an earlier run, so what can be refused has been
         outcome = run_to_end(engine, begin, observer, all_extensions, options, topology, cancellation, started)
-        return outcome, engine.updater
+        return outcome, engine.kept_updater()
+
+
+def _choose_device(job: Job, net: NeuralNet) -> int | None:
+    """Return the GPU that trains a job, None for CPU cores. Raises UserError where the job must not have these."""
+    slots = len(create_updater(job.updater).state_slots)
+
+    def bytes_needed() -> int:
+        from dsinga.planner.memory import device_memory  # the planner is for those who want a GPU
+
+        return device_memory(net, slots, job.micro_batches)
+
+    device = local_processor(job, bytes_needed).device
+    check_precision(job, ((device,),))
+    return device

@@ -6,8 +6,11 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.connect.connection import SliceLayer, Split
+from dsinga.layers.connect.region_connection import RegionSlice
 from dsinga.layers.interface.declarations import ParamSpec, SourceKind
-from dsinga.layers.interface.layer import FLOAT_BYTES, Layer
+from dsinga.layers.interface.layer import FLOAT_BYTES, Layer, float_bytes
 from dsinga.net.dataflow import Stage
 
 # Moving a number through memory takes as long as so many operations of a matrix product.
@@ -53,3 +56,12 @@ def count_operations(layers: Iterable[Layer]) -> int:
         cost.forward + cost.backward + OPERATIONS_PER_NUMBER * cost.feature // FLOAT_BYTES
         for cost in map(layer_cost, layers)
     )
+
+
+def feature_sizes(stage: Stage) -> list[int]:
+    """Return the sizes in bytes of the arrays that a layer makes for its feature; parts of a feature are views."""
+    layer = stage.layer
+    if isinstance(layer, (Split, SliceLayer, RegionSlice, BridgeSrc)) or layer.is_output:
+        return []
+    rows = layer.shape[0] if isinstance(layer, BridgeDst) else rows_of(stage)
+    return [float_bytes(rows, layer.shape)]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 from dsinga.base.errors import UserError
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
-from dsinga.ops import Ops
+from dsinga.ops import Array, Ops
 from dsinga.ops.device_pass import DevicePass, NotCapturable, RecordedStep
 from dsinga.ops.types import AsyncCopy
 from dsinga.training import Metrics
@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 GRAPHS = 8  # kept at most, each with the memory of its pass
 WARM_UPS = 2  # passes before the capture, in which libraries compile, choose and allocate
+PARAM = "param of this pass: "  # begins the names of params among records
 REJECTED = 3  # passes in a row that are computed again, as they are called, because their metrics are not finite
 
 Compute = Callable[[Mapping[str, Records], list[UnreadMetrics]], Any]
@@ -224,6 +225,18 @@ class CapturedPasses:
 def _with_shapes(key: Hashable, records: Mapping[str, Records]) -> Hashable:
     """Return a key that also has the shapes and dtypes of all records."""
     return key, tuple((name, *map(_kind_of, batch)) for name, batch in records.items())
+
+
+def with_params(records: Mapping[str, Records], params: Mapping[str, Array]) -> dict[str, Records]:
+    """Return records of a pass whose params are others each time, and are copied to the device as records are."""
+    return {**records, **{f"{PARAM}{name}": Records(value, None) for name, value in params.items()}}
+
+
+def split_params(on_device: Mapping[str, Records]) -> tuple[dict[str, Records], dict[str, Array]]:
+    """Return the records and the params of a pass, of :func:`with_params`; without these there are no params."""
+    records = {name: batch for name, batch in on_device.items() if not name.startswith(PARAM)}
+    params = {name: batch.data for name, batch in on_device.items() if name not in records}
+    return records, {name.removeprefix(PARAM): value for name, value in params.items()}
 
 
 def recorded(ctx: Context, unread: list[UnreadMetrics]) -> Context:

@@ -18,6 +18,7 @@ from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers import Records
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net, without_labels
+from dsinga.passes.devices import forward_bytes, local_processor
 from dsinga.passes.predictor import BatchResult, Predictor
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import check_job
@@ -108,24 +109,25 @@ def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
 
 
 def forward_in_threads(job: Job, params: ParamArrays) -> Forward:
-    """Return the forward passes of params in threads of this process, each on a core of its own.
+    """Return the forward passes of params in threads of this process, each on a core of its own, or in one on a GPU.
 
     The bits are those of a cluster's, whose Dask workers have such threads.
     """
-    return functools.partial(_forward_in_threads, job.seed, params)
+    return functools.partial(_forward_in_threads, job, params)
 
 
 def _forward_in_threads(
-    seed: int, params: ParamArrays, net: NeuralNet, reader: BatchReader, keep: Sequence[str], batches: int
+    job: Job, params: ParamArrays, net: NeuralNet, reader: BatchReader, keep: Sequence[str], batches: int
 ) -> Iterator[BatchResult]:
-    predictor = Predictor(net, params, seed=seed)
+    processor = local_processor(job, functools.partial(forward_bytes, net))
+    predictor = Predictor(net, params, seed=job.seed)
     records = min(len(reader), batches * reader.batchsize) if batches else len(reader)
 
     def compute(start: int) -> BatchResult:
         stop = min(start + reader.batchsize, len(reader))
-        return predictor.forward(reader.read_range(start, stop), stop - start, keep)
+        return predictor.forward(reader.read_range(start, stop), stop - start, keep, processor=processor)
 
-    threads = available_cores()
+    threads = available_cores() if processor.device is None else 1
     in_flight: collections.deque[Future[BatchResult]] = collections.deque()
     executor = ThreadPoolExecutor(threads, thread_name_prefix="dsinga-forward")
     try:

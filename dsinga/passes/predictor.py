@@ -20,7 +20,7 @@ from dsinga.net.node import Node
 from dsinga.ops import Array, Ops
 from dsinga.ops.processor import Processor
 from dsinga.ops.types import is_on_device
-from dsinga.passes.captured_passes import CapturedPasses, PassResult, recorded
+from dsinga.passes.captured_passes import CapturedPasses, PassResult, recorded, split_params, with_params
 from dsinga.passes.cut_runner import CutRunner, join_features
 from dsinga.training import Metrics, add_metrics, forward, name_metrics
 from dsinga.training.metrics import UnreadMetrics
@@ -51,7 +51,7 @@ class Predictor:
         params: arrays by name, float32; those that the net lacks are ignored. Without them each call gives its params.
         seed: the job's seed, for the random numbers of the phase "train".
         phase: the phase in which layers compute, by default the net's.
-        ops: the kernels of all threads; by default each thread opens those of a processor.
+        ops: returns the kernels of the calling thread; by default each thread opens those of a processor.
         threads: how many cores a large kernel may use.
         carries_state: whether the states of rows, of recurrent layers and of kCachedAttention, which begin with zeros,
             are carried from each batch to the next one of the same thread; else they are among ``params``.
@@ -65,7 +65,7 @@ class Predictor:
         *,
         seed: int = 0,
         phase: Phase | None = None,
-        ops: Ops | None = None,
+        ops: Callable[[], Ops] | None = None,
         threads: int = 1,
         carries_state: bool = False,
         cut: CutRunner | None = None,
@@ -110,14 +110,15 @@ class Predictor:
         if self._cut is not None:
             return self._forward_cut(self._cut, records, rows, keep, params or {}, step)
         ops, values, passes = self._open(processor)
-        if params is not None:
-            values = _load(ops, params)
         ctx = Context(ops, self._phase, Rows(0, rows, rows), self._seed, step)
         names = [*keep, *self._states] if self._states else keep
-        if passes is not None and params is None and not self._states:
-            result = self._launch(passes, values, records, ctx, names)
+        if passes is not None and not self._states:
+            given = records if params is None else with_params(records, params)
+            result = self._launch(passes, values, given, ctx, names)
             if result is not None:
                 return {name: _to_host(result.outputs[name], ops) for name in keep}, result.metrics
+        if params is not None:
+            values = _load(ops, params)
         outputs, metrics = forward(self.net, values, records, ctx, names)
         for layer, params_by_role in self._states.items():
             values |= {param: outputs[layer].state[role] for role, param in params_by_role.items()}
@@ -135,11 +136,12 @@ class Predictor:
 
         Codes of sequences are checked in host memory, and a feature, unlike a loss, does not show wrong ones.
         """
-        if any(isinstance(node.layer, CodesLayer) for node in self.net.nodes):
+        if has_codes(self.net):
             return None
 
         def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> dict[str, Output]:
-            return forward(self.net, values, on_device, recorded(ctx, unread), names)[0]
+            batch, given = split_params(on_device)
+            return forward(self.net, given or values, batch, recorded(ctx, unread), names)[0]
 
         key = self.net, ctx.phase, ctx.rows, tuple(names)  # the net itself, which must outlive its graph
         return passes.compute(key, self.net, ctx.step, records, compute)
@@ -162,7 +164,7 @@ class Predictor:
         thread = threading.get_ident(), processor
         kernels = self._by_thread.get(thread)
         if kernels is None:
-            ops = self._ops or processor.ops()
+            ops = processor.ops() if self._ops is None else self._ops()
             ops.enter()
             passes = CapturedPasses(ops, "forward passes") if ops.device_count() else None
             kernels = self._by_thread[thread] = ThreadKernels(ops, _load(ops, self._params), passes)
@@ -192,6 +194,11 @@ class Predictor:
         metrics = name_metrics(net.whole, add_metrics(metrics for _, metrics in results))
         features = [{name: feature for name, (feature, _) in features.items()} for features, _ in results]
         return {name: Records(join_features(net, name, features), None) for name in keep}, metrics
+
+
+def has_codes(net: NeuralNet) -> bool:
+    """Whether layers of a net take codes, which are checked in host memory."""
+    return any(isinstance(node.layer, CodesLayer) for node in net.nodes)
 
 
 def _state_params(node: Node) -> dict[str, str]:

@@ -208,10 +208,10 @@ def cheapest_that_fits(
 def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
     """Return a job of ``partition: auto`` with the micro-batches and the recomputation that one worker needs.
 
-    A job of kCD is returned as it is. Raises UserError where the net cannot be trained in ``limit`` bytes.
+    A job of kCD, or for GPUs, is returned as it is. Raises UserError where ``limit`` bytes are too few for the net.
     """
     job = checked.job
-    if job.train_one_batch.alg is AlgType.kCD:
+    if job.train_one_batch.alg is AlgType.kCD or job.gpu:
         return checked
     bf16, slots = cpu_ops(PRECISIONS[job.precision]).has_bf16_features, len(create_updater(job.updater).state_slots)
     choice = fit_or_refuse(NetVariants.of(job, checked.reader(Phase.kTrain), slots, bf16), limit)

@@ -11,15 +11,13 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.connect.connection import SliceLayer, Split
-from dsinga.layers.connect.region_connection import RegionSlice
+from dsinga.layers.connect.connection import Split
 from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.layers.images.convolution import Convolution
 from dsinga.layers.interface.declarations import Bfloat16
-from dsinga.layers.interface.layer import FLOAT_BYTES, float_bytes
+from dsinga.layers.interface.layer import FLOAT_BYTES
 from dsinga.net import NeuralNet, Stage
-from dsinga.net.layer_cost import rows_of
+from dsinga.net.layer_cost import feature_sizes, rows_of
 from dsinga.ops.buffers import LARGEST
 
 FIXED = 120 << 20  # interpreter, numpy, zarr, Dask and compiled kernels; about the same for all nets
@@ -102,6 +100,12 @@ def worker_memory(
         records=BATCHES * record_bytes + kept_bytes,
         handed_out=params,
     )
+
+
+def device_memory(net: NeuralNet, slots: int, micro_batches: int) -> int:
+    """Return the bytes of its device that a worker needs to train ``net`` with ``slots`` arrays of the updater."""
+    memory = worker_memory(net, slots, micro_batches=micro_batches)
+    return memory.params + memory.gradients + memory.state + memory.features + memory.workspaces
 
 
 def snapshot_memory(net: NeuralNet, slots: int) -> int:
@@ -214,12 +218,3 @@ def _last_backward_uses(net: NeuralNet) -> dict[int, int]:
             for node in (stage.position, *(edge.node for edge in stage.edges)):
                 last_uses[node] = stage.position
     return last_uses
-
-
-def feature_sizes(stage: Stage) -> list[int]:
-    """Return the sizes in bytes of the arrays that a layer makes for its feature; parts of a feature are views."""
-    layer = stage.layer
-    if isinstance(layer, (Split, SliceLayer, RegionSlice, BridgeSrc)) or layer.is_output:
-        return []
-    rows = layer.shape[0] if isinstance(layer, BridgeDst) else rows_of(stage)
-    return [float_bytes(rows, layer.shape)]

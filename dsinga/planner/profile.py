@@ -23,7 +23,7 @@ from dsinga.ops.processor import cpu_ops
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import check_job
 from dsinga.training import algorithm, create_updater, initial_values
-from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
+from dsinga.training.local_updater import LocalUpdater
 
 WARM_UP = 5  # iterations that are not counted
 
@@ -117,24 +117,23 @@ def _iterations(job: Job, net: NeuralNet, reader: BatchReader, clock: Clock, ste
     ops = cpu_ops(PRECISIONS[job.precision])
     ops.set_threads(1)
     train, updater = algorithm(job.train_one_batch), create_updater(job.updater)
-    replica = ReplicatedParams(net.params, updater)
-    replica.put(ReplicaState(initial_values(net.params, job.seed), None))
+    kept = LocalUpdater(updater, net.params)
+    kept.put(initial_values(net.params, job.seed))
     rows = Rows(0, reader.batchsize, reader.batchsize)
     input_rows = {node.layer.name: node.rows or rows for node in net.nodes if node.layer.is_input}
     touched = 3 + 2 * len(updater.state_slots)  # arrays: reads the gradient, reads and writes the value and the state
 
     for step in range(steps):
-        values: Mapping[str, Array] = {name: replica[name].reshape(p.shape) for name, p in net.params.items()}
         records = reader.read(step, input_rows)
         ctx = Context(ops, Phase.kTrain, rows, job.seed, step, observer=clock)
 
         def push(name: str, gradient: Array, step: int = step) -> None:
             flat = gradient.reshape(-1) if hasattr(gradient, "reshape") else gradient  # SparseRows have no shape
             work = PassWork(0, touched * gradient.nbytes)
-            clock.time(UPDATE, lambda: replica.update(step, name, 0, flat), lambda _: work)
+            clock.time(UPDATE, lambda: kept.update(step, name, 0, flat), lambda _: work)
 
         started = time.perf_counter()
-        train(net, values, records, ctx, push)
+        train(net, kept.values, records, ctx, push)
         yield time.perf_counter() - started
 
 

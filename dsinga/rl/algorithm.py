@@ -14,7 +14,6 @@ from dsinga.data import AlgorithmRecords
 from dsinga.data.conversion import record_dtype
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
 from dsinga.job.checks import check_agents_updater
 from dsinga.job.component import Settings
@@ -24,6 +23,7 @@ from dsinga.rl.environments.spaces import DiscreteSpace, Spaces
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.recurrence import HiddenStates, Recurrence, carried_layers, state_input, with_state_inputs
+from dsinga.training.local_updater import LocalUpdater
 
 
 class Algorithm(ABC):

@@ -4,93 +4,115 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping
+from typing import Protocol
 
 from dsinga.job import UpdaterConf
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
-from dsinga.ops import Ops
+from dsinga.ops import Array, Ops
 from dsinga.passes.captured_passes import CapturedPass, CapturedPasses, recorded
-from dsinga.training import Algorithm, Metrics, bp, forward
+from dsinga.passes.training_step import TrainingStep, Updates
+from dsinga.training import Algorithm, Metrics, Updater, bp, forward
 from dsinga.training.divergence import are_finite
 from dsinga.training.metrics import UnreadMetrics
-from dsinga.worker.config import WorkerConfig
-from dsinga.worker.device_params import DeviceParams
 
 _log = logging.getLogger(__name__)
+
+
+class LocalUpdates(Updates, Protocol):
+    """The updates of params that a worker keeps itself, which may be captured."""
+
+    def begin(self, step: int) -> None:
+        """Make ``step`` the present step."""
+
+    def discard(self) -> None:
+        """Forget the gradients that were pushed in the present step."""
 
 
 class CapturedIterations:
     """The iterations and evaluations of a worker that computes on a device, each captured where that can be.
 
     Args:
-        config: that of the worker.
         ops: its kernels.
-        params: its params.
+        step: its training steps.
+        updater: the updater of its params.
+        params: the values of its params on the device.
+        updates: changes them.
+        is_local: whether the worker updates all params itself.
     """
 
-    def __init__(self, config: WorkerConfig, ops: Ops, params: DeviceParams):
-        self._config, self._params = config, params
+    def __init__(
+        self,
+        ops: Ops,
+        step: TrainingStep,
+        updater: Updater,
+        params: Mapping[str, Array],
+        updates: LocalUpdates,
+        is_local: bool = True,
+    ):
+        self._step, self._updater = step, updater
+        self._params, self._updates, self._is_local = params, updates, is_local
         self._training, self._evaluation = CapturedPasses(ops, "training iterations"), CapturedPasses(ops, "tests")
         self._running: CapturedPass | None = None  # that which was launched, and how often
         self._count = 0
-        micro_batches = max(reader.micro_batches for reader in config.readers.values())
-        self._why_not = why_not(params.is_local, config.algorithm, config.updater.conf, micro_batches)
+        self._why_not = why_not(is_local, step.algorithm, updater.conf, step.micro_batches)
         if self._why_not:
             _log.info("training iterations are not captured as CUDA graphs: %s", self._why_not)
 
-    def train(self, net: NeuralNet, step: int, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
+    def train(self, step: int, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
         """Run the iteration of a step; return its metrics, None where it has changed nothing and must be called."""
-        if self._why_not or (self._config.skip_bad_batches and not are_finite(records)):
+        if self._why_not or (self._step.skips and not are_finite(records)):
             return None
 
         def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> None:
-            bp(net, self._params, on_device, recorded(ctx, unread), self._params.push)
-            self._params.finish()
+            bp(self._step.net, self._params, on_device, recorded(ctx, unread), self._updates.push)
+            self._updates.finish()
 
-        result = self._training.compute(self._key(step, ctx), net, step, records, compute, self._params.skip)
+        net, skip = self._step.net, self._updates.skip
+        result = self._training.compute(self._key(step, ctx), net, step, records, compute, skip)
         if result is None:
-            self._params.discard()
-            self._params.begin(step)
+            self._updates.discard()
+            self._updates.begin(step)
             return None
         return result.metrics
 
     def begin(self, step: int) -> None:
         """Make ``step`` the present one again, where it or one after it was launched and changed nothing."""
         if not self._why_not:
-            self._params.begin(step)
+            self._updates.begin(step)
 
     def launch(self, step: int, records: Mapping[str, Records], ctx: Context) -> bool:
         """Launch the graph of an iteration without waiting for it; return whether it has one.
 
         :meth:`finish` must be called for each, before another one is launched than the graph that runs.
         """
-        if self._why_not or self._config.skip_bad_batches:
+        if self._why_not or self._step.skips:
             return False
         launched = self._training.launch(self._key(step, ctx), step, records, self._running)
         if launched is None:
             return False
         self._running, self._count = launched, self._count + 1
-        self._params.skip()
+        self._updates.skip()
         return True
 
-    def finish(self, net: NeuralNet) -> Metrics | None:
+    def finish(self) -> Metrics | None:
         """Return the metrics of the first iteration that runs.
 
         None if one of them is not finite: neither it nor one that was launched after it has changed a param.
         """
         assert self._running is not None
-        metrics = self._training.finish(self._running, net)
+        metrics = self._training.finish(self._running, self._step.net)
         self._count = 0 if metrics is None else self._count - 1
         if not self._count:
             self._running = None
         return metrics
 
     def _key(self, step: int, ctx: Context) -> Hashable:
-        return ctx.rows, self._config.updater.averages_at(step)
+        return ctx.rows, self._updater.averages_at(step)
 
     def evaluate(self, net: NeuralNet, batch: int, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
         """Return the metrics of a batch of another phase; None where the pass must be called."""
-        if not self._params.is_local:
+        if not self._is_local:
             return None
 
         def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> None:

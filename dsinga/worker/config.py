@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from dsinga.job import Phase
 from dsinga.job.topology import Topology
 from dsinga.layers.connect.bridge import BridgeSrc
@@ -24,6 +26,13 @@ from dsinga.worker.exchange_options import ExchangeOptions
 def new_run_name() -> str:
     """Return a name for a run that no other run has."""
     return uuid.uuid4().hex[:8]
+
+
+class ReplicaState(NamedTuple):
+    """The state of replicated params: values by name, and the updater's state by name and slot."""
+
+    values: Mapping[str, np.ndarray]
+    state: Mapping[str, Mapping[str, np.ndarray]] | None
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from dsinga.job import PullTime
 from dsinga.ops import Array
 from dsinga.server import Slice, fill_buckets
 from dsinga.server.slicing import MIN_BUCKET_BYTES
+from dsinga.training.local_updater import LocalUpdater, check_gradient
 from dsinga.transport.interface import URGENT
 from dsinga.worker.bucket_exchange import BucketExchange, Wait
 from dsinga.worker.exchange_options import ExchangeOptions, Meter
 from dsinga.worker.global_clipping import GlobalClipping
-from dsinga.worker.param_homes import CachedRowsHome, ParamHome, ReplicatedHome, ServedHome, Shape, check_gradient
-from dsinga.worker.replicated_params import ReplicatedParams
+from dsinga.worker.param_homes import CachedRowsHome, ParamHome, ReplicatedHome, ServedHome, Shape
 from dsinga.worker.server_client import ServerClient
 
 # The number of the server that adds and joins arrays for the workers of a group.
@@ -45,7 +45,7 @@ class Exchange(Mapping[str, Array]):
         clients: Mapping[int, ServerClient],
         options: ExchangeOptions,
         meter: Meter | None = None,
-        replicas: ReplicatedParams | None = None,
+        replicas: LocalUpdater | None = None,
         clipping: GlobalClipping | None = None,
     ):
         self._homes = {home.name: home for home in homes}
@@ -83,6 +83,8 @@ class Exchange(Mapping[str, Array]):
         """Make ``step`` the present step, and request all values that have not been requested yet."""
         started = time.perf_counter()
         self._step = step
+        if self._replicas is not None:
+            self._replicas.steps = step
         if self._options.pull is PullTime.kAtOnce or not self._options.overlap:
             for bucket in self._buckets:
                 if bucket.outdated:
@@ -136,7 +138,7 @@ class Exchange(Mapping[str, Array]):
         home = self._homes[name]
         if not home.slices:
             assert isinstance(home, ReplicatedHome), name
-            home.update(self._step, gradient)
+            home.push(gradient)
         for slice_, part in home.split(gradient) if home.slices else ():
             bucket = self._bucket_of[slice_.id]
             if bucket.add(slice_, part) and self._options.overlap:
@@ -224,7 +226,7 @@ def param_homes(
     slices: Sequence[Slice],
     clients: Mapping[int, ServerClient],
     lasting: Mapping[str, float] | None = None,
-    replicas: ReplicatedParams | None = None,
+    replicas: LocalUpdater | None = None,
 ) -> list[ParamHome]:
     """Return the home of each param of a worker: servers, a cache of rows, or the worker itself.
 
@@ -241,7 +243,7 @@ def param_homes(
     homes: list[ParamHome] = []
     for name, shape in shapes.items():
         param_slices, share = slices_of[name], (lasting or {}).get(name)
-        if replicas is not None and name in replicas:
+        if replicas is not None and name in replicas.params:
             homes.append(ReplicatedHome(name, shape, param_slices, replicas, share))
         # A single slice on a server of this process needs no cache: the reply is the server's array itself.
         elif any(slice_.width for slice_ in param_slices) and (

@@ -20,25 +20,25 @@ from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver, Peers
 from dsinga.net import NeuralNet
 from dsinga.net.dataflow import row_share
-from dsinga.ops import Array, Ops, buffers
+from dsinga.ops import Array, buffers
 from dsinga.ops.processor import Processor
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.all_records import EvaluationPass, evaluate_batches
 from dsinga.reading.batch_reader import BatchReader
-from dsinga.reading.prefetch import Prefetch
+from dsinga.reading.prefetch import Prefetch, send_ahead
 from dsinga.server import Slice
 from dsinga.server.update_executors import thread_updates
 from dsinga.training import Metrics, forward
+from dsinga.training.local_updater import LocalUpdater
 from dsinga.transport.endpoints import OpenConnection, connect
 from dsinga.transport.interface import Transport
 from dsinga.worker.captured_iterations import CapturedIterations
-from dsinga.worker.config import RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
+from dsinga.worker.config import ReplicaState, RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
 from dsinga.worker.device_params import DeviceParams
 from dsinga.worker.exchange import COLLECTIVES_SERVER, Exchange, move_local_slices, param_homes
 from dsinga.worker.exchange_options import Meter
 from dsinga.worker.global_clipping import global_clipping
 from dsinga.worker.mailbox import GroupPeers
-from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from dsinga.worker.round import BegunStep, Round
 from dsinga.worker.server_client import ServerClient, WorkerId, open_send_buffer
 
@@ -76,8 +76,7 @@ class GroupWorker:
         self._names = tuple(shapes)
         replicated = {name: config.params[name] for name in shapes if name in config.replicated}
         clipping = global_clipping(config, key.worker)
-        whole = clipping is not None
-        self._replicated = ReplicatedParams(replicated, config.updater, self._ops, whole) if replicated else None
+        self._replicated = LocalUpdater(config.updater, replicated, self._ops) if replicated else None
         inner = Meter() if self._on_device else self._meter
         slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
         worker = WorkerId(key.generation, key.group, key.worker, config.topology.workers)
@@ -108,7 +107,9 @@ class GroupWorker:
         )
         self._captured: CapturedIterations | None = None
         if isinstance(self.exchange, DeviceParams):
-            self._captured = CapturedIterations(config, self._ops, self.exchange)
+            self._captured = CapturedIterations(
+                self._ops, self._training_step, config.updater, self.exchange, self.exchange, self.exchange.is_local
+            )
 
     def _share_gradient_memory(
         self,
@@ -151,7 +152,16 @@ class GroupWorker:
 
     def train(self, start: int, stop: int) -> RoundReport:
         """Run the iterations ``start`` to ``stop`` - 1."""
-        return Round(self._begin, self._launch, self._finish, self._compute).run(start, stop)
+        report = RoundReport([], [], stop, skipped := [])
+
+        def add(begun: BegunStep, metrics: Metrics | None, timing: Timing) -> None:
+            report.metrics.append(metrics or {})
+            report.timings.append(timing)
+            if metrics is None:
+                skipped.append(begun.step)
+
+        Round(self._begin, self._launch, self._finish, self._compute, add).run(start, stop)
+        return report
 
     def iterate(self, step: int, peers: Peers, observer: PassObserver | None = None) -> tuple[Metrics | None, Timing]:
         """Run iteration ``step``; return its metrics (None if its batch was skipped) and its timing.
@@ -184,7 +194,7 @@ class GroupWorker:
     def _finish(self) -> Metrics | None:
         """Return the metrics of the first step that was launched; None if it must be computed as it is called."""
         assert self._captured is not None
-        return self._captured.finish(self.net(Phase.kTrain))
+        return self._captured.finish()
 
     def _compute(
         self, begun: BegunStep, peers: Peers | None = None, observer: PassObserver | None = None
@@ -197,7 +207,7 @@ class GroupWorker:
             self._wait_for_params()
         metrics = None
         if self._captured is not None and observer is None:
-            metrics = self._captured.train(self.net(Phase.kTrain), step, begun.records, self._whole_context(begun))
+            metrics = self._captured.train(step, begun.records, self._whole_context(begun))
         if metrics is None:
             with buffers.use_bases(self._gradient_memory):
                 batches = self._micro_batches(begun.records, step, peers or self.peers, observer)
@@ -279,10 +289,10 @@ class GroupWorker:
         return evaluate_batches(local_passes, self._read_function, evaluate)
 
     def set_replica(self, state: ReplicaState) -> None:
-        """Set the first values of the replicated params, and the updater's state."""
-        if self._replicated is not None:
+        """Set the first values of the replicated params, and the updater's state; a repeated call changes nothing."""
+        if self._replicated is not None and not self._replicated.values:
             self._ops.enter()
-            self._replicated.put(state)
+            self._replicated.put(*state)
             if self._captured is not None:
                 self._captured.clear()
 
@@ -292,8 +302,9 @@ class GroupWorker:
             return ReplicaState({}, {})
         self._ops.enter()
         self.exchange.wait_all()
-        users = {name: self._config.parts[name].users for name in self._replicated}
-        return self._replicated.copy([name for name, at in users.items() if at[0] == self._key.worker])
+        users = {name: self._config.parts[name].users for name in self._replicated.params}
+        first = [name for name, at in users.items() if at[0] == self._key.worker]
+        return ReplicaState(self._replicated.copy_values(first), self._replicated.copy_state(first))
 
     def set_rate_factors(self, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate of this worker's own updates, as :meth:`Updater.set_rate_factors` does."""
@@ -326,7 +337,7 @@ class GroupWorker:
         read: Callable[[int], dict[str, Records]] = functools.partial(reader.read, rows=rows, group=self._key.group)
         if is_cut:
             read = functools.partial(_take_regions, read, layers)
-        return functools.partial(_send_ahead, read, layers, self._ops) if self._on_device else read
+        return functools.partial(send_ahead, read, layers, self._ops) if self._on_device else read
 
     def _regional(self, reader: BatchReader, layers: Iterable[Layer]) -> BatchReader:
         """Return the reader of the points that this worker needs, always the same: its records may be cached."""
@@ -379,13 +390,6 @@ def _take_regions(
 ) -> dict[str, Records]:
     """Read the records of a step, and keep the points that this worker needs."""
     return {name: layers[name].take_region(records) for name, records in read(step).items()}
-
-
-def _send_ahead(
-    read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], ops: Ops, step: int
-) -> dict[str, Records]:
-    """Read the records of a step, start copying them to the device, and return them."""
-    return {name: layers[name].send_ahead(records, ops) for name, records in read(step).items()}
 
 
 def _in_iteration(collective: Callable[[str, Array], Array], iteration: str, key: str, array: Array) -> Array:

@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dsinga.base.errors import UserError
-from dsinga.base.registry import nearest
 from dsinga.ops import Array, SparseRows
 from dsinga.ops.buffers import address
-from dsinga.ops.sparse import fault, no_rows
+from dsinga.ops.sparse import no_rows
 from dsinga.server import Slice
-from dsinga.worker.replicated_params import ReplicatedParams
-
-
-def check_gradient(
-    name: str, gradient: Array | SparseRows, shapes: Mapping[str, tuple[int, ...]], pushed: Collection[str], step: int
-) -> None:
-    """Raise UserError unless a gradient is valid: float32, of its param's shape, and the first one of this step."""
-    if name not in shapes:
-        raise UserError(f"a gradient was pushed for {name!r}, which is no param of the net{nearest(name, shapes)}")
-    if name in pushed:
-        raise UserError(f"param {name!r} was pushed twice in step {step}; push the sum, once")
-    shape, dtype = getattr(gradient, "shape", None), getattr(gradient, "dtype", None)
-    if shape != shapes[name] or dtype != np.float32:
-        actual = f"{dtype} of shape {shape}" if dtype else f"a {type(gradient).__name__}"
-        expected = f"float32 of shape {shapes[name]}"
-        raise UserError(f"the gradient that was pushed for param {name!r} must be {expected}, not {actual}")
-    if isinstance(gradient, SparseRows) and (message := fault(gradient)):
-        raise UserError(f"the gradient that was pushed for param {name!r}: {message}")
+from dsinga.training.local_updater import LocalUpdater
 
 
 def part_of(gradient: Array | SparseRows, slice_: Slice) -> Array | SparseRows:
@@ -201,23 +182,24 @@ class ReplicatedHome(ParamHome):
         name: str,
         shape: Shape,
         slices: Sequence[Slice],
-        replicas: ReplicatedParams,
+        replicas: LocalUpdater,
         lasting_share: float | None = None,
     ):
         super().__init__(name, shape, slices, lasting_share)
         self._replicas = replicas
 
     def _assemble(self) -> Array:
-        return self._replicas[self.name]
+        value = self._replicas.values[self.name]
+        return _read_only(value) if type(value) is np.ndarray else value
 
     def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
         """Update a slice by the sum of the workers' gradients of the step before ``step``."""
         self._replicas.update(step - 1, self.name, slice_.start, array)
 
-    def update(self, step: int, gradient: Array | SparseRows) -> None:
-        """Update a param without slices on servers by its gradient."""
+    def push(self, gradient: Array | SparseRows) -> None:
+        """Update a param without slices on servers by its gradient of the present step."""
         self.cached = None
-        self._replicas.push(step, self.name, gradient if isinstance(gradient, SparseRows) else gradient.reshape(-1))
+        self._replicas.push(self.name, gradient)
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:

@@ -10,8 +10,7 @@ import numpy as np
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.net.partitioned import join_params, split_params
 from dsinga.server import Slice, SliceSpec
-from dsinga.worker.config import WorkerConfig
-from dsinga.worker.replicated_params import ReplicaState
+from dsinga.worker.config import ReplicaState, WorkerConfig
 
 
 def slice_specs(config: WorkerConfig) -> list[SliceSpec]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dsinga.layers import Records
 from dsinga.training import Metrics
-from dsinga.worker.config import RoundReport, Timing
+from dsinga.worker.config import Timing
 
 
 class BegunStep(NamedTuple):
@@ -27,6 +27,7 @@ class Round:
         launch: launches a begun step if a graph can compute it at once; returns whether.
         finish: waits for the first step that was launched; None if neither it nor one after it has changed a param.
         compute: computes a begun step and waits for it.
+        report: is given each step with its metrics and its timing, in their order.
     """
 
     def __init__(
@@ -35,47 +36,45 @@ class Round:
         launch: Callable[[BegunStep], bool],
         finish: Callable[[], Metrics | None],
         compute: Callable[[BegunStep], tuple[Metrics | None, Timing]],
+        report: Callable[[BegunStep, Metrics | None, Timing], None],
     ):
         self._begin, self._launch, self._finish, self._compute = begin, launch, finish, compute
+        self._report = report
         self._running: BegunStep | None = None
         self._reported = 0.0
 
-    def run(self, start: int, stop: int) -> RoundReport:
-        """Run the iterations ``start`` to ``stop`` - 1."""
-        report = RoundReport([], [], stop, skipped := [])
+    def run(self, start: int, stop: int, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Run the iterations ``start`` to ``stop`` - 1, or until ``is_over`` after one of them."""
         self._reported = time.perf_counter()
-
-        def add(begun: BegunStep, metrics: Metrics | None, timing: Timing) -> None:
-            report.metrics.append(metrics or {})
-            report.timings.append(timing)
-            if metrics is None:
-                skipped.append(begun.step)
-            self._reported = time.perf_counter()
-
         for step in range(start, stop):
             try:
                 begun = self._begin(step)
             except Exception:
-                self._end_running(add)  # what fails there has failed before
+                self._end_running()  # what fails there has failed before
                 raise
             is_launched = self._launch(begun)
-            is_accepted = self._end_running(add)
+            is_accepted = self._end_running()
             if is_launched and is_accepted:
                 self._running = begun
             else:
-                add(begun, *self._compute(begun))
-        self._end_running(add)
-        return report
+                self._add(begun, *self._compute(begun))
+            if is_over():
+                break
+        self._end_running()
 
-    def _end_running(self, add: Callable[[BegunStep, Metrics | None, Timing], None]) -> bool:
+    def _add(self, begun: BegunStep, metrics: Metrics | None, timing: Timing) -> None:
+        self._report(begun, metrics, timing)
+        self._reported = time.perf_counter()
+
+    def _end_running(self) -> bool:
         """Report the step that runs; return False if it had to be computed again, and the one after it, too."""
         running, self._running = self._running, None
         if running is None:
             return True
         metrics = self._finish()
         if metrics is None:
-            add(running, *self._compute(running))
+            self._add(running, *self._compute(running))
             return False
         total = time.perf_counter() - self._reported
-        add(running, metrics, Timing(total, running.data_seconds, 0.0, 0, 0, 0.0))
+        self._add(running, metrics, Timing(total, running.data_seconds, 0.0, 0, 0, 0.0))
         return True

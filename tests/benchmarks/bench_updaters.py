@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from dsinga import nn
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.job import ParamConf, UpdaterConf
 from dsinga.layers import ParamSpec
 from dsinga.net import Param
+from dsinga.training import create_updater
+from dsinga.training.local_updater import LocalUpdater
 
 MATRICES = 12
 PAIRS: dict[str, tuple[UpdaterConf, Callable[[Any, Any], Any]]] = {
@@ -55,14 +56,15 @@ def ours(conf: UpdaterConf, shapes: dict[str, tuple[int, ...]]) -> Callable[[], 
     params = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     gradients = {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     updater = LocalUpdater(
-        conf, {name: Param(name, ParamSpec("weight", shape), ParamConf()) for name, shape in shapes.items()}
+        create_updater(conf),
+        {name: Param(name, ParamSpec("weight", shape), ParamConf()) for name, shape in shapes.items()},
     )
+    updater.put(params)
 
     def step() -> None:
-        small = {
-            name: gradient for name, gradient in gradients.items() if not updater.apply_large(params, name, gradient)
-        }
-        updater.step(params, small)
+        for name, gradient in gradients.items():
+            updater.push(name, gradient)
+        updater.finish()
 
     return step
 

@@ -62,9 +62,9 @@ class CapturedLoop(Loop):
         """Run an iteration by a graph; None where it has changed nothing."""
 
         def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> None:
-            values = {name: self.params[name].reshape(p.shape) for name, p in self.net.params.items()}
+            self.params.steps = self.step
             ctx = Context(self.ops, Phase.kTrain, self.rows, self.job.seed, self.step)
-            self.train(self.net, values, on_device, recorded(ctx, unread), self._push)
+            self.train(self.net, self.params.values, on_device, recorded(ctx, unread), self.params.push)
             self.params.finish()
 
         result = self.passes.compute("iteration", self.net, self.step, records, compute)
@@ -103,9 +103,8 @@ def with_bad_labels(records: Mapping[str, Records]) -> dict[str, Records]:
 
 def values(loop: Loop) -> dict[str, np.ndarray]:
     """Return copies of the params and of the updater's state in host memory."""
-    state = loop.params.copy(loop.params)
-    slots = {f"{name} {slot}": array for name, arrays in state.state.items() for slot, array in arrays.items()}
-    return {name: np.array(array) for name, array in {**state.values, **slots}.items()}
+    slots = loop.params.copy_state().items()
+    return loop.params.copy_values() | {f"{name} {slot}": a for name, arrays in slots for slot, a in arrays.items()}
 
 
 def same(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> bool:

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from dsinga.ops import Array, Ops, get_ops
-from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
+from dsinga.training.local_updater import LocalUpdater
 from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.gpu_loop import WARM_UP, Loop
 from tests.benchmarks.ours import job as job_of
@@ -31,9 +31,9 @@ class Server:
     """Params in host memory that are updated by each gradient."""
 
     def __init__(self, loop: Loop):
-        self._loop, self._shapes = loop, {name: p.shape for name, p in loop.net.params.items()}
-        self._replica = ReplicatedParams(loop.net.params, loop.updater)
-        self._replica.put(ReplicaState(loop.first, None))
+        self._loop = loop
+        self._replica = LocalUpdater(loop.updater, loop.net.params)
+        self._replica.put(loop.first)
 
     def update(self, name: str, gradient: Any) -> Array:
         """Apply a gradient in host memory; return the new value in the shape of the param."""
@@ -44,7 +44,7 @@ class Server:
 
     def value(self, name: str) -> Array:
         """Return a value in host memory."""
-        return self._replica[name].reshape(self._shapes[name])
+        return self._replica.values[name]
 
 
 class OverlappedValues(Mapping[str, Array]):

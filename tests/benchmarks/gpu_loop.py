@@ -18,7 +18,7 @@ from dsinga.net import create_net
 from dsinga.ops import Array, Ops
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import algorithm, create_updater, initial_values
-from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
+from dsinga.training.local_updater import LocalUpdater
 
 WARM_UP, REPETITIONS = 20, 3
 
@@ -39,8 +39,8 @@ class Loop:
         self.records: dict[str, Records] = {name: on_device(batch, ops) for name, batch in read.items()}
         self.train, self.updater = algorithm(job.train_one_batch), create_updater(job.updater)
         self.first = initial_values(self.net.params, job.seed)
-        self.params = ReplicatedParams(self.net.params, self.updater, ops)
-        self.params.put(ReplicaState(self.first, None))
+        self.params = LocalUpdater(self.updater, self.net.params, ops)
+        self.params.put(self.first)
         self.step = 0
         self.observer: PassObserver | None = None
 
@@ -51,17 +51,13 @@ class Loop:
 
         ``values`` and ``push`` may replace the params that are updated on the device.
         """
-        if values is None:
-            values = {name: self.params[name].reshape(p.shape) for name, p in self.net.params.items()}
+        values = self.params.values if values is None else values
+        self.params.steps = self.step
         ctx = Context(self.ops, Phase.kTrain, self.rows, self.job.seed, self.step, observer=self.observer)
-        metrics = self.train(self.net, values, self.records, ctx, push or self._push)
+        metrics = self.train(self.net, values, self.records, ctx, push or self.params.push)
         self.params.finish()
         self.step += 1
         return metrics
-
-    def _push(self, name: str, gradient: Any) -> None:
-        flat = gradient.reshape(-1) if hasattr(gradient, "reshape") else gradient
-        self.params.push(self.step, name, flat)
 
 
 def on_device(records: Records, ops: Ops) -> Records:

@@ -55,7 +55,7 @@ class Recorder:
 def iteration(loop: Loop, shares: int, dtype: type) -> Recorder:
     """Return the arrays of one iteration, computed for ``shares`` equal parts of the batch one after the other."""
     recorder, total = Recorder(loop.ops), loop.rows.stop
-    params = {name: loop.params[name].reshape(param.shape).astype(dtype) for name, param in loop.net.params.items()}
+    params = {name: value.astype(dtype) for name, value in loop.params.values.items()}
     for number in range(shares):
         part = slice(number * total // shares, (number + 1) * total // shares)
         records = {

@@ -18,11 +18,11 @@ from distributed import Client
 import dsinga.ops
 from dsinga import api, models
 from dsinga.base.errors import UserError
-from dsinga.cluster.placing import devices
 from dsinga.data import import_records
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
 from dsinga.job.overrides import with_fields
 from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.passes import devices
 from dsinga.training import initial_values
 from tests.support.device_array import StubOps, load_backends
 from tests.support.small_job import assert_close, assert_same, with_topology

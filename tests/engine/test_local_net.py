@@ -14,10 +14,10 @@ import dsinga
 from dsinga import UserError, nn
 from dsinga.api import roots
 from dsinga.data import open_store
-from dsinga.engine import local_net
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, Phase
 from dsinga.ops import SparseRows
+from dsinga.ops.processor import Processor
 from dsinga.passes import cut_runner as local_cut
 from dsinga.reading.checked_job import CheckedJob
 from tests.support.device_array import StubOps
@@ -173,7 +173,7 @@ def test_a_device_computes_the_same(monkeypatch: pytest.MonkeyPatch, workers: in
     host = LocalNet(job, x, y, workers=workers)
     params = host.initial_params()
     device = NumpyDevice()
-    monkeypatch.setattr(local_net, "cpu_ops", lambda precision: device)
+    monkeypatch.setattr(Processor, "ops", lambda _: device)
     monkeypatch.setattr(local_cut, "cpu_ops", lambda precision: device)
     net = LocalNet(job, x, y, workers=workers)
     first, second = host.backward(params, x, y), net.backward(params, x, y)

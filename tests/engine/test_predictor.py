@@ -82,7 +82,7 @@ def test_records_are_predicted_in_batches_of_bounded_memory(predictor: Predictor
 
 def test_params_are_copied_to_a_device_once(local_net: LocalNet, predictor: Predictor) -> None:
     params, ops = local_net.initial_params(), StubOps()
-    on_device = Predictor(create(4), params, ops=ops)
+    on_device = Predictor(create(4), params, ops=lambda: ops)
     expected = predictor.forward(RECORDS, 20, ("ip",))[0]["ip"].data
     for net in (create(4), create(3), create(4)):
         features, _ = on_device.for_net(net).forward(RECORDS, 20, ("ip",))
@@ -94,7 +94,7 @@ def test_params_are_copied_to_a_device_once(local_net: LocalNet, predictor: Pred
 def test_batches_are_graphs_of_a_device_with_the_bits_of_calls(local_net: LocalNet) -> None:
     worker, called = emulated_cupy.load(FakeCudnn()).for_worker(0), emulated_cupy.load(FakeCudnn()).for_worker(0)
     called.new_pass = lambda: None
-    predictors = [Predictor(create(4), local_net.initial_params(), ops=ops) for ops in (worker, called)]
+    predictors = [Predictor(create(4), local_net.initial_params(), ops=lambda ops=ops: ops) for ops in (worker, called)]
     for number in range(5):
         emulated_cupy.log.clear()
         records = {"data": Records(np.roll(X, number, axis=0), np.roll(Y, number))}

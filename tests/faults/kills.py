@@ -44,7 +44,7 @@ STAGES = {
     "links measured": Stage("cluster.placing.automatic.measure_links", changes={"auto": True}),
     "barriers measured": Stage("cluster.placing.automatic._measure_barrier_between", changes={"auto": True}),
     "cuts searched": Stage("cluster.placing.automatic.gather", changes={"auto": True}),
-    "GPUs looked for": Stage("cluster.placing.devices._ask", changes={"gpu": [0]}),
+    "GPUs looked for": Stage("cluster.placing.devices.choose_devices", changes={"gpu": [0]}),
     "nets configured": Stage("cluster.placing.prepare.configure"),
     "extensions made": Stage("cluster.run.driver.begin_run"),
     "run starts": Stage("cluster.run.cluster_run.ClusterRun.start"),

@@ -21,7 +21,6 @@ from dsinga.api.jobs_with_data import job_with_data
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, read_checkpoint
 from dsinga.engine.local_job import open_local_job, trains_locally
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.job import (
     AlgConf,
@@ -41,7 +40,8 @@ from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import continue_locally
 from dsinga.monitor import Row
 from dsinga.reading.checked_job import CheckedJob
-from dsinga.training import bp
+from dsinga.training import bp, create_updater
+from dsinga.training.local_updater import LocalUpdater
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
 Y = (X.sum(axis=1) > 0).astype(np.int32)
@@ -160,7 +160,7 @@ def test_jobs_that_ask_for_a_cluster_get_one(conf: ClusterConf) -> None:
 )
 def test_calls_that_name_or_need_a_cluster_get_one(source: ClusterSource, options: dict) -> None:
     asks = TrainingOptions(**options).asks_for_cluster
-    assert not source.computes_here(small_job(), asks_for_cluster=asks)
+    assert not source.computes_here(asks_for_cluster=asks)
 
 
 def test_an_updater_that_is_refused_leaves_an_earlier_run_in_its_place(tmp_path: Path) -> None:
@@ -261,7 +261,10 @@ def test_rates_are_those_of_the_updater_whose_training_goes_on() -> None:
     rate = LRGenConf(type=ChangeMethod.kStep, base_lr=0.1, step_conf=StepConf(change_freq=10, gamma=0.5))
     updater_conf = UpdaterConf(type=UpdaterType.kSGD, learning_rate=rate)
     job = job_with_data(small_job(test_freq=0, updater=updater_conf), DATA, Phase.kTrain, None)
-    updaters = [LocalUpdater(updater_conf, open_local_job(CheckedJob(job)).nets[Phase.kTrain].params) for _ in range(2)]
+    updaters = [
+        LocalUpdater(create_updater(updater_conf), open_local_job(CheckedJob(job)).nets[Phase.kTrain].params)
+        for _ in range(2)
+    ]
     freezing, outcomes = Freezing(), []
     for begun, steps, extensions in zip(updaters, (12, 20), ([], [freezing]), strict=True):
         first, updater = continue_locally(job.replace(train_steps=20), Ignoring(), RunOptions(), updater=begun)

@@ -14,7 +14,7 @@ from dsinga.net import Param
 from dsinga.ops import SparseRows, Update
 from dsinga.ops.ufunc_programs import Untraceable, trace
 from dsinga.training import Updater, create_updater
-from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
+from dsinga.training.local_updater import LocalUpdater
 from tests.support import emulated_cupy
 
 BUILT_IN = [kind for kind in UpdaterType if kind is not UpdaterType.kUserUpdater]
@@ -101,20 +101,21 @@ def test_whole_params_are_changed_on_the_device(ops: Any, kind: UpdaterType, cli
     rng = np.random.default_rng(4)
     values = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     updater = updater_of(kind, weight_decay=0.01, clip_global_norm=clip_global_norm)
-    replicas = [ReplicatedParams(params, updater, backend, bool(clip_global_norm)) for backend in (None, ops)]
+    replicas = [LocalUpdater(updater, params, backend) for backend in (None, ops)]
     for replica in replicas:
-        replica.put(ReplicaState(values, None))
-    for step in range(3):
+        replica.put(values)
+    for _ in range(3):
         sparse = SparseRows(ROWS, rng.standard_normal((2, 4)).astype(np.float32), (6, 4))
         vector = rng.standard_normal(5).astype(np.float32)
         for replica, backend in zip(replicas, (None, ops), strict=True):
-            replica.push(step, "matrix", sparse)
-            replica.push(step, "vector", vector if backend is None else ops.asarray(vector))
-        assert replicas[0].squares == replicas[1].squares
-        assert len(replicas[0].squares) == (2 if clip_global_norm else 0)
+            replica.push("matrix", sparse)
+            replica.push("vector", vector if backend is None else ops.asarray(vector))
+        if clip_global_norm:
+            assert replicas[0].squares == replicas[1].squares
+            assert len(replicas[0].squares) == 2
         for replica in replicas:
             replica.finish(0.5 if clip_global_norm else 1.0)
-    expected, actual = (replica.copy(shapes).values for replica in replicas)
+    expected, actual = (replica.copy_values() for replica in replicas)
     for name, value in expected.items():
         np.testing.assert_allclose(actual[name], value, rtol=1e-6)
 

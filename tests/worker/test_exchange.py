@@ -27,6 +27,7 @@ from dsinga.ops.buffers import address
 from dsinga.server import Shard, Slice, SliceSpec, slice_for_servers
 from dsinga.server.service import ShardService
 from dsinga.training import create_updater
+from dsinga.training.local_updater import LocalUpdater
 from dsinga.training.updaters import SGD
 from dsinga.transport.direct import DirectTransport
 from dsinga.transport.endpoints import Endpoint, close_endpoints, find_service
@@ -36,7 +37,6 @@ from dsinga.transport.shared_memory import connect_to_host
 from dsinga.worker.config import ServerKey
 from dsinga.worker.exchange import Exchange, move_local_slices, param_homes
 from dsinga.worker.exchange_options import ExchangeOptions, Meter
-from dsinga.worker.replicated_params import ReplicaState, ReplicatedParams
 from dsinga.worker.server_client import ServerClient, WorkerId
 from tests.support.small_job import assert_same
 from tests.support.socket_pairs import socket_pair
@@ -286,9 +286,9 @@ def params_named(names: Sequence[str]) -> dict[str, Param]:
     return {name: Param(name, ParamSpec(name, SHAPES[name]), ParamConf()) for name in names}
 
 
-def replica(names: Sequence[str] = tuple(SHAPES)) -> ReplicatedParams:
-    replicated = ReplicatedParams(params_named(names), create_updater(with_momentum()))
-    replicated.put(ReplicaState({name: start_values()[name] for name in names}, None))
+def replica(names: Sequence[str] = tuple(SHAPES)) -> LocalUpdater:
+    replicated = LocalUpdater(create_updater(with_momentum()), params_named(names))
+    replicated.put({name: start_values()[name] for name in names})
     return replicated
 
 
@@ -427,19 +427,18 @@ class TestOptions:
 
 def test_a_copied_replica_state_goes_on_to_the_same_bits() -> None:
     names = ["w1"]
-    first, second = replica(names), ReplicatedParams(params_named(names), create_updater(with_momentum()))
+    first, second = replica(names), LocalUpdater(create_updater(with_momentum()), params_named(names))
     first.update(0, "w1", 0, np.ones(12, np.float32))
-    state = first.copy(names)
-    second.put(state)
+    state = first.copy_state()
+    second.put(first.copy_values(), state)
     for step in range(1, 3):
         for replicated in (first, second):
             replicated.update(step, "w1", 6, np.full(6, step, np.float32))
-    np.testing.assert_array_equal(first["w1"], second["w1"])
-    fresh = ReplicatedParams(params_named(["b1"]), create_updater(with_momentum()))
+    np.testing.assert_array_equal(first.values["w1"], second.values["w1"])
+    fresh = LocalUpdater(create_updater(with_momentum()), params_named(["b1"]))
     with pytest.raises(UserError, match="resume with the updater that wrote it"):
-        fresh.put(ReplicaState({"b1": np.zeros(4)}, {"b1": {"other": np.zeros(4)}}))
-    assert state.state is not None
-    assert state.state["w1"]["history"].any()
+        fresh.put({"b1": np.zeros(4)}, {"b1": {"other": np.zeros(4)}})
+    assert state["w1"]["history"].any()
 
 
 def test_an_updater_that_fails_is_not_a_lost_server() -> None:

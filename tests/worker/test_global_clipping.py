@@ -1,6 +1,6 @@
 """The gradients of all params are scaled down to a norm together, however they are cut, and wherever they are added.
 
-What is right: torch.nn.utils.clip_grad_norm_ (tests/engine/test_local_updater.py), and a single worker.
+What is right: torch.nn.utils.clip_grad_norm_ (tests/training/test_local_updater.py), and a single worker.
 """
 
 from __future__ import annotations

@@ -11,11 +11,7 @@ from dsinga.base.advice import option
 from dsinga.base.errors import TooFewWorkers
 from dsinga.cluster.dask.dask_workers import Workers, count_processes, host, process
 from dsinga.job.topology import Topology
-
-# The address of a Dask worker for each member of each group: [group][member].
-Groups = tuple[tuple[str, ...], ...]
-# The GPU of each member of each group, by the number that its process knows it by; None for CPU cores.
-Devices = tuple[tuple[int | None, ...], ...]
+from dsinga.passes.devices import Devices, Groups
 
 
 class Placement(NamedTuple):

@@ -17,15 +17,15 @@ from dsinga.cluster.dask.shared_objects import share
 from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.task_keys import run_span, task_key
 from dsinga.cluster.inference.forward_rounds import RoundResult, SharedForward, forward_round
-from dsinga.cluster.placing.devices import THIS_PROCESS, choose_processors
+from dsinga.cluster.placing.devices import choose_processors
 from dsinga.cluster.placing.room import wanted_processes
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import ClusterConf, Job, Precision
 from dsinga.net import NeuralNet
-from dsinga.ops.processor import Processor
 from dsinga.passes import inference
+from dsinga.passes.devices import forward_bytes
 from dsinga.passes.predictor import BatchResult, Predictor
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.worker.config import new_run_name
@@ -48,20 +48,6 @@ def forward_on_cluster(
         return _batches(job, client, net, reader, params, keep, batches, selection)
 
     return forward
-
-
-def local_processor(job: Job, net: NeuralNet) -> Processor:
-    """Return the processor for forward passes in this process: a GPU if the job or the configuration asks for one."""
-    (processor,) = choose_processors(job, None, (THIS_PROCESS,), lambda: _bytes_needed(net, 1))
-    return processor
-
-
-def _bytes_needed(net: NeuralNet, threads: int) -> int:
-    """Return the bytes on a device that params and features of so many threads take, as if none were released."""
-    from dsinga.planner.memory import FLOAT_BYTES, feature_sizes  # only a job with a GPU needs the planner
-
-    features = sum(size for stage in net.stages for size in feature_sizes(stage))
-    return threads * (FLOAT_BYTES * sum(param.size for param in net.params.values()) + features)
 
 
 def _batches(
@@ -99,7 +85,7 @@ def _batches(
     check_workers_ready(client, workers, [net], readers=[reader], precision=precision)
     run = new_run_name()
     threads = max(info["nthreads"] for info in workers.values())
-    processors = choose_processors(job, client, tuple(workers), lambda: _bytes_needed(net, threads))
+    processors = choose_processors(job, client, tuple(workers), lambda: forward_bytes(net, threads))
     predictor = Predictor(net, params, seed=job.seed)
     arguments = SharedForward(predictor, reader, dict(zip(workers, processors, strict=True)))
     shared = share(client, arguments, workers, task_key("forward pass", run))

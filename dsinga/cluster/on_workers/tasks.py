@@ -15,8 +15,7 @@ from dsinga.cluster.on_workers.worker_actor import WORKERS, find_worker
 from dsinga.job import Phase
 from dsinga.training import Metrics
 from dsinga.transport.endpoints import connect
-from dsinga.worker.config import RoundReport, WorkerKey
-from dsinga.worker.replicated_params import ReplicaState
+from dsinga.worker.config import ReplicaState, RoundReport, WorkerKey
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from distributed.system import MEMORY_LIMIT
 
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import available_workers, on_several_hosts, process
-from dsinga.cluster.dask.placement import Devices, Placement, place
+from dsinga.cluster.dask.placement import Placement, place
 from dsinga.cluster.placing.devices import choose_run_devices, keeps_params_on_gpu
 from dsinga.cluster.placing.memory_limits import choose_training, warn_of_memory
 from dsinga.cluster.placing.room import await_room
@@ -28,6 +28,7 @@ from dsinga.net import NeuralNet, memory_check
 from dsinga.net.cut import LayerCut
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import ParamPart
+from dsinga.passes.devices import Devices
 from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.reading.epochs import Epochs
 from dsinga.reading.nets import cut_nets

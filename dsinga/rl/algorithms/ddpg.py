@@ -12,7 +12,6 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, NonNegative, Unit
@@ -21,6 +20,7 @@ from dsinga.rl.environments.spaces import BoxSpace, Spaces
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, critic_layers, critic_of, input_layer, with_static_params
 from dsinga.rl.updaters import adam
+from dsinga.training.local_updater import LocalUpdater
 from dsinga.training.target_params import copy_params, follow
 
 # The input and loss layers that these algorithms add to the net of a model; a critic's loss has its value's name, too.

@@ -12,11 +12,11 @@ import numpy as np
 
 from dsinga.cluster.dask.dask_workers import task_client
 from dsinga.data.conversion import as_records
-from dsinga.engine.local_updater import norm_of, scaled
 from dsinga.job.topology import group_seed
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import SparseRows
+from dsinga.ops.sparse import scaled
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.actor_critic import ActorCritic
 from dsinga.rl.collecting import Collector
@@ -27,6 +27,7 @@ from dsinga.rl.remote.actor_pool import ActorPool
 from dsinga.rl.remote.rollout_stream import RolloutStream
 from dsinga.training import Metrics, bp
 from dsinga.training.bp import Push
+from dsinga.training.local_updater import norm_of
 from dsinga.training.metrics import name_metrics
 
 # Multiplied by the step at which a learner begins: one in place of a lost one draws other random numbers.

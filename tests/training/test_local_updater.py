@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga.engine.local_updater import LocalUpdater
 from dsinga.nn import LocalNet
 from dsinga.training import create_updater
+from dsinga.training.local_updater import LocalUpdater
 
 JOB = """
 updater {{ {updater} learning_rate {{ type: kFixed base_lr: 0.01 }} {settings} }}
@@ -121,7 +121,6 @@ def test_the_norm_of_all_gradients_is_clipped_as_by_pytorch(max_norm: float) -> 
             tensor.grad = torch.tensor(gradients[name])
         torch.nn.utils.clip_grad_norm_(tensors.values(), max_norm or 0.5)
         peer.step()
-        assert not any(updater.apply_large(params, name, gradient) for name, gradient in gradients.items())
         updater.step(params, gradients, max_norm)
         for name, tensor in tensors.items():
             np.testing.assert_allclose(params[name], tensor.detach().numpy(), rtol=1e-5, atol=1e-6)

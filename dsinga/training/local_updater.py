@@ -1,0 +1,332 @@
+"""LocalUpdater, which applies gradients to params that this process keeps, in host memory or on a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.registry import nearest
+from dsinga.net import Param
+from dsinga.ops import Array, Ops, SparseRows, Update
+from dsinga.ops.device_pass import NotCapturable
+from dsinga.ops.sparse import fault, scaled, values_of
+from dsinga.ops.types import is_plain
+from dsinga.ops.update import assign, norm_factor, sum_of_squares
+from dsinga.training.joined_params import JoinedParams, joinable
+from dsinga.training.updater import Updater, create_updater
+
+Gradient = Array | SparseRows
+Slots = Mapping[str, Mapping[str, np.ndarray]]  # arrays by param and slot
+
+
+class LocalUpdater:
+    """An updater with its state, for params that this process keeps. Used by one thread at a time.
+
+    Args:
+        updater: the updater of all params.
+        params: the params by name; a worker whose net is cut has parts of them, under names of their own.
+        ops: the kernels of a device that has the values and the state; by default they are numpy arrays.
+
+    Attributes:
+        updater: the updater of all params.
+        params: the params by name.
+        steps: the number of steps done, on which the learning rate depends; it may be set.
+        values: the values that :meth:`push` changes, float32 by name.
+        state: the updater's arrays by param and slot, float32 (size,), such as the momentum.
+        static: the names of the params that keep their values; they get no gradient.
+    """
+
+    def __init__(self, updater: Updater, params: Mapping[str, Param], ops: Ops | None = None):
+        self.updater, self.params = updater, params
+        self._ops = ops if ops is not None and ops.device_count() else None
+        self.steps = 0
+        self.values: MutableMapping[str, Array] = {}
+        self.state: dict[str, dict[str, Array]] = {}
+        self.static = frozenset(name for name, param in params.items() if param.static)
+        self._rate_factors: Mapping[int, float] = {}
+        self._shapes = {name: param.shape for name, param in params.items()}
+        self._updaters = {name: updater.of(param.name, param.shape) for name, param in params.items()}
+        self._joinable = {
+            name: self._ops is None and joinable(self._updaters[name], param) for name, param in params.items()
+        }
+        self._joined: dict[Any, JoinedParams] = {}
+        self._waiting: dict[str, Gradient] = {}  # gradients that were pushed and not applied
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "conf": self.updater.conf,
+            "params": self.params,
+            "steps": self.steps,
+            "state": self.copy_state(),
+            "rate_factors": self._rate_factors,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(create_updater(state["conf"]), state["params"])  # type: ignore[misc]
+        self.steps, self.state = state["steps"], state["state"]
+        self.set_rate_factors(state["rate_factors"])
+
+    def copy(self, ops: Ops | None = None) -> LocalUpdater:
+        """Return a copy without values, with its state where ``ops`` compute; its steps do not change this updater."""
+        copied = LocalUpdater(create_updater(self.updater.conf), self.params, ops)
+        copied.steps = self.steps
+        copied.set_rate_factors(self._rate_factors)
+        copied._set_state(self.copy_state())
+        return copied
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of the schedule at a step, without factors."""
+        return float(self.updater.rate(step))
+
+    def set_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Multiply the learning rate by factors, each from its step on; see :meth:`Updater.set_rate_factors`."""
+        self._rate_factors = dict(factors)
+        self.updater.set_rate_factors(factors)
+
+    def put(self, values: Mapping[str, np.ndarray], state: Slots | None = None) -> None:
+        """Copy the values of all params, and a state with which training goes on; what has none yet begins anew.
+
+        Raises UserError for the state of another updater.
+        """
+        self.values = {name: self._placed(np.array(values[name], np.float32)) for name in self.params}
+        if state is not None:
+            self.resume(state)
+        for name, param in self.params.items():
+            if param.trainable and name not in self.state:
+                self._create_state(name, values[name])
+
+    def resume(self, state: Slots) -> None:
+        """Go on with a copy of the state in a checkpoint; raise UserError for that of another updater."""
+        for name, param in self.params.items():
+            if param.trainable:
+                self._updaters[name].check_state(name, state.get(name, {}))
+        copies = {
+            name: {slot: np.array(array, np.float32) for slot, array in slots.items()} for name, slots in state.items()
+        }
+        self._set_state(copies)
+
+    def _set_state(self, state: Slots) -> None:
+        """Take over a state, whose arrays in host memory belong to this updater from now on."""
+        self.state = {
+            name: {slot: self._placed(array.reshape(-1)) for slot, array in slots.items()}
+            for name, slots in state.items()
+        }
+
+    def resume_learnt(self, state: Slots, steps: int) -> None:
+        """Go on after ``steps`` steps with a copy of a state, in which params that had no gradient may be missing.
+
+        Raises UserError for the state of another updater.
+        """
+        fresh = {name: updater.create_state(self.params[name].size) for name, updater in self._updaters.items()}
+        trained = {name: slots for name, slots in fresh.items() if self.params[name].trainable}
+        self.resume({**trained, **self.state, **state})
+        self.steps = steps
+
+    def copy_values(self, names: Collection[str] | None = None) -> ParamArrays:
+        """Return copies of the values of these params, by default of all, in host memory."""
+        return {name: self._copy(self.values[name]) for name in (self.values if names is None else names)}
+
+    def copy_state(self, names: Collection[str] | None = None) -> dict[str, ParamArrays]:
+        """Return a copy of the state of these params, by default of all, in host memory."""
+        state = {name: slots for name, slots in self.state.items() if names is None or name in names}
+        return {name: {slot: self._copy(array) for slot, array in slots.items()} for name, slots in state.items()}
+
+    def step(
+        self, params: MutableMapping[str, np.ndarray], gradients: Mapping[str, Gradient], max_norm: float = 0.0
+    ) -> None:
+        """Change ``params`` in place by their gradients; a lasting state, such as a running mean, is replaced.
+
+        Params without a gradient stay as they are. An array that cannot be changed in place is replaced by a new one.
+        The norm of ``clip_norm`` is that of the whole param. With ``max_norm`` above 0, all gradients are scaled down
+        so that their norm together is at most this; ``clip_global_norm`` of the updater bounds it, too. Raises
+        UserError for a gradient of a wrong name or shape.
+        """
+        for name, gradient in gradients.items():
+            if not (is_plain(gradient) and gradient.shape == self._shapes.get(name)):
+                self.check_gradient(name, gradient)
+            value = params.get(name)
+            if not (is_plain(value) and value.flags.writeable and value.shape == self._shapes[name]):
+                _check_value(name, params, self._shapes[name])
+                params[name] = np.require(params[name], np.float32, ["C", "W"])
+        self.values, self._waiting = params, dict(gradients)
+        self.finish(max_norm=max_norm)
+
+    def check_gradient(self, name: str, gradient: Gradient) -> None:
+        """Raise UserError unless a gradient of the present step is valid, for a whole param."""
+        check_gradient(name, gradient, self._shapes, (), self.steps)
+
+    def push(self, name: str, gradient: Gradient) -> None:
+        """Apply the gradient of a param, at the latest in :meth:`finish`; it must not change until then.
+
+        In host memory a large one is applied at once, while it is in the caches, unless all are clipped together. Small
+        ones are applied together, as are all on a device. A param that is not trained is replaced.
+        """
+        gradient = self._moved(name, gradient)
+        is_joined = self._joinable[name] and type(gradient) is np.ndarray
+        if self._ops is not None or is_joined or self.updater.conf.clip_global_norm:
+            self._waiting[name] = gradient
+        else:
+            self._apply(name, gradient)
+
+    @property
+    def squares(self) -> dict[str, float]:
+        """The sums of squares of the gradients that wait for :meth:`finish`, by the names of params."""
+        return {
+            name: sum_of_squares(values_of(gradient))
+            for name, gradient in self._waiting.items()
+            if self.params[name].trainable
+        }
+
+    def finish(self, factor: float | None = None, max_norm: float = 0.0) -> None:
+        """Apply the gradients that wait, times ``factor``, and count the step.
+
+        Without a factor their norm together is bounded, by ``max_norm`` above 0 and by ``clip_global_norm``.
+        """
+        if self._ops is not None:
+            self._finish_on_device(self._ops, self._clip_factor() if factor is None else factor)
+            return
+        small: dict[Updater, list[str]] = {}
+        single: list[str] = []
+        for name, gradient in self._waiting.items():
+            if self._joinable[name] and type(gradient) is np.ndarray:
+                small.setdefault(self._updaters[name], []).append(name)
+            else:
+                single.append(name)
+        groups = [self._group(updater, names) for updater, names in small.items()]
+        joined = [group.join(self._waiting) for group in groups]
+        trained = [name for name in single if self.params[name].trainable]
+        if factor is None:
+            factor = self._clip_factor([*joined, *(self._waiting[name] for name in trained)], max_norm)
+        gradients, self._waiting = self._waiting, {}
+        if factor != 1.0:
+            joined = [gradient * np.float32(factor) for gradient in joined]
+            gradients |= {name: scaled(gradients[name], factor) for name in trained}
+        for name in single:
+            self._apply(name, gradients[name])
+        for group, gradient in zip(groups, joined, strict=True):
+            group.update(self.steps, self.values, gradient, self.state)
+        self.steps += 1
+
+    def discard(self) -> None:
+        """Forget the gradients that wait."""
+        self._waiting = {}
+
+    def update(self, step: int, name: str, start: int, gradient: Gradient) -> None:
+        """Apply at once the gradient of the elements from ``start`` on; it replaces a param that is not trained."""
+        param, updater, where = self.params[name], self._updaters[name], slice(start, start + math.prod(gradient.shape))
+        value, gradient = self.values[name].reshape(-1), self._moved(name, gradient)
+        if not param.trainable:
+            value[where] = gradient
+            return
+        if name not in self.state:
+            self._create_state(name, value)
+        state = {slot: array[where] for slot, array in self.state[name].items()}
+        arguments = step, value[where], gradient, state, param.lr_scale, param.wd_scale, param.shape
+        if self._ops is None:
+            updater.update(*arguments)
+        else:
+            self._ops.update([updater.create_update(*arguments)], updater.conf.clip_norm)
+
+    def _apply(self, name: str, gradient: Gradient) -> None:
+        """Apply the gradient of a whole param in host memory."""
+        flat = gradient if isinstance(gradient, SparseRows) else np.ascontiguousarray(gradient).reshape(-1)
+        self.update(self.steps, name, 0, flat)
+
+    def _finish_on_device(self, ops: Ops, factor: float) -> None:
+        """Apply the gradients that wait by one launch, or one for each norm to which gradients are clipped alone."""
+        gradients, self._waiting = self._waiting, {}
+        updates = [self._create_update(name, gradient, factor) for name, gradient in gradients.items()]
+        if ops.is_recording:
+            ops.check_recordable([update for _, update in updates])
+        for clip_norm in dict.fromkeys(norm for norm, _ in updates):
+            ops.update([update for norm, update in updates if norm == clip_norm], clip_norm)
+        self.steps += 1
+
+    def _create_update(self, name: str, gradient: Gradient, factor: float) -> tuple[float, Update]:
+        """Return the ``clip_norm`` of a param on the device, and its update by ``factor`` times the gradient."""
+        param, updater, value = self.params[name], self._updaters[name], self.values[name].reshape(-1)
+        flat = gradient if isinstance(gradient, SparseRows) else gradient.reshape(-1)
+        if not param.trainable:
+            # In place, since the graph of a captured pass has its address; the launch of all updates does it.
+            return 0.0, Update(assign, value, flat, [])
+        update = updater.create_update(
+            self.steps, value, flat, self.state[name], param.lr_scale, param.wd_scale, param.shape
+        )
+        if factor != 1.0:
+            update = update._replace(gradient=update.gradient * np.float32(factor))
+        return updater.conf.clip_norm, update
+
+    def _clip_factor(self, gradients: Sequence[Gradient] = (), max_norm: float = 0.0) -> float:
+        """Return the factor that bounds the norm of the gradients that wait, which ``gradients`` are, partly joined."""
+        factor = min(1.0, max_norm / max(norm_of(gradients), max_norm)) if max_norm else 1.0
+        if limit := self.updater.conf.clip_global_norm:
+            factor *= norm_factor(math.sqrt(math.fsum(self.squares.values())) * factor, limit)
+        return factor
+
+    def _group(self, updater: Updater, names: list[str]) -> JoinedParams:
+        key = updater, *names
+        if key not in self._joined:
+            self._joined[key] = JoinedParams(updater, {name: self.values[name].size for name in names})
+        return self._joined[key]
+
+    def _create_state(self, name: str, value: np.ndarray) -> None:
+        """Create the initial state of a param of this value, which is in host memory."""
+        slots = self._updaters[name].initial_state(value.reshape(-1))
+        self.state[name] = {slot: self._placed(array) for slot, array in slots.items()}
+
+    def _placed(self, array: np.ndarray) -> Array:
+        """Return an array where values and state are; in host memory it is the same one."""
+        return array if self._ops is None else self._ops.asarray(array)
+
+    def _copy(self, array: Array) -> np.ndarray:
+        """Return a copy of a value or of state in host memory."""
+        return array.copy() if self._ops is None else np.array(self._ops.to_numpy(array))
+
+    def _moved(self, name: str, gradient: Gradient) -> Gradient:
+        """Return a gradient where values and state are."""
+        if self._ops is None:
+            return gradient
+        is_sparse = isinstance(gradient, SparseRows)
+        if is_sparse and self._updaters[name].whole:
+            gradient, is_sparse = gradient.dense(), False
+        if self._ops.is_recording and (is_sparse or type(gradient) is np.ndarray):
+            raise NotCapturable(f"the gradient of {self.params[name].name!r} is in host memory")
+        if is_sparse:
+            rows, values = self._ops.asarray(gradient.rows), self._ops.upload(gradient.values).result()
+            return SparseRows(rows, values, gradient.shape)
+        return self._ops.upload(gradient).result() if type(gradient) is np.ndarray else gradient
+
+
+def check_gradient(
+    name: str, gradient: Gradient, shapes: Mapping[str, tuple[int, ...]], pushed: Collection[str], step: int
+) -> None:
+    """Raise UserError unless a gradient is valid: float32, of its param's shape, and the first one of this step."""
+    if name not in shapes:
+        raise UserError(f"a gradient was pushed for {name!r}, which is no param of the net{nearest(name, shapes)}")
+    if name in pushed:
+        raise UserError(f"param {name!r} was pushed twice in step {step}; push the sum, once")
+    shape, dtype = getattr(gradient, "shape", None), getattr(gradient, "dtype", None)
+    if shape != shapes[name] or dtype != np.float32:
+        actual = f"{dtype} of shape {shape}" if dtype else f"a {type(gradient).__name__}"
+        expected = f"float32 of shape {shapes[name]}"
+        raise UserError(f"the gradient that was pushed for param {name!r} must be {expected}, not {actual}")
+    if isinstance(gradient, SparseRows) and (message := fault(gradient)):
+        raise UserError(f"the gradient that was pushed for param {name!r}: {message}")
+
+
+def norm_of(gradients: Sequence[np.ndarray | SparseRows]) -> float:
+    """Return the Euclidean norm of several gradients together."""
+    arrays = [values_of(gradient).reshape(-1) for gradient in gradients]
+    return math.sqrt(sum(float(np.dot(array, array)) for array in arrays))
+
+
+def _check_value(name: str, params: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> None:
+    if name not in params:
+        raise UserError(f"there is a gradient for the param {name!r}, which the given params lack")
+    if np.shape(params[name]) != shape:
+        raise UserError(f"the param {name!r} has the shape {np.shape(params[name])}, but the net's has {shape}")
