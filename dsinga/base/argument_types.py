@@ -46,7 +46,7 @@ def typed(prefix: str = "") -> Callable[[F], F]:
             for name, value in given.items():
                 hint = hints().get(name, Any)
                 if not _fits(value, hint):
-                    text = f"{prefix}{function.__name__}: {name} is {_words(hint)}, not {shown(value)}"
+                    text = f"{prefix}{function.__name__}: {name} is {_text(hint)}, not {shown(value)}"
                     raise UserError(text)
             return function(*args, **kwargs)
 
@@ -91,17 +91,17 @@ def _fits(value: Any, hint: Any) -> bool:
     return True
 
 
-def _words(hint: Any) -> str:
+def _text(hint: Any) -> str:
     """Return the words for a type in a message."""
     origin, inner = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_words(each) for each in inner))
+        return " or ".join(dict.fromkeys(_text(each) for each in inner))
     if hint is None or hint is type(None):
         return "None"
     if origin in (Mapping, dict):
         return "a dict"
     if origin is tuple and inner and inner[-1] is not Ellipsis:
-        return f"({', '.join(_words(each).removeprefix('a ') for each in inner)})"
+        return f"({', '.join(_text(each).removeprefix('a ') for each in inner)})"
     if origin in (Sequence, Iterable, list, tuple):
-        return f"a list of {_words(inner[0]).removeprefix('a ')}s" if inner and inner[0] in WORDS else "a list"
+        return f"a list of {_text(inner[0]).removeprefix('a ')}s" if inner and inner[0] in WORDS else "a list"
     return WORDS.get(origin, getattr(origin, "__name__", str(origin)))

@@ -136,7 +136,7 @@ def plain_array(numbers: Any, name: str) -> np.ndarray:
     return filled
 
 
-def words(values: tuple[float, ...]) -> str:
+def values_text(values: tuple[float, ...]) -> str:
     """Return which numbers mean "missing", for messages."""
     return f"{listed(f'{value:g}' for value in values)} means missing, by its attributes"
 
@@ -161,7 +161,9 @@ def _decoded_dask(array: Any, name: str) -> Any:
         with contextlib.suppress(UserError):  # of packed numbers, which it unpacks
             if values := missing_values(origin):
                 logger.warning(
-                    "the dask array %r computes with numbers of which %s; leave them out before", name, words(values)
+                    "the dask array %r computes with numbers of which %s; leave them out before",
+                    name,
+                    values_text(values),
                 )
     return array
 

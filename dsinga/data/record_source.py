@@ -14,7 +14,7 @@ from dsinga.base.redaction import redact
 from dsinga.data.chunk_cache import LIMIT_BYTES, MIXED_BLOCKS, ChunkCache
 from dsinga.data.column import Column, PointRanges
 from dsinga.data.conversion import find_nonfinite, label_dtype, nonfinite_error
-from dsinga.data.missing_values import words
+from dsinga.data.missing_values import values_text
 from dsinga.data.stores.store_format import LABEL_ROWS
 
 _cache = ChunkCache()
@@ -268,7 +268,7 @@ class RecordSource:
         """
         bad = find_nonfinite(rows, allows_nan=self._may_be_masked(column))
         if bad is not None:
-            value = f"{bad.value} ({words(values)})" if (values := column.missing_values) else bad.value
+            value = f"{bad.value} ({values_text(values)})" if (values := column.missing_values) else bad.value
             place = column.place(bad.position)
             raise nonfinite_error(f"{self.location}: {column.name!r}", value, start + bad.row, place)
 

@@ -40,14 +40,14 @@ class ProcessGpus(NamedTuple):
     Attributes:
         gpus: their number.
         visible: CUDA_VISIBLE_DEVICES: which of the host's GPUs they are.
-        words: a description of the backend that computes there.
+        text: a description of the backend that computes there.
         lacks: a description of what the backend is missing, or "".
         trouble: the reason why there are none, or "".
     """
 
     gpus: int
     visible: str
-    words: str = ""
+    text: str = ""
     lacks: str = ""
     trouble: str = ""
 

@@ -150,7 +150,7 @@ def forward_bytes(net: NeuralNet, threads: int = 1) -> int:
 
 
 def _log_device(job: Job, request: GpuRequest, device: int, gpus: ProcessGpus) -> None:
-    _log.info("%s computes on GPU %d: %s", request.description, device, gpus.words)
+    _log.info("%s computes on GPU %d: %s", request.description, device, gpus.text)
     if gpus.lacks and any(layer.convolution_conf for layer in job.neuralnet.layer):
         _warn_once(gpus.lacks)
 

@@ -32,7 +32,7 @@ class PricedCuts(NamedTuple):
     workers: int
     prediction: Prediction
 
-    def words(self, net: NeuralNet) -> str:
+    def text(self, net: NeuralNet) -> str:
         """Return the cuts as text."""
         return describe_cuts(net, self.cuts) if self.workers > 1 else "one worker computes all layers"
 

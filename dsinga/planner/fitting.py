@@ -55,7 +55,7 @@ class Fit(NamedTuple):
         stretches = max(self.recompute, 1)
         return (1 + IDLE_ROWS * self.micro_batches / rows) / (1 + IDLE_ROWS / rows) * (4 - 1 / stretches) / 3
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return the choice as fields of a job, "" for whole batches without recomputation."""
         fields = {"micro_batches": self.micro_batches, "neuralnet.recompute": self.recompute}
         return ", ".join(f"{name}: {value}" for name, value in fields.items() if value > 1)
@@ -217,7 +217,7 @@ def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
     choice = fit_or_refuse(NetVariants.of(job, checked.reader(Phase.kTrain), slots, bf16), limit)
     fitted = choice.applied(job)
     if fitted != job:
-        _log.info("partition: auto trains with %s, to fit into %s of memory", choice.words(), as_size(limit))
+        _log.info("partition: auto trains with %s, to fit into %s of memory", choice.text(), as_size(limit))
     return checked.with_job(fitted)
 
 
@@ -235,7 +235,7 @@ def cannot_fit(found: Fit, limit: int, workers: int) -> UserError:
     largest = max(parts, key=parts.__getitem__)
     most = f"{largest.replace('_', ' ')}, {as_size(parts[largest])}"
     least = as_size(int(found.memory.peak / USABLE))
-    fields = f" with {found.words()}" if found.words() else ""
+    fields = f" with {found.text()}" if found.text() else ""
     group = f"each of {workers} workers" if workers > 1 else "a worker"
     return UserError(
         f"the net cannot be trained in {as_size(limit)} of memory: {group} needs at least "

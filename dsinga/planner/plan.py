@@ -17,7 +17,7 @@ class Alternative(NamedTuple):
     Attributes:
         name: the name of the strategy.
         workers: the number of workers.
-        words: the cuts as text.
+        text: the cuts as text.
         prediction: the cost of an iteration.
         efficiency: t1 / (n·tn).
         memory: that of the worker that needs most; None where the net is approximated, not partitioned.
@@ -26,7 +26,7 @@ class Alternative(NamedTuple):
 
     name: str
     workers: int
-    words: str
+    text: str
     prediction: Prediction
     efficiency: float
     memory: Memory | None = None
@@ -49,7 +49,7 @@ class Alternative(NamedTuple):
             "memory_bytes": self.memory_bytes,
             "speedup": self.efficiency * self.workers,
             "efficiency": self.efficiency,
-            "partitioning": self.words,
+            "partitioning": self.text,
         } | ({} if self.fit is None else {"micro_batches": self.fit.micro_batches, "recompute": self.fit.recompute})
 
 

@@ -222,8 +222,8 @@ def _alternatives(
 
 
 def _alternative(model: CostModel, name: str, choice: PricedCuts, workers: int) -> Alternative:
-    words, efficiency = choice.words(model.net), model.efficiency(choice.prediction, workers)
-    return Alternative(name, workers, words, choice.prediction, efficiency)
+    text, efficiency = choice.text(model.net), model.efficiency(choice.prediction, workers)
+    return Alternative(name, workers, text, choice.prediction, efficiency)
 
 
 def _with_memory(job: Job, alternative: Alternative, net: NeuralNet, choice: PricedCuts) -> Alternative:
@@ -261,8 +261,8 @@ def _that_fit(
 def _fitted(row: Alternative, found: Fit, fitting: Fitting) -> Alternative:
     """Return an alternative with its memory and the time that it takes so."""
     price = found.price(max(1, fitting.variants.batchsize // row.workers))
-    words = f"{row.words}; {found.words()}" if found.words() else row.words
-    return row._replace(prediction=row.prediction.computing(price), memory=found.memory, words=words, fit=found)
+    text = f"{row.text}; {found.text()}" if found.text() else row.text
+    return row._replace(prediction=row.prediction.computing(price), memory=found.memory, text=text, fit=found)
 
 
 def open_variants(checked: CheckedJob) -> NetVariants:

@@ -68,7 +68,7 @@ def between() -> int:
 def test_a_net_that_fits_is_trained_as_a_whole():
     found, fits = fit(variants(), 1 << 40)
     assert fits
-    assert (found.micro_batches, found.recompute, found.words()) == (1, 0, "")
+    assert (found.micro_batches, found.recompute, found.text()) == (1, 0, "")
 
 
 @given(st.floats(0, 1))

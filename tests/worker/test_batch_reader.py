@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.base.errors import UserError
+from dsinga.data.stores.chunk_files import RegionReader
 from dsinga.job import ClusterConf, Job, NetConf, Phase, loads, to_text, training_phases
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import create_net, partition
@@ -153,8 +154,8 @@ def test_workers_of_a_cut_by_space_read_their_points_alone(
     reader = CheckedJob(job).reader(Phase.kTrain, 4)
     nets = partition(create_net(job.neuralnet, Phase.kTrain, reader.infos), 4).locals
     read: list[tuple[str, tuple[slice, ...]]] = []
-    get = zarr.Array.__getitem__
-    monkeypatch.setattr(zarr.Array, "__getitem__", lambda self, key: read.append((self.path, key)) or get(self, key))
+    get = RegionReader.read
+    monkeypatch.setattr(RegionReader, "read", lambda self, key: read.append((self._array.path, key)) or get(self, key))
     numbers = reader.sampler.rows(0, 0, 3)
     for net, index in zip(nets, itertools.product([(0, 5), (5, 9)], [(0, 4), (4, 8)]), strict=True):
         layer, points = net.layer("data"), tuple(slice(*ends) for ends in index)

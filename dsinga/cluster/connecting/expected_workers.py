@@ -82,16 +82,16 @@ def await_workers(
             error, lack = refusal, str(refusal).partition(";")[0]
         is_too_small = isinstance(error, TooFewWorkers) or not workers
         expected = expectation.update(all_workers, is_too_small) if lack else _Expected()
-        if error and not expected.words:
+        if error and not expected.text:
             raise (UserError(f"{lack}; {expected.failure}") if expected.failure else error)
-        if not error and (not expected.words or waited >= expectation.limit):
+        if not error and (not expected.text or waited >= expectation.limit):
             if announcements.count:
                 remark = f"; {expected.failure}" if expected.failure else ""
                 announce(f"the wait is over after {duration(waited)}{remark}")
             return result
-        topic = f"{lack}; waiting for {expected.words}"
+        topic = f"{lack}; waiting for {expected.text}"
         limit = "" if math.isinf(expectation.limit) else f", {duration(expectation.limit)} at most"
-        failure = f"{lack}; waited {duration(waited)} for {expected.words}, as {expectation.limit_source}"
+        failure = f"{lack}; waited {duration(waited)} for {expected.text}, as {expectation.limit_source}"
         sentence = f"{topic}; {duration(waited)} so far{limit}, {how_to_give_up()}"
         return StillWaiting(sentence, ClusterNotReady(failure), topic)
 
@@ -131,7 +131,7 @@ def await_as_many_workers(client: Client, count: int, seconds: float, check: Cal
 class _Expected(NamedTuple):
     """What is waited for, and what has failed, in words; empty where nothing is."""
 
-    words: str = ""
+    text: str = ""
     failure: str = ""
 
 

@@ -109,7 +109,7 @@ def with_fit(job: Job, found: Fit, limit: int) -> Job:
     """Return the job with micro-batches and recomputation as they were found; say so where it has others."""
     fitted = found.applied(job)
     if fitted != job:
-        _log.info("partition: auto trains with %s, to fit into %s of memory", found.words(), as_size(limit))
+        _log.info("partition: auto trains with %s, to fit into %s of memory", found.text(), as_size(limit))
     return fitted
 
 
@@ -173,7 +173,7 @@ def _search(
     store.save()
     choice, found = cheapest_that_fits(choices, *variants_limit.unpack())
     cuts = {name: cut for name, cut in choice.cuts.items() if name not in excluded}
-    return (cuts if choice.workers > 1 else None), choice.words(net), store.warning, found
+    return (cuts if choice.workers > 1 else None), choice.text(net), store.warning, found
 
 
 class EchoService:

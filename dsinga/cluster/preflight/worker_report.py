@@ -54,13 +54,13 @@ def report(
     try:
         answer["dsinga"] = getattr(importlib.import_module("dsinga"), "__version__", None)
     except Exception as error:
-        answer["import"] = "" if getattr(error, "name", "") == "dsinga" else _words(error)
+        answer["import"] = "" if getattr(error, "name", "") == "dsinga" else _text(error)
     if answer["dsinga"] == version:
         try:
             for module in MODULES:
                 importlib.import_module(module)
         except Exception as error:
-            answer["import"] = _words(error)
+            answer["import"] = _text(error)
     if answer["dsinga"] != version or answer["import"]:
         answer["stores"] = {path: _path_trouble(path) for path in stores}
         return answer
@@ -87,7 +87,7 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def _words(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     """Return an error in words; one of dsinga's without its remedy, which is for the driver's process."""
     if type(error).__module__ == "dsinga.base.errors":
         return str(error).partition(";")[0]
@@ -114,7 +114,7 @@ def _load_trouble(pickled: bytes) -> str:
     try:
         pickle.loads(pickled)
     except Exception as error:
-        return _words(error)
+        return _text(error)
     return ""
 
 
@@ -127,7 +127,7 @@ def _store_trouble(pickled: bytes, facts: Any) -> str:
         # A number that is not finite is refused where it is read for training, with its row.
         getattr(source, "allowing_nonfinite", lambda: source)().read([0])
     except Exception as error:
-        return _words(error)
+        return _text(error)
     return ""
 
 

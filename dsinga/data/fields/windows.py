@@ -78,30 +78,12 @@ def windows(
     number of workers, or their threads. Points that fill no window are told in a warning of the log, and in
     ``windows.left_out``.
     """
-    source = dataset
+    settings = {name: value for name, value in locals().items() if name != "dataset"}
     opened, path = open_dataset(dataset)
     if inputs is None:
         others = {*names_of("static", static), *related_names(opened)}
         inputs = [str(name) for name in opened.data_vars if name not in others]
     if isinstance(lead, Mapping) and lead and (targets is None or not names_of("targets", targets)):
         raise UserError("lead says where targets lie, but no targets are named; give targets, the names of variables")
-    definition = define_windows(
-        inputs=inputs,
-        input_dims=input_dims,
-        targets=targets,
-        input_overlap=input_overlap,
-        context=context,
-        lead=lead,
-        channels=channels,
-        static=static,
-        coordinates=coordinates,
-        edges=edges,
-        mask=mask,
-        fill=fill,
-        max_nan=max_nan,
-        weights=weights,
-        within=within,
-        over_gaps=over_gaps,
-        memory=memory,
-    )
-    return FieldWindows(os.fspath(source) if path else opened, definition)
+    definition = define_windows(**settings | {"inputs": inputs})
+    return FieldWindows(os.fspath(dataset) if path else opened, definition)

@@ -31,14 +31,14 @@ class Batches:
         self.sequence = sequence
         self.count = len(sequence)
         if not self.count:
-            raise UserError(f"{self.words} has no batches")
+            raise UserError(f"{self.text} has no batches")
         self._lock = threading.Lock()
         self._newest: tuple[int, tuple[np.ndarray, ...]] = (-1, ())
         self.size = len(self.part(0, 0))
         self.length = (self.count - 1) * self.size + len(self.part(self.count - 1, 0))
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """What messages call the sequence."""
         return f"the sequence {type(self.sequence).__name__}"
 
@@ -49,7 +49,7 @@ class Batches:
                 self._newest = number, self._read(number)
             parts = self._newest[1]
         if part >= len(parts):
-            raise UserError(f"batch {number} of {self.words} has no labels, but the first one has")
+            raise UserError(f"batch {number} of {self.text} has no labels, but the first one has")
         return parts[part]
 
     def _read(self, number: int) -> tuple[np.ndarray, ...]:
@@ -57,12 +57,12 @@ class Batches:
         parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
         if len(parts) > 2:
             raise UserError(
-                f"batch {number} of {self.words} has {len(parts)} parts; give pairs (x, y), and weights as "
+                f"batch {number} of {self.text} has {len(parts)} parts; give pairs (x, y), and weights as "
                 "fit(sample_weight=)"
             )
         arrays = tuple(as_numpy(part, name) for part, name in zip(parts, "xy", strict=False))
         if not arrays or any(not array.ndim or len(array) != len(arrays[0]) for array in arrays):
-            raise UserError(f"batch {number} of {self.words} must be arrays x, or (x, y), of as many rows")
+            raise UserError(f"batch {number} of {self.text} must be arrays x, or (x, y), of as many rows")
         return arrays
 
     @property
@@ -105,7 +105,7 @@ class BatchColumn(Column):
             length = min(size, self.length - number * size)
             if rows.shape != (length, *self.shape):
                 raise UserError(
-                    f"batch {number} of {self.batches.words} has {self.name} of the shape {rows.shape}, not "
+                    f"batch {number} of {self.batches.text} has {self.name} of the shape {rows.shape}, not "
                     f"{(length, *self.shape)}; all batches but the last one have as many rows as the first"
                 )
             parts.append(rows[max(start - number * size, 0) : stop - number * size])
