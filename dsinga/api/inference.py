@@ -23,6 +23,7 @@ from dsinga.job import Job, load
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet
 from dsinga.passes import generation, inference, translation
+from dsinga.passes.evaluation import Forward
 from dsinga.passes.predictor import ONE_CORE
 from dsinga.passes.processor import Processor
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
@@ -60,7 +61,7 @@ def evaluate(
     trained = trained_params(job, params, folders)
     with _open_forward(job, trained, client, resources, hosts) as forward, cleared_frames("dsinga"):
         net, reader = inference.open_phase(job, trained, job_phase, folders)
-        return inference.evaluate(net, reader, forward)
+        return inference.evaluate_phase(net, reader, forward)
 
 
 @awaitable
@@ -183,7 +184,7 @@ def predict_with_labels(
 @contextlib.contextmanager
 def _open_forward(
     job: Job, params: ParamArrays, client: Any, resources: Mapping[str, float] | None, hosts: Sequence[str]
-) -> Iterator[inference.Forward]:
+) -> Iterator[Forward]:
     """Yield the forward passes of params: in threads of this process where that is enough, else on a cluster."""
     source = find_cluster(client, waits=True)
     if source.computes_here(job, asks_for_cluster=bool(resources or hosts)):

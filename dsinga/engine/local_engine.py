@@ -22,10 +22,10 @@ from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Ops
 from dsinga.ops.types import ParamArrays
 from dsinga.passes.cut_runner import to_host
+from dsinga.passes.evaluation import evaluate, forward_in_order
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
 from dsinga.passes.processor import PRECISIONS, cpu_ops
 from dsinga.passes.training_step import TrainingStep
-from dsinga.reading.all_records import count_batches, evaluate_batches
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, add_metrics, algorithm, forward
@@ -174,18 +174,12 @@ class LocalEngine(Engine):
         """Compute the metrics of each batch, and add them up."""
         self._ops.set_threads(self._threads)
         self._ops.enter()
-        if batches:
-            passes = [(self.nets[phase], self._opened.readers[phase], batches)]
-        else:
-            pairs = self._opened.complete[phase]
-            counts = count_batches([reader for reader, _ in pairs])
-            passes = [(net, reader, count) for (reader, net), count in zip(pairs, counts, strict=True)]
         values = {name: self._ops.asarray(value) for name, value in self._averages().items()}
 
-        def evaluate(net: NeuralNet, reader: BatchReader, batch: int, records: dict[str, Records]) -> Metrics:
-            return forward(net, values, records, Context(self._ops, phase, reader.parts[0], self.job.seed, batch))[1]
+        def compute(net: NeuralNet, reader: BatchReader, number: int, records: Mapping[str, Records]) -> Metrics:
+            return forward(net, values, records, Context(self._ops, phase, reader.parts[0], self.job.seed, number))[1]
 
-        return add_metrics(evaluate_batches(passes, _read_function, evaluate))
+        return add_metrics(evaluate(self._opened.passes(phase, batches), forward_in_order(_read_function, compute)))
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
         """Write the files of the output layers of a phase; in a validation of those that a test does not write."""
