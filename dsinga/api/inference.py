@@ -26,6 +26,7 @@ from dsinga.net import NeuralNet
 from dsinga.ops.processor import Processor
 from dsinga.passes import generation, inference, translation
 from dsinga.passes.devices import forward_bytes, local_processor
+from dsinga.passes.evaluation import Forward
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -61,7 +62,7 @@ def evaluate(
     trained = trained_params(job, params, folders)
     with _open_forward(job, trained, client, resources, hosts) as forward, cleared_frames("dsinga"):
         net, reader = inference.open_phase(job, trained, job_phase, folders)
-        return inference.evaluate(net, reader, forward)
+        return inference.evaluate_phase(net, reader, forward)
 
 
 @awaitable
@@ -184,7 +185,7 @@ def predict_with_labels(
 @contextlib.contextmanager
 def _open_forward(
     job: Job, params: ParamArrays, client: Any, resources: Mapping[str, float] | None, hosts: Sequence[str]
-) -> Iterator[inference.Forward]:
+) -> Iterator[Forward]:
     """Yield the forward passes of params: in threads of this process where that is enough, else on a cluster."""
     source = find_cluster(client, waits=True)
     if source.computes_here(asks_for_cluster=bool(resources or hosts)):

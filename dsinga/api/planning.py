@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsinga import cluster
 from dsinga.api.jobs_with_data import job_with_data, roots, with_workers
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet, PartitionedNet
+from dsinga.reading.checked_job import check_job
+from dsinga.reading.nets import build_partitioned_net
 
 if TYPE_CHECKING:
     from dsinga.planner.comparison import Comparison
@@ -32,7 +33,7 @@ def build_net(
     """
     net_phase = find_phase(phase)
     job = job_with_data(job, data, net_phase, data_root)
-    return cluster.build_net(job, net_phase, roots(job, data_root))
+    return check_job(job, roots(job, data_root), [net_phase]).net(net_phase)
 
 
 @typed()
@@ -52,7 +53,7 @@ def partition_net(
     """
     net_phase = find_phase(phase)
     job = with_workers(job_with_data(job, data, net_phase, data_root), workers)
-    return cluster.build_partitioned_net(job, net_phase, workers, roots(job, data_root))
+    return build_partitioned_net(job, net_phase, workers, roots(job, data_root))
 
 
 @typed()

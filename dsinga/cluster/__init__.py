@@ -11,23 +11,13 @@ if TYPE_CHECKING:
     from dsinga.cluster.dask.dask_workers import available_workers
     from dsinga.cluster.graph_grain import find_grain
     from dsinga.cluster.inference.inference import forward_on_cluster
-    from dsinga.cluster.placing.prepare import PreparedRun, prepare_run
+    from dsinga.cluster.placing.prepare import prepare_run
     from dsinga.cluster.queue.usable_workers import WorkerSelection
     from dsinga.cluster.run.driver import train
-    from dsinga.cluster.run.group_rounds import Grain
-    from dsinga.loop.observer import Observer
-    from dsinga.loop.run_loop import Outcome
-    from dsinga.reading.nets import build_net, build_partitioned_net
 
 __all__ = [
-    "Grain",
-    "Observer",
-    "Outcome",
-    "PreparedRun",
     "WorkerSelection",
     "available_workers",
-    "build_net",
-    "build_partitioned_net",
     "check_client",
     "connect",
     "find_grain",
@@ -37,14 +27,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Grain": "dsinga.cluster.run.group_rounds",
-    "Observer": "dsinga.loop.observer",
-    "Outcome": "dsinga.loop.run_loop",
-    "PreparedRun": "dsinga.cluster.placing.prepare",
     "WorkerSelection": "dsinga.cluster.queue.usable_workers",
     "available_workers": "dsinga.cluster.dask.dask_workers",
-    "build_net": "dsinga.reading.nets",
-    "build_partitioned_net": "dsinga.reading.nets",
     "check_client": "dsinga.cluster.connecting.embedded",
     "connect": "dsinga.cluster.connecting.embedded",
     "find_grain": "dsinga.cluster.graph_grain",

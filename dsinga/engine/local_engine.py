@@ -22,9 +22,9 @@ from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Array
 from dsinga.ops.processor import Processor
+from dsinga.passes.evaluation import evaluate, forward_in_order
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
 from dsinga.passes.training_step import TrainingStep
-from dsinga.reading.all_records import count_batches, evaluate_batches
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch, send_ahead
 from dsinga.training import Metrics, add_metrics, algorithm, create_updater, forward
@@ -221,25 +221,20 @@ class LocalEngine(Engine):
         """Compute the metrics of each batch, and add them up."""
         self._ops.set_threads(self._threads)
         self._ops.enter()
-        if batches:
-            passes = [(self.nets[phase], self._opened.readers[phase], batches)]
-        else:
-            pairs = self._opened.complete[phase]
-            counts = count_batches([reader for reader, _ in pairs])
-            passes = [(net, reader, count) for (reader, net), count in zip(pairs, counts, strict=True)]
         averages = self._averages()
         values: Mapping[str, Array] = self.updater.values
         if averages is not None:
             values = {name: self._ops.asarray(value) for name, value in averages.items()}
 
-        def evaluate(net: NeuralNet, reader: BatchReader, batch: int, records: dict[str, Records]) -> Metrics:
-            ctx = Context(self._ops, phase, reader.parts[0], self.job.seed, batch)
+        def compute(net: NeuralNet, reader: BatchReader, number: int, records: Mapping[str, Records]) -> Metrics:
+            ctx = Context(self._ops, phase, reader.parts[0], self.job.seed, number)
             metrics = None
             if self._captured is not None and averages is None:
-                metrics = self._captured.evaluate(net, batch, records, ctx)
+                metrics = self._captured.evaluate(net, number, records, ctx)
             return forward(net, values, records, ctx)[1] if metrics is None else metrics
 
-        return add_metrics(evaluate_batches(passes, self._read_function, evaluate))
+        passes = self._opened.passes(phase, batches)
+        return add_metrics(evaluate(passes, forward_in_order(self._read_function, compute)))
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
         """Write the files of the output layers of a phase; in a validation of those that a test does not write."""

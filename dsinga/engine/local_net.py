@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,8 @@ from dsinga.ops.types import is_plain
 from dsinga.passes.captured_passes import CapturedPasses, recorded, split_params, with_params
 from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, whole_shape
 from dsinga.passes.devices import forward_bytes, local_processor
-from dsinga.passes.predictor import Predictor, ThreadKernels, batch_rows, has_codes, in_batches
+from dsinga.passes.evaluation import evaluate
+from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, has_codes, in_batches
 from dsinga.passes.training_step import KeptGradients, TrainingStep
 from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch, row_of_zeros
 from dsinga.reading.checked_job import CheckedJob, check_job
@@ -258,12 +259,14 @@ class LocalNet:
             check_whole("batchsize", batchsize, 1)
         net, rows = self._nets.predictor(Phase.kTest).net, length_of(x)
         size = batchsize or batch_rows(net)
-        parts: list[Metrics] = []
-        for start in range(0, max(rows, 1), size):  # of no records, a batch is refused
-            labels = None if y is None else part_of_batch(y, start, start + size)
-            batch = part_of_batch(x, start, start + size)
-            parts.append(self._forward(params, batch, labels, first=start).metrics.sums)
-        return Means(add_metrics(parts))
+
+        def forward(_net: NeuralNet, size: int, _keep: Sequence[str], _batches: int) -> Iterator[BatchResult]:
+            for start in range(0, max(rows, 1), size):  # of no records, a batch is refused
+                labels = None if y is None else part_of_batch(y, start, start + size)
+                batch = part_of_batch(x, start, start + size)
+                yield {}, self._forward(params, batch, labels, first=start).metrics.sums
+
+        return Means(add_metrics(evaluate([(net, size, 0)], forward)))
 
     def feature_shape(self, layer: str) -> tuple[int, ...]:
         """Return the shape of the feature of ``layer`` for one record. Raises UserError for an unknown layer."""

@@ -137,7 +137,7 @@ class NetEstimator(EstimatorRecords):
 
     def _take(self, trained: Trained) -> None:
         self.params_, self._updater, self.history_ = trained.params, trained.updater, History(trained.history)
-        self._local = self._local_net()
+        self._local = self._local_net(CheckedJob(self.job_, roots(self.job_, None)))
 
     def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
         """Return the records with the weights of their classes, too, where the estimator has any."""
@@ -196,10 +196,10 @@ class NetEstimator(EstimatorRecords):
 
     # -- passes over new records ------------------------------------------------------------------------------
 
-    def _local_net(self) -> LocalNet:
+    def _local_net(self, job: Job | CheckedJob) -> LocalNet:
         threads = getattr(self, "_threads", None)
         example = np.empty((1, *self._record_shape), np.float32)
-        return LocalNet(CheckedJob(self.job_, roots(self.job_, None)), example, workers=1, threads=threads)
+        return LocalNet(job, example, workers=1, threads=threads, roots=roots(self.job_, None))
 
     def _outputs(self, X: Any) -> np.ndarray:
         """Return the feature of the net's output for new records (n, ...)."""
@@ -239,4 +239,4 @@ class NetEstimator(EstimatorRecords):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if hasattr(self, "params_"):
-            self._local = self._local_net()
+            self._local = self._local_net(self.job_)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import nearest
+from dsinga.base.registry import nearest_or_listed
 from dsinga.job import Phase
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.net.dataflow import Stage, build_stages
@@ -88,7 +88,8 @@ class NeuralNet:
     def position(self, name: str) -> int:
         """Return the position of the layer of this name; raise UserError, with the nearest name, if there is none."""
         if name not in self.positions:
-            raise UserError(f"the net has no layer {name!r} in phase {self.phase.name}{nearest(name, self.positions)}")
+            hint = nearest_or_listed(name, self.positions, "its layers are")
+            raise UserError(f"the {self.phase.name} net has no layer {name!r}{hint}")
         return self.positions[name]
 
     def __repr__(self) -> str:

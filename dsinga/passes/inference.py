@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
 from dsinga.base.cores import available_cores
-from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.base.registry import nearest_or_listed
 from dsinga.data import write_csv, write_store
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers import Records
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net, without_labels
 from dsinga.passes.devices import forward_bytes, local_processor
+from dsinga.passes.evaluation import Forward, evaluate
 from dsinga.passes.predictor import BatchResult, Predictor
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import check_job
@@ -26,10 +25,6 @@ from dsinga.training import add_metrics, check_params
 
 # Layers that write files need a pass of their own for each.
 OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
-
-# Computes the batches of a reader, in order, the first so many or, for 0, those of all records: their features of the
-# layers that are named, and their metrics.
-Forward = Callable[[NeuralNet, BatchReader, Sequence[str], int], Iterator[BatchResult]]
 
 
 def open_phase(
@@ -46,9 +41,9 @@ def open_phase(
     return net, reader
 
 
-def evaluate(net: NeuralNet, reader: BatchReader, forward: Forward) -> dict[str, float]:
+def evaluate_phase(net: NeuralNet, reader: BatchReader, forward: Forward) -> dict[str, float]:
     """Return the figures of the metrics over every record of a phase; its output layers write their files."""
-    sums = add_metrics(metrics for _, metrics in forward(net, reader, (), 0))
+    sums = add_metrics(evaluate([(net, reader, 0)], forward))
     write_outputs(net, reader, forward)
     return metric_values(sums)
 
@@ -58,10 +53,7 @@ def predict(net: NeuralNet, reader: BatchReader, layer: str, forward: Forward) -
 
     Raises UserError for an unknown layer.
     """
-    names = [node.layer.name for node in net.nodes]
-    if layer not in names:
-        hint = nearest_or_listed(layer, names, "its layers are")
-        raise UserError(f"the {net.phase.name} net has no layer {layer!r}{hint}")
+    net.position(layer)
     for features, _ in forward(net, reader, (layer,), 0):
         yield features[layer]
         del features  # else they would stay while the next ones are computed

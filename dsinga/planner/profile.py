@@ -21,7 +21,7 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.net.layer_cost import layer_cost
 from dsinga.ops.processor import cpu_ops
 from dsinga.reading.batch_reader import BatchReader
-from dsinga.reading.checked_job import check_job
+from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.training import algorithm, create_updater, initial_values
 from dsinga.training.local_updater import LocalUpdater
 
@@ -46,7 +46,7 @@ UPDATE, REST = Pass("", "update"), Pass("", "rest")
 NO_WORK = PassWork(0, 0)
 
 
-def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
+def profile(job: Job | CheckedJob, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
     """Train for a warm-up and ``steps`` iterations in this thread; return the median time of each pass of each layer.
 
     One worker with one kernel thread computes the whole batch by the job's algorithm and updates the params itself:
@@ -61,7 +61,8 @@ def profile(job: Job, steps: int, roots: Sequence[str] = ()) -> dict[str, Any]:
 
     Raises UserError for what is wrong with the job or its stores.
     """
-    reader = check_job(job, roots, [Phase.kTrain]).reader(Phase.kTrain)
+    checked = check_job(job, roots, [Phase.kTrain])
+    job, reader = checked.job, checked.reader(Phase.kTrain)
     net = create_net(job.neuralnet, Phase.kTrain, reader.infos)
     clock = Clock()
     totals, rows = [], []

@@ -1,27 +1,15 @@
-"""Evaluating the batches of a phase, and tests over all its records: each once, in batches of nearly equal sizes."""
+"""Reads all records of a phase for a test: each once, in batches of nearly equal sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 from dsinga.job import Job, Phase
 from dsinga.layers import Rows
-from dsinga.net import NeuralNet, cut_evenly
-from dsinga.net.partitioned import PartitionedNet
+from dsinga.net import cut_evenly
 from dsinga.reading.batch_reader import BatchReader
-from dsinga.reading.prefetch import Prefetch
 from dsinga.reading.sampler import Sampler
-from dsinga.training import Metrics
-
-
-class EvaluationPass(NamedTuple):
-    """Consecutive batches of one size: the net for batches of this size, the reader of the batches, their number."""
-
-    net: PartitionedNet
-    reader: BatchReader
-    batches: int
 
 
 def tests_all_records(job: Job, phase: Phase) -> bool:
@@ -55,26 +43,6 @@ def count_batches(readers: Sequence[BatchReader]) -> list[int]:
     return [
         -(-(stop - start) // reader.batchsize) for reader, start, stop in zip(readers, starts, starts[1:], strict=False)
     ]
-
-
-def evaluate_batches(
-    passes: Iterable[tuple[NeuralNet, BatchReader, int]],
-    read_function: Callable[[NeuralNet, BatchReader], Callable[[int], Any]],
-    evaluate: Callable[[NeuralNet, BatchReader, int, Any], Metrics],
-) -> list[Metrics]:
-    """Return the metrics of each batch of some passes, in their order; batches are read ahead.
-
-    Args:
-        passes: of each pass the net, the reader and the number of batches.
-        read_function: returns a function that reads the records of a batch of a pass.
-        evaluate: returns the metrics of a batch, given the net, the reader, the number of the batch and its records.
-    """
-    metrics: list[Metrics] = []
-    for net, reader, count in passes:
-        with Prefetch(read_function(net, reader), 0, count) as prefetch:
-            for records in prefetch:
-                metrics.append(evaluate(net, reader, len(metrics), records))
-    return metrics
 
 
 def _resized(reader: BatchReader, batchsize: int, start: int) -> BatchReader:

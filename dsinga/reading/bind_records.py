@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
-from dsinga.data import FieldWindows, RecordNames, RecordSource, open_like, read_mean
+from dsinga.data import FieldWindows, RecordNames, RecordSource, open_like
 from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.conversion import (
     as_labels,
@@ -28,7 +28,7 @@ from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.reading.augmented_records import augmented_info
-from dsinga.reading.open_layer import open_windows
+from dsinga.reading.open_layer import moments_of, open_windows
 from dsinga.reading.windows_conf import definition_of, windows_conf
 
 Batch = Any  # an array (B, ...), or several by the names of their input layers
@@ -180,8 +180,7 @@ def infos_of_arrays(job: Job, phase: Phase, x: Batch, y: Batch, roots: Sequence[
             has_labels=label is not None,
             label_shape=() if label is None else tuple(np.shape(label)[1:]),
             label_dtype=np.dtype(np.int64) if label is None else label_dtype(np.asarray(label).dtype),
-            mean=read_mean(store.mean_file, roots) if store and store.mean_file else None,
-            std=read_mean(store.std_file, roots) if store and store.std_file else None,
+            **moments_of(store, roots),
         )
         if store is not None and store.augment:
             dtype = record_dtype(np.asarray(arrays[layer.name]).dtype)

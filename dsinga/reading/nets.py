@@ -1,4 +1,4 @@
-"""Builds the nets of a job, whole or cut for the workers of a group."""
+"""Cuts the nets of a job for the workers of a group."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from dsinga.net.cut import ROWS, LayerCut
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.reading.batch_reader import BatchReader
-from dsinga.reading.checked_job import CheckedJob, check_job
-
-
-def build_net(job: Job | CheckedJob, phase: Phase, roots: Sequence[str] = ()) -> NeuralNet:
-    """Return the whole net of a phase. Raises UserError for what is wrong with the job or its stores."""
-    return check_job(job, roots, [phase]).net(phase)
+from dsinga.reading.checked_job import check_job
 
 
 def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[str] = ()) -> PartitionedNet:

@@ -48,9 +48,24 @@ def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, Re
     if not conf.batchsize:
         raise conf.error(f"layer {layer.name!r}: store_conf needs a batchsize")
     store = _open_records(layer, conf, roots)
-    mean = read_mean(conf.mean_file, roots) if conf.mean_file else None
-    std = read_mean(conf.std_file, roots) if conf.std_file else None
-    return store, _info(store, sum(conf.batchsize), mean, std)
+    info = RecordInfo(
+        store.shape,
+        sum(conf.batchsize),
+        store.has_labels,
+        store.label_range(),
+        **moments_of(conf, roots),
+        label_shape=store.label_shape,
+        codes=len(store.vocabulary),
+        label_dtype=store.label_dtype or np.int64,
+        label_names=store.classes,
+    )
+    return store, info
+
+
+def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
+    """Return the "mean" and the "std" of records that an input layer names files of, None where it names none."""
+    paths = {"mean": conf.mean_file, "std": conf.std_file} if conf else {}
+    return {what: read_mean(path, roots) if path else None for what, path in paths.items()}
 
 
 def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> RecordSource:
@@ -118,15 +133,3 @@ def _open_text(layer: LayerConf, roots: Sequence[str]) -> tuple[TextWindows, Rec
         continues=True,
     )
     return text, info
-
-
-def _info(store: RecordSource, batchsize: int, mean: Any = None, std: Any = None) -> RecordInfo:
-    facts = (store.has_labels, store.label_range(), mean, std, store.label_shape)
-    return RecordInfo(
-        store.shape,
-        batchsize,
-        *facts,
-        codes=len(store.vocabulary),
-        label_dtype=store.label_dtype or np.int64,
-        label_names=store.classes,
-    )

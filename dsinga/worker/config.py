@@ -15,7 +15,7 @@ from dsinga.job.topology import Topology
 from dsinga.layers.connect.bridge import BridgeSrc
 from dsinga.net import Param
 from dsinga.net.partitioned import ParamPart, PartitionedNet
-from dsinga.reading.all_records import EvaluationPass
+from dsinga.passes.evaluation import EvaluationPass
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.server import Slice
 from dsinga.training import Algorithm, Metrics, Updater

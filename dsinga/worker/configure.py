@@ -15,7 +15,8 @@ from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
 from dsinga.net.partitioned import ParamPart, PartitionedNet
-from dsinga.reading.all_records import EvaluationPass, count_batches, readers_of_all_records, tests_all_records
+from dsinga.passes.evaluation import EvaluationPass
+from dsinga.reading.all_records import count_batches, readers_of_all_records, tests_all_records
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.nets import check_same_names, check_same_params, cut_like
@@ -34,13 +35,17 @@ FindPreferredServers = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
 class OpenedJob(NamedTuple):
     """The batch reader and the whole net of each phase of a job.
 
-    ``complete`` has, for the phases that are evaluated over all records, their readers (the first of them is also in
-    ``readers``) and the whole net for the batches of each.
+    ``complete`` has the passes of the phases that are evaluated over all records. Reader and net of the first one are
+    also those of the phase.
     """
 
     readers: Mapping[Phase, BatchReader]
     nets: Mapping[Phase, NeuralNet]
-    complete: Mapping[Phase, Sequence[tuple[BatchReader, NeuralNet]]] = {}
+    complete: Mapping[Phase, Sequence[EvaluationPass]] = {}
+
+    def passes(self, phase: Phase, batches: int) -> Sequence[EvaluationPass]:
+        """Return the passes over the first ``batches`` batches of a phase; 0 means all records."""
+        return [EvaluationPass(self.nets[phase], self.readers[phase], batches)] if batches else self.complete[phase]
 
 
 def open_job(checked: CheckedJob, topology: Topology) -> OpenedJob:
@@ -48,13 +53,15 @@ def open_job(checked: CheckedJob, topology: Topology) -> OpenedJob:
     job, groups = checked.job, {Phase.kTrain: topology.groups}  # a single group validates and tests
     readers = {phase: checked.reader(phase, topology.workers, groups.get(phase, 1)) for phase in training_phases(job)}
     complete = {
-        phase: [(part, create_net(job.neuralnet, phase, part.infos)) for part in readers_of_all_records(reader)]
+        phase: _passes_over_all_records(job, phase, reader)
         for phase, reader in readers.items()
         if tests_all_records(job, phase)
     }
-    readers |= {phase: pairs[0][0] for phase, pairs in complete.items()}
-    nets = {phase: create_net(job.neuralnet, phase, reader.infos) for phase, reader in readers.items()}
-    nets |= {phase: pairs[0][1] for phase, pairs in complete.items()}
+    readers |= {phase: passes[0].reader for phase, passes in complete.items()}
+    nets = {
+        phase: complete[phase][0].net if phase in complete else create_net(job.neuralnet, phase, reader.infos)
+        for phase, reader in readers.items()
+    }
     check_same_params(nets)
     check_same_names(readers)
     alg = job.train_one_batch.alg
@@ -63,6 +70,12 @@ def open_job(checked: CheckedJob, topology: Topology) -> OpenedJob:
     if job.micro_batches > 1:
         _announce_batch_statistics(nets[Phase.kTrain], job.micro_batches)
     return OpenedJob(readers, nets, complete)
+
+
+def _passes_over_all_records(job: Job, phase: Phase, reader: BatchReader) -> list[EvaluationPass]:
+    readers = readers_of_all_records(reader)
+    nets = [create_net(job.neuralnet, phase, part.infos) for part in readers]
+    return [EvaluationPass(*each) for each in zip(nets, readers, count_batches(readers), strict=True)]
 
 
 def _announce_batch_statistics(net: NeuralNet, micro_batches: int) -> None:
@@ -82,16 +95,14 @@ def evaluation_passes(
     """Return the passes over all records of each phase that is evaluated over all of them; ``nets`` are cut."""
     return {
         phase: tuple(
-            EvaluationPass(
-                nets[phase]
-                if net is opened.nets[phase]
-                else cut_like(nets[Phase.kTrain], net, reader.parts, requested_cuts),
-                reader,
-                count,
+            each._replace(
+                net=nets[phase]
+                if each.net is opened.nets[phase]
+                else cut_like(nets[Phase.kTrain], each.net, each.reader.parts, requested_cuts)
             )
-            for (reader, net), count in zip(pairs, count_batches([reader for reader, _ in pairs]), strict=True)
+            for each in passes
         )
-        for phase, pairs in opened.complete.items()
+        for phase, passes in opened.complete.items()
     }
 
 

@@ -22,8 +22,8 @@ from dsinga.net import NeuralNet
 from dsinga.net.dataflow import row_share
 from dsinga.ops import Array, buffers
 from dsinga.ops.processor import Processor
+from dsinga.passes.evaluation import EvaluationPass, evaluate, forward_in_order
 from dsinga.passes.training_step import TrainingStep
-from dsinga.reading.all_records import EvaluationPass, evaluate_batches
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch, send_ahead
 from dsinga.server import Slice
@@ -274,19 +274,19 @@ class GroupWorker:
         if params is not None:
             values = {name: self._ops.asarray(params[name]) for name in self._names}
 
-        def evaluate(net: NeuralNet, reader: BatchReader, batch: int, records: dict[str, Records]) -> Metrics:
-            iteration = f"batch {batch} of {phase.name} at step {version}"
+        def compute(net: NeuralNet, reader: BatchReader, number: int, records: Mapping[str, Records]) -> Metrics:
+            iteration = f"batch {number} of {phase.name} at step {version}"
             self.peers.begin(iteration)
-            ctx = self._context(phase, reader.parts[self._key.worker], batch, iteration, self.peers)
+            ctx = self._context(phase, reader.parts[self._key.worker], number, iteration, self.peers)
             captured = self._captured if params is None else None
-            metrics = None if captured is None else captured.evaluate(net, batch, records, ctx)
+            metrics = None if captured is None else captured.evaluate(net, number, records, ctx)
             if metrics is None:
                 metrics = forward(net, values, records, ctx)[1]
             self.peers.finish()
             return metrics
 
         local_passes = [(net.locals[self._key.worker], reader, count) for net, reader, count in passes]
-        return evaluate_batches(local_passes, self._read_function, evaluate)
+        return evaluate(local_passes, forward_in_order(self._read_function, compute))
 
     def set_replica(self, state: ReplicaState) -> None:
         """Set the first values of the replicated params, and the updater's state; a repeated call changes nothing."""

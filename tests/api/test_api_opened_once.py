@@ -17,7 +17,7 @@ import dsinga
 from dsinga import cluster, estimators, nn, rl
 from dsinga.base.registry import lookup, register
 from dsinga.commands.cli import main_group
-from dsinga.data import DataSource
+from dsinga.data import DataSource, RecordStore, write_store
 from dsinga.job import Job, check, loads, to_text
 from dsinga.job.checks import check_reinforcement
 from dsinga.loop.initial_state import RunOptions
@@ -26,7 +26,11 @@ from tests.support.registries import restored_registry
 
 X = np.random.default_rng(0).random((40, 4), np.float32)
 Y = np.arange(40) % 3
-CODES = {check.__code__: "check", check_reinforcement.__code__: "check of an agent"}
+CODES = {
+    check.__code__: "check",
+    check_reinforcement.__code__: "check of an agent",
+    RecordStore.__init__.__code__: "open a zarr store",
+}
 JOB = """
 name: "counted" train_steps: 4 disp_freq: 2 test_freq: 2 validate_freq: 2 cluster { }
 updater { type: kSGD learning_rate { type: kFixed base_lr: 0.01 } }
@@ -160,6 +164,14 @@ def test_on_a_cluster(face: str, counts: Counts, tmp_path: Path, threads: Client
 def test_the_driver_of_a_cluster(counts: Counts, threads: Client) -> None:
     cluster.train(job(), threads, Silent(), RunOptions())
     assert counts == TRAINED
+
+
+def test_a_zarr_store(counts: Counts, tmp_path: Path) -> None:
+    write_store(tmp_path / "train.zarr", [(X, Y)])
+    counts.clear()
+    job = loads(JOB.replace('backend: "Counted" batchsize', 'path: "train.zarr" batchsize'))
+    dsinga.train(job, progress=False)
+    assert counts == {"check": 1, "open a zarr store": 1, "open val": 1}
 
 
 def test_an_agent(counts: Counts) -> None:

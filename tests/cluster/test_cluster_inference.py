@@ -21,19 +21,20 @@ from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, Records, Rows
 from dsinga.ops import get_ops
+from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import forward, initial_values
 from tests.support.small_job import linear, with_topology
 
 
 @pytest.fixture
 def params(job: Job, stores: Path) -> dict[str, np.ndarray]:
-    return initial_values(cluster.build_net(job, Phase.kTest, roots(job, None)).params, seed=3)
+    return initial_values(CheckedJob(job, roots(job, None)).net(Phase.kTest).params, seed=3)
 
 
 @pytest.fixture
 def whole(job: Job, stores: Path, params: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, tuple[float, float]]]:
     """The feature of ip and the metrics of one forward pass over all 150 test records at once."""
-    net = cluster.build_net(job, Phase.kTest, roots(job, None))
+    net = CheckedJob(job, roots(job, None)).net(Phase.kTest)
     store = open_store(str(stores / "test.zarr"))
     ctx = Context(get_ops(), Phase.kTest, Rows(0, 150, 150))
     outputs, metrics = forward(net, params, {"data": Records(*store.read(range(150)))}, ctx, ["ip"])

@@ -43,7 +43,7 @@ def test_filter_and_input_layers():
 
 
 def test_an_unknown_layer_name_is_answered_with_the_nearest():
-    with pytest.raises(UserError, match="no layer 'pol' in phase kTrain; did you mean 'pool'?"):
+    with pytest.raises(UserError, match="the kTrain net has no layer 'pol'; did you mean 'pool'?"):
         net_of(CONVNET).layer("pol")
 
 

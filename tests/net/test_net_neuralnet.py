@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from dsinga.job import Phase, load
 from dsinga.net.neuralnet import OPERATIONS_PER_THREAD, usable_threads
-from dsinga.reading.nets import build_net
+from dsinga.reading.checked_job import CheckedJob
 from tests.support.planner_nets import alexnet, mlp
 
 
 def test_the_digits_use_two_threads_and_a_large_net_as_many_as_there_are():
-    digits = build_net(load("datasets/digits/job.conf"), Phase.kTrain, ["datasets/digits"])
+    digits = CheckedJob(load("datasets/digits/job.conf"), ["datasets/digits"]).net(Phase.kTrain)
     assert usable_threads(digits, 1) == 2
     assert usable_threads(digits, 2) == usable_threads(digits, 4) == 1
     assert usable_threads(alexnet(16), 1) > 64

@@ -16,7 +16,7 @@ from dsinga.planner.approximate_program import NetParts, WorkerShare
 from dsinga.planner.choice import named_strategies
 from dsinga.planner.strategies import describe_cuts
 from dsinga.planner.transfers import find_transfers
-from dsinga.reading.nets import build_net
+from dsinga.reading.checked_job import CheckedJob
 
 
 def field_job(loss: Any, y: np.ndarray, *head: nn.Layer, batch_size: int = 4) -> Job:
@@ -29,7 +29,7 @@ def field_job(loss: Any, y: np.ndarray, *head: nn.Layer, batch_size: int = 4) ->
 
 def test_a_net_with_fields_as_targets_is_cut_by_space() -> None:
     job = field_job("mse", np.zeros((8, 1, 8, 8), np.float32), nn.Conv2D(1, 1, name="output"))
-    net = build_net(job, Phase.kTrain)
+    net = CheckedJob(job).net(Phase.kTrain)
     cuts = named_strategies(net, 2)["space"]
     assert {cut.dim for cut in cuts.values()} == {SPACE}
     assert describe_cuts(net, cuts).startswith("space: data to ")
@@ -44,13 +44,13 @@ def test_a_net_with_fields_as_targets_is_cut_by_space() -> None:
 
 def test_a_net_with_classes_as_targets_is_not() -> None:
     job = field_job("sparse_categorical_crossentropy", np.zeros(8, int), nn.Flatten(), nn.Dense(3))
-    assert "space" not in named_strategies(build_net(job, Phase.kTrain), 2)
+    assert "space" not in named_strategies(CheckedJob(job).net(Phase.kTrain), 2)
 
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_many_workers_are_priced_without_cutting_the_net(workers: int) -> None:
     job = field_job("mse", np.zeros((8, 1, 8, 8), np.float32), nn.Conv2D(1, 1))
-    net = build_net(job, Phase.kTrain)
+    net = CheckedJob(job).net(Phase.kTrain)
     cuts = named_strategies(net, workers)["space"]
     shares = [WorkerShare(NetParts(net, workers), cuts, worker) for worker in range(workers)]
     assert sum(share.works[1].layer.shape[2] for share in shares) == 8

@@ -11,11 +11,9 @@ import dask.array as da
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.base.registry import nearest
 from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
 from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
 from dsinga.cluster.inference.prediction_tasks import LEAST_TASKS, check_tasks, map_blocks, map_leads
-from dsinga.data import read_mean
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.leads import windows_for_leads
 from dsinga.data.fields.memory_reader import described
@@ -30,6 +28,7 @@ from dsinga.net.layer_classes import layer_class
 from dsinga.passes.field_predictor import FieldPredictor, MaskedTarget
 from dsinga.passes.field_tiles import FieldTiles, plan_tiles
 from dsinga.passes.predictor import Predictor, row_bytes
+from dsinga.reading.open_layer import moments_of
 from dsinga.reading.windows_conf import windows_of
 
 BATCH_BYTES = 1 << 25  # of the features of all layers for a call, where a row takes less
@@ -94,11 +93,7 @@ def plan_fields(
         )
     (conf,) = inputs
     store = conf.store_conf
-    files: dict[str, Any] = {
-        what: read_mean(path, roots)
-        for what in ("mean", "std")
-        if store is not None and (path := getattr(store, f"{what}_file"))
-    }
+    files = moments_of(store, roots)
     layers = [
         each.replace(store_conf=store.replace(shape=[])) if each is conf and store is not None else each
         for each in job.neuralnet.layer
@@ -109,8 +104,7 @@ def plan_fields(
     def make_net(size: Shape) -> NeuralNet:
         infos = {conf.name: RecordInfo((channels, *size), 1, has_labels=False, **files)}
         net = create_net(without_labels(net_conf, phase, infos, layer), phase, infos)
-        if layer not in (known := [node.layer.name for node in net.nodes]):
-            raise UserError(f"the {phase.name} net has no layer {layer!r}{nearest(layer, known)}")
+        net.position(layer)  # raises UserError
         return net
 
     lengths, outputs = windows.layout.input_shape[1:], tuple(axis.size for axis in windows.space)

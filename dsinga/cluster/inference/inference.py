@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Iterator, Sequence
 
 from distributed import Client, Future, SpecCluster
@@ -24,8 +25,8 @@ from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usabl
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import ClusterConf, Job, Precision
 from dsinga.net import NeuralNet
-from dsinga.passes import inference
 from dsinga.passes.devices import forward_bytes
+from dsinga.passes.evaluation import Forward
 from dsinga.passes.predictor import BatchResult, Predictor
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.worker.config import new_run_name
@@ -39,26 +40,20 @@ ROUND_SECONDS = 0.25
 ROUND_BYTES = 8 << 20
 
 
-def forward_on_cluster(
-    job: Job, client: Client, params: ParamArrays, selection: WorkerSelection = ANYWHERE
-) -> inference.Forward:
+def forward_on_cluster(job: Job, client: Client, params: ParamArrays, selection: WorkerSelection = ANYWHERE) -> Forward:
     """Return the forward passes of params on the Dask workers of a cluster."""
-
-    def forward(net: NeuralNet, reader: BatchReader, keep: Sequence[str], batches: int) -> Iterator[BatchResult]:
-        return _batches(job, client, net, reader, params, keep, batches, selection)
-
-    return forward
+    return functools.partial(_batches, job, client, params, selection)
 
 
 def _batches(
     job: Job,
     client: Client,
+    params: ParamArrays,
+    selection: WorkerSelection,
     net: NeuralNet,
     reader: BatchReader,
-    params: ParamArrays,
     keep: Sequence[str],
-    count: int = 0,
-    selection: WorkerSelection = ANYWHERE,
+    count: int,
 ) -> Iterator[BatchResult]:
     """Yield the features of the layers ``keep``, and the metrics, of each batch in order; compute a few rounds ahead.
 

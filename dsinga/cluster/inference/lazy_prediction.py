@@ -12,7 +12,6 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.base.registry import nearest
 from dsinga.data.missing_values import plain_array, with_nan
 from dsinga.job import Job, Phase
 from dsinga.passes.inference import open_phase
@@ -32,11 +31,9 @@ def predict_lazily(
         raise UserError(f"predict_lazily takes a dask array, not a {type(x).__name__}; use predict")
     x = with_nan(x, "x")
     net, _ = open_phase(job, params, phase, roots, layer)
-    if layer not in (known := [node.layer.name for node in net.nodes]):
-        raise UserError(f"the {phase.name} net has no layer {layer!r}{nearest(layer, known)}")
-    names = [node.layer.name for node in net.nodes if node.layer.is_input]
-    if len(names) > 1:
-        raise UserError(f"lazy prediction takes nets with one input layer, but phase {phase.name} has {names}")
+    net.position(layer)  # raises UserError
+    if len(net.inputs) > 1:
+        raise UserError(f"lazy prediction takes nets with one input layer, but phase {phase.name} has {[*net.inputs]}")
     predictor = Predictor(net, params, seed=job.seed)
     sample = predictor.predict(np.zeros((1, *x.shape[1:]), x.dtype), layer)
     if len(sample) != 1:

@@ -6,6 +6,7 @@ All workers are asked in one round. :mod:`dsinga.cluster.preflight.worker_lacks`
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -81,7 +82,11 @@ def check_workers_ready(
     reports = _ask(client, sorted(workers.values()), pickled, facts)
     for location, store in stores.items():
         if any(report["stores"].get(location) for report in reports.values()):
-            check_first_block(store)
+            try:
+                reopened = copy.copy(store)
+            except UserError:  # the store has gone meanwhile
+                continue
+            check_first_block(reopened)
     lacks = {address: list(find_lacks(report, user_objects)) for address, report in reports.items()}
     status = {address: info["status"] for address, info in available_workers(client).items()}
     for address in workers.values():

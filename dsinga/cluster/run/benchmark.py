@@ -24,6 +24,7 @@ from dsinga.loop.initial_state import RunOptions
 from dsinga.net import input_layers
 from dsinga.ops import get_ops
 from dsinga.planner.profile import profile
+from dsinga.reading.checked_job import check_job
 
 _log = logging.getLogger(__name__)
 
@@ -66,13 +67,15 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
         if synthetic:
             job = with_synthetic_records(job, Path(folder))
-        outcome = train(job, client, SilentObserver(), RunOptions(roots=roots), selection=selection)
-        figures: dict[str, Any] = {"profile": profile(job, steps, roots)} if profiled else {}
+        checked = check_job(job, roots)
+        outcome = train(checked, client, SilentObserver(), RunOptions(roots=roots), selection=selection)
+        figures: dict[str, Any] = {"profile": profile(checked, steps)} if profiled else {}
         if precisions and (lack := get_ops().lacks_bf16()):
             raise UserError(f"there is no kBF16 here to compare with: {lack}; leave --precision out")
         if precisions:
             figures["precisions"] = {
-                precision.name: profile(job.replace(precision=precision), steps, roots) for precision in CPU_PRECISIONS
+                precision.name: profile(checked.with_job(job.replace(precision=precision)), steps)
+                for precision in CPU_PRECISIONS
             }
     iterations = outcome.timings[-steps:]
     median = {name: statistics.median(row[name] for row in iterations) for name in iterations[0]}

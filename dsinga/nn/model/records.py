@@ -136,10 +136,8 @@ def with_open_stores(job: Job, phases: Mapping[str, PhaseRecords]) -> Job:
         conf, records = layer.store_conf, phases.get(part, PhaseRecords())
         if conf is not None and layer.name in records.stores:
             source, named = records.sources[layer.name], records.stores[layer.name]
-            read_so = {name: getattr(conf, name) for name in READING if name not in named}
-            if tuple(read_so.pop("shape")) in ((), source.shape) and read_so == {
-                name: getattr(StoreConf(), name) for name in read_so
-            }:
+            usual = StoreConf(shape=[*source.shape] if conf.shape else [])
+            if all(getattr(conf, name) == getattr(usual, name) for name in READING if name not in named):
                 layer = layer.replace(store_conf=conf.replace(records=source))
         layers.append(layer)
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
