@@ -50,6 +50,10 @@ NETS = {
         models.char_rnn(batchsize=16, hidden=128, steps=20),
         RecordInfo((21,), 16, has_labels=False, codes=101),
     ),
+    "gpt": (
+        models.gpt(101, blocks=2, width=96, heads=4, steps=64, batchsize=8),
+        RecordInfo((64,), 8, label_shape=(64,), codes=101),
+    ),
 }
 
 
