@@ -24,7 +24,7 @@ README = ROOT / "README.md"
 LONG = set(
     "arrays augmentation background checkpoints clusters energy estimators extensions graph-grain layer-rules "
     "learning-rate losses memory models nn partitioning planning recurrent reinforcement retrieval running search "
-    "security shared-clusters singa slurm sparse speed topologies tracking training".split()
+    "security shared-clusters singa slurm sparse speed text topologies tracking training".split()
 )
 
 
