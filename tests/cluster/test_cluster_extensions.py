@@ -47,6 +47,7 @@ class TestTheLearningRate:
             train(with_topology(job, 1), threads, extensions=[late], progress=False)
 
 
+@pytest.mark.ci
 def test_extensions_that_only_look_change_no_bit(job: Job, threads: Client, tmp_path: Path) -> None:
     job = validating(job, 3, 2)
     seen: list[int] = []

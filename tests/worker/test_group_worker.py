@@ -119,9 +119,9 @@ class TestExchange:
     @pytest.mark.parametrize(
         "options",
         [
-            {"compression": Compression.kOneBit},
+            pytest.param({"compression": Compression.kOneBit}, marks=pytest.mark.ci),
             {"compression": Compression.kTopK, "topk_share": 0.1},
-            {"compression": Compression.kBF16, "update": UpdatePlace.kWorker},
+            pytest.param({"compression": Compression.kBF16, "update": UpdatePlace.kWorker}, marks=pytest.mark.ci),
         ],
         ids=["signs", "largest", "bfloat16 both ways"],
     )
