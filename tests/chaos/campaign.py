@@ -20,21 +20,20 @@ from distributed import Client
 from dsinga.api import Result, train
 from dsinga.base.errors import RunError
 from dsinga.cluster import available_workers
-from dsinga.extensions import AtEnd, EverySteps, Extension, LoopView, Trigger
+from dsinga.extensions import AtEnd, EverySteps, Extension
 from dsinga.job import Job
 from dsinga.monitor import RECOVERY
 from dsinga.testing.chaos.faults import CausedFault, wait_for_return
 from dsinga.testing.chaos.report import seconds_to_next_step
 from dsinga.testing.chaos.trials import RecoveryWatch, read_recoveries
 from tests.chaos.cases import MOMENTS, PASSES, STEPS, Case
-from tests.chaos.doors import Plan, moment_of
 from tests.chaos.topologies import PLAN, TOPOLOGIES, job_of
+from tests.faults.moments import KillAt, Killer, KillSoon
+from tests.faults.passes import Plan, moment_of
 
 HANG_SECONDS = 60
 # How a process is lost. A stopped one is killed when its run has ended.
 SIGNALS = {"kill": signal.SIGKILL, "segfault": signal.SIGSEGV, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}
-# Seconds between two looks for the first of two kills.
-CHECK_SECONDS = 0.005
 
 
 class Hang(BaseException):
@@ -52,75 +51,6 @@ class Ending(NamedTuple):
     detail: str = ""
 
 
-class Killer:
-    """Sends signals to processes from the driver's, by their ids, and notes when."""
-
-    def __init__(self, pids: Sequence[int], number: int):
-        self.faults: list[CausedFault] = []
-        self._pids, self._number = pids, number
-        self._threads: list[threading.Thread] = []
-        self._ended = threading.Event()
-
-    def kill_later(self, worker: int, delay: float) -> None:
-        """Kill the process of a Dask worker ``delay`` seconds from now."""
-        self._start(self._kill, worker, delay)
-
-    def kill_after(self, plan: Path, worker: int, delay: float) -> None:
-        """Kill the process of a Dask worker ``delay`` seconds after another was killed, here or by the plan."""
-        self._start(self._wait, plan, worker, delay)
-
-    def end(self) -> None:
-        """Kill nothing any more."""
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _start(self, action: Any, *arguments: Any) -> None:
-        self._threads.append(threading.Thread(target=action, args=arguments, daemon=True))
-        self._threads[-1].start()
-
-    def _wait(self, plan: Path, worker: int, delay: float) -> None:
-        while not self.faults and moment_of(plan) is None:
-            if self._ended.wait(CHECK_SECONDS):
-                return
-        self._kill(worker, delay)
-
-    def _kill(self, worker: int, delay: float) -> None:
-        if not self._ended.wait(delay):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pids[worker], self._number)
-            self.faults.append(CausedFault("kill", str(worker), time.monotonic()))
-
-
-class KillAt(Extension):
-    """Kills a process soon after a pause of training has begun, once."""
-
-    def __init__(self, trigger: Trigger, killer: Killer, case: Case):
-        self.trigger = trigger
-        self._killer, self._case = killer, case
-        self._is_done = False
-
-    def run(self, loop: LoopView) -> None:
-        if not self._is_done:
-            self._is_done = True
-            self._killer.kill_later(self._case.victim, self._case.delay)
-
-
-class KillSoon(Extension):
-    """Kills a process a while after training has begun."""
-
-    pauses = False
-
-    def __init__(self, killer: Killer, case: Case):
-        self.trigger = AtEnd()
-        self._killer, self._case = killer, case
-
-    def start(self, loop: LoopView) -> None:
-        self._killer.kill_later(self._case.victim, self._case.delay)
-
-    def run(self, loop: LoopView) -> None: ...
-
-
 def prepare_kill(case: Case, how: str, killer: Killer, pids: Sequence[int], job: Job, plan: Path) -> list[Extension]:
     """Prepare what kills the process of a case; return extensions that take part in it."""
     if case.place in PASSES:
@@ -130,15 +60,15 @@ def prepare_kill(case: Case, how: str, killer: Killer, pids: Sequence[int], job:
     elif case.place == "start":
         killer.kill_later(case.victim, case.delay)
     elif case.place == "checkpoint":
-        return [KillAt(EverySteps(job.checkpoint_freq), killer, case)]
+        return [KillAt(EverySteps(job.checkpoint_freq), killer, case.victim, case.delay)]
     elif case.place == "end":
-        return [KillAt(AtEnd(), killer, case)]
+        return [KillAt(AtEnd(), killer, case.victim, case.delay)]
     elif case.place == "recovery":
         Plan(pids[case.victim], "backward", case.step // 2, 0.0, SIGNALS[how]).write(plan)
-        killer.kill_after(plan, case.second, case.delay)
+        killer.kill_after(lambda: moment_of(plan), case.second, case.delay)
     else:
         assert case.place in MOMENTS
-        return [KillSoon(killer, case)]
+        return [KillSoon(killer, case.victim, case.delay)]
     return []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dsinga.job import ClusterConf, Job, loads
-from tests.chaos import doors as doors  # registers the layer
+from tests.faults import passes as passes  # registers the layer
 from tests.support.small_job import JOB
 
 # The layers in whose passes processes end: after "norm" and after "drop", so that each worker of a cut net has one.

@@ -41,6 +41,7 @@ def test_chunks_that_a_cluster_could_not_compute_are_refused(threads: Client, re
         open_records(x)
 
 
+@pytest.mark.ci
 def test_one_worker_of_one_thread_trains_on_what_it_keeps(job: Job, forked: None, records) -> None:
     short = with_topology(job.replace(train_steps=4), 1)
     with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as local, Client(local) as client:

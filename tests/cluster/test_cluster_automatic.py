@@ -74,6 +74,7 @@ def test_latency_and_bandwidth_follow_from_the_seconds_of_calls() -> None:
     assert link_of(seconds) == (2.0**-10, 2.0**30)
 
 
+@pytest.mark.ci
 def test_automatic_cuts_train_to_the_params_of_one_worker(
     stores: Path, processes: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,7 +22,7 @@ from tests.support.executed_pages import ROOT, blocks, command_environment, end_
 from tests.support.small_job import with_topology
 from tests.support.tls import security, write_certificates
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.ci]
 # Seconds until processes have started or ended.
 PATIENCE = 60
 # So often a client connects, trains and closes: what it leaves to be sent as it closes is not always too late.

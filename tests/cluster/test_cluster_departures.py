@@ -63,6 +63,7 @@ def check_left_in_order(rows: list[dict[str, Any]], moves: int = 1) -> None:
     assert [row["steps_again"] for row in of_phase(rows, "recovery")] == [0] * moves
 
 
+@pytest.mark.ci
 def test_a_worker_is_retired_once_the_run_has_left_it(job: Job) -> None:
     job = long_job(job, steps=200)
     with connect(workers=3, separate_processes=True) as client, ThreadPoolExecutor() as pool:

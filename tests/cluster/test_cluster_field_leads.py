@@ -52,8 +52,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("is_tiled", [False, True])
-@pytest.mark.parametrize("settings", CASES)
+@pytest.mark.parametrize(("settings", "is_tiled"), [*zip(CASES, [False, True, False, True], strict=True)])
 def test_leads_are_predictions_of_predictions(monkeypatch: pytest.MonkeyPatch, settings: Any, is_tiled: bool) -> None:
     if is_tiled:
         monkeypatch.setattr(field_tiles, "TILE_BYTES", 4 * 20 * 17 * 17)

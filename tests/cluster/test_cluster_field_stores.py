@@ -82,6 +82,7 @@ def test_a_persisted_dataset_is_predicted_where_it_is(processes: Client, small_t
     np.testing.assert_array_equal(computed, whole_fields(job, params, definition, dataset)[:, 0])
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_a_store_is_complete_after_a_worker_is_killed(small_tiles: None, tmp_path: Path) -> None:
     predicted, whole = predicted_and_whole(tmp_path / "in.zarr", time=200)

@@ -96,6 +96,7 @@ def test_a_persisted_dataset_is_read_from_where_it_is(processes: Client, expecte
     assert_same(result.params, expected[2])
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_a_worker_that_is_killed_changes_no_bits(tmp_path: Path) -> None:
     job = job_of(tmp_path, CHUNKINGS[1]).replace(cluster=ClusterConf(nworkers_per_group=2), train_steps=200)

@@ -91,6 +91,7 @@ LOSSES = [
 ]  # fmt: skip
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("figures", "victim", "servers"), LOSSES)
 def test_a_group_starts_again_alone(
     job: Job, figures: dict[str, Any], victim: str, servers: dict[str, set[str]]

@@ -26,7 +26,7 @@ from tests.support.polling import wait_until
 from tests.support.small_job import JOB, assert_same, with_topology, without_restarts
 from tests.support.socket_pairs import certificates
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.ci]
 
 
 def share_no_memory() -> None:

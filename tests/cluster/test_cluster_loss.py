@@ -25,6 +25,7 @@ from tests.support.small_job import with_topology
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("figures", "victim"),
     [

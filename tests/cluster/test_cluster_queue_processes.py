@@ -21,7 +21,7 @@ from dsinga.loop.initial_state import RunOptions
 from tests.support.gated_runs import PATIENCE, Gate
 from tests.support.small_job import JOB, with_topology, without_restarts
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.ci]
 
 
 @pytest.fixture(autouse=True)

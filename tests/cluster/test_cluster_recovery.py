@@ -24,6 +24,7 @@ from tests.support.small_job import assert_same
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("figures", "victim"),
     [

@@ -25,6 +25,7 @@ from tests.support.small_job import assert_same, with_topology
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("threads", "comes_back", "recoveries"),
     [(2, False, 2), pytest.param(1, True, 1, marks=pytest.mark.slow)],

@@ -39,6 +39,7 @@ def train_by_worker_client(job: Job) -> dict[str, Any]:
         return train(job, client, progress=False).params
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_tasks_train_on_their_own_cluster_after_others_have_trained_on_embedded_ones(job: Job) -> None:
     """In processes that have not trained before: an embedded run must not make the client of the Dask worker."""
@@ -121,6 +122,7 @@ def test_a_run_goes_to_a_dask_worker_without_other_tasks(job: Job, threads: Clie
     threads.gather(futures)
 
 
+@pytest.mark.ci
 def test_evaluations_get_their_turn_beside_a_run_on_all_threads(job: Job, threads: Client) -> None:
     params = train(with_topology(job, 1), threads, progress=False).params
     alone = evaluate(job, params, client=threads)

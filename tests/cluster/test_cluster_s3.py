@@ -81,6 +81,7 @@ def job(path: str, *names: str) -> Job:
     return with_topology(loads(JOB.replace('path: "train.zarr"', fields), "small.conf"), 2).replace(train_steps=5)
 
 
+@pytest.mark.ci
 def test_training_reads_a_bucket(stores: Path, bucket: str, workers: Client) -> None:
     store = open_store(stores / "train.zarr")
     data, labels = store.read(range(len(store)))

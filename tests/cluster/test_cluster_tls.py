@@ -34,7 +34,7 @@ from tests.support.small_job import JOB, assert_same, with_topology
 from tests.support.tls import security, write_certificates
 from tests.support.web_server import QuietHandler, serve
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.ci]
 SECRET = "it-is-a-secret"
 
 

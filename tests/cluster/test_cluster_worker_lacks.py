@@ -61,6 +61,7 @@ class Deadly:
         return os._exit, (1,)
 
 
+@pytest.mark.ci
 def test_each_worker_is_named_with_what_it_lacks_and_the_remedy(client, addresses, job: Job):
     with pytest.raises(UserError) as error:
         train(job, client, workers=len(PRELOADS), progress=False)
@@ -77,6 +78,7 @@ def test_each_worker_is_named_with_what_it_lacks_and_the_remedy(client, addresse
     assert sorted(str(refused.value).splitlines()) == sorted(str(error.value).splitlines())
 
 
+@pytest.mark.ci
 def test_a_worker_without_dsinga_lacks_the_records_and_code_too(client, addresses, job: Job, stores: Path):
     reader = CheckedJob(job, roots(job, None)).reader(Phase.kTrain)
     ready = sorted([addresses["ready"], addresses["numpy"]])
@@ -105,6 +107,7 @@ def test_a_worker_without_dsinga_lacks_the_records_and_code_too(client, addresse
     )
 
 
+@pytest.mark.ci
 def test_other_records_under_the_same_path_are_refused(client, addresses, job: Job, stores: Path):
     reader = CheckedJob(job, roots(job, None)).reader(Phase.kTrain)
     path, aside = stores / "train.zarr", stores / "aside.zarr"
@@ -118,6 +121,7 @@ def test_other_records_under_the_same_path_are_refused(client, addresses, job: J
         aside.rename(path)
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(get_ops().name != "onednn", reason="this machine has no oneDNN")
 def test_a_worker_without_onednn_is_a_warning_once(client, addresses, caplog, monkeypatch):
     monkeypatch.setattr(worker_lacks, "_warn_once", logging.getLogger("dsinga").warning)
@@ -134,6 +138,7 @@ def test_a_worker_without_onednn_is_a_warning_once(client, addresses, caplog, mo
     assert "pip install onednn-cpu-gomp" in mixed
 
 
+@pytest.mark.ci
 def test_a_paused_worker_is_refused_because_its_tasks_would_not_start(client, addresses):
     def set_status(name: str, dask_worker=None) -> None:
         dask_worker.status = Status[name]
@@ -148,6 +153,7 @@ def test_a_paused_worker_is_refused_because_its_tasks_would_not_start(client, ad
     check_workers_ready(client, [ready])
 
 
+@pytest.mark.ci
 def test_a_worker_that_dies_meanwhile_is_noticed_at_once(client, addresses):
     """The scheduler would try for an hour to reach it (:func:`client`)."""
     doomed = addresses["numpy"]

@@ -89,6 +89,7 @@ def test_infinity_and_no_points_at_all() -> None:
     assert np.isnan(found.mean["z"])
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_workers_of_a_cluster_compute_them(tmp_path: Any, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moments, "PIECE_NUMBERS", 1 << 16)  # as on the workers

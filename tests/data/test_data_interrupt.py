@@ -155,11 +155,12 @@ def large_csv(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("kind", "make", "most"),
     [
-        ("mnist", large_idx, 75),
-        ("kvfile", large_kvfile, 75),
+        pytest.param("mnist", large_idx, 75, marks=pytest.mark.ci),
+        pytest.param("kvfile", large_kvfile, 75, marks=pytest.mark.ci),
         ("npz", large_npz, 75),
-        ("npz", large_fortran_npz, 150),  # of 200 MB, since its blocks are gathered in bands of 64 MiB
-        ("csv", large_csv, 75),
+        # Of 200 MB, since its blocks are gathered in bands of 64 MiB.
+        pytest.param("npz", large_fortran_npz, 150, marks=pytest.mark.ci),
+        pytest.param("csv", large_csv, 75, marks=pytest.mark.ci),
     ],
 )
 def test_memory_is_bounded(kind: str, make: Callable[[Path], Path], most: int, tmp_path: Path) -> None:

@@ -20,6 +20,12 @@ from tests.support.registries import restored_registry
 
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "book").glob("*.md")])
 README = ROOT / "README.md"
+# Pages that take more than a second of a processor. Like the Book's, they are executed in CI's part "marked" alone.
+LONG = set(
+    "arrays augmentation background checkpoints clusters energy estimators extensions graph-grain layer-rules "
+    "learning-rate losses memory models nn partitioning planning recurrent reinforcement retrieval running search "
+    "security shared-clusters singa slurm sparse speed text topologies tracking training".split()
+)
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +60,12 @@ def folder(tmp_path, cache, forked, monkeypatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def marks(page: Path) -> list[pytest.MarkDecorator]:
+    """Return the mark of a page that the default run leaves out."""
+    return [pytest.mark.ci] if page.stem in LONG or page.parent.name == "book" else []
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.stem, marks=marks(page)) for page in PAGES])
 def test_page(page, folder, forked_commands):
     if page.stem == "security" and not shutil.which("openssl"):
         pytest.skip("the page makes certificates by openssl")

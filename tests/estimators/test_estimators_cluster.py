@@ -127,6 +127,7 @@ def test_a_local_copy_returns_numpy_arrays(threads: Client) -> None:
     assert type(local.predict_proba(xr.DataArray(X, dims=("time", "band")))) is np.ndarray
 
 
+@pytest.mark.ci
 def test_a_large_net_is_sent_once_to_each_worker(processes: Client) -> None:
     few = X[:90]
     wide = Classifier(random_state=0, epochs=1, hidden=(60_000,)).fit(few, Y[:90])

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dsinga.estimators import Classifier, Regressor, Transformer
+
+pytestmark = pytest.mark.ci
 
 
 @parametrize_with_checks([Classifier(), Regressor(), Transformer(epochs=2), Transformer(method="rbm", epochs=2)])

@@ -26,9 +26,10 @@ from dsinga import nn
 from dsinga.checkpoint import latest, read_params
 from dsinga.cluster import connect
 from dsinga.data import write_store
-from dsinga.extensions import EverySteps, Extension, LoopView
+from dsinga.extensions import Extension, LoopView
 from dsinga.job import Job
 from tests.faults.forked import Ended, run_forked
+from tests.faults.moments import AfterStep
 from tests.faults.verdicts import run_dsinga
 
 CUT, LAST = 7, 30  # the step after which the signal comes, and the last one
@@ -67,17 +68,7 @@ class Case(NamedTuple):
         return 75 if self.face.startswith("dsinga ") else -self.number
 
 
-class SignalAfterStep:
-    """Sends a signal to this process, once, when so many steps of a run are done."""
-
-    number = 0
-
-    def __call__(self, step: int) -> None:
-        """Send the signal if it is time."""
-        number = SignalAfterStep.number
-        if number and step >= CUT:
-            SignalAfterStep.number = 0
-            os.kill(os.getpid(), number)
+SIGNALLED = AfterStep(CUT)  # this process
 
 
 @dsinga.register("extension", "Cut")
@@ -85,11 +76,11 @@ class Cut(Extension):
     """Sends the signal of a case from the training loop."""
 
     def __init__(self, conf: Any = None):
-        self.trigger = EverySteps(1)
+        self.trigger = SIGNALLED.trigger
 
     def run(self, loop: LoopView) -> None:
         """Send the signal if it is time."""
-        SignalAfterStep()(loop.step)
+        SIGNALLED.run(loop)
 
 
 @contextlib.contextmanager
@@ -179,9 +170,14 @@ def run_agent(options: Mapping[str, Any]) -> Any:
     agent = rl.Agent(rl.PPO(actor_critic(), spaces, seed=0), seed=0)
     options = {name: value for name, value in options.items() if name != "workers"}
     settings: dict[str, Any] = {"environments": 2, "rollout_steps": 4, "evaluation_episodes": 0, "log_every": 8}
-    cut = SignalAfterStep()
     result = rl.train(
-        agent, "CartPole-v1", steps=80, **settings, **resumed(options), progress=False, extensions=[lambda n, _: cut(n)]
+        agent,
+        "CartPole-v1",
+        steps=80,
+        **settings,
+        **resumed(options),
+        progress=False,
+        extensions=[lambda n, _: SIGNALLED.look(n)],
     )
     return result.params
 
@@ -209,7 +205,7 @@ def cut_run(case: Case, folder: Path) -> int:
     """Train by a face, and be ended by the signal."""
     os.chdir(folder)
     logging.basicConfig(level=logging.INFO)
-    SignalAfterStep.number = case.number
+    SIGNALLED.number = case.number
     with contextlib.ExitStack() as stack:
         try:
             options = stack.enter_context(dask_workers(case.cluster))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 from dsinga.api import evaluate, predict, train
 from dsinga.base.errors import RunError, UserError
 from dsinga.job import ClusterConf, Job, PartitionMethod, loads
+from tests.faults.moments import BeforeCall
 from tests.support.forked_cluster import ForkedCluster
 from tests.support.small_job import JOB, without_restarts
 
@@ -37,7 +33,6 @@ class Stage(NamedTuple):
     changes: dict[str, Any] = {}
 
 
-PACKAGE = "dsinga."
 STAGES = {
     "placed": Stage("cluster.placing.prepare.place"),
     "workers asked": Stage("cluster.preflight.check._ask"),
@@ -86,45 +81,6 @@ def job_of(stage: Stage, folder: Path) -> Job:
     return job.replace(**changes)
 
 
-def owner_of(path: str) -> tuple[Any, str]:
-    """Return the module or class of a function in dsinga, and the function's name in it."""
-    names = path.split(".")
-    for count in range(len(names) - 1, 0, -1):
-        with contextlib.suppress(ModuleNotFoundError):
-            owner = importlib.import_module(PACKAGE + ".".join(names[:count]))
-            for name in names[count:-1]:
-                owner = getattr(owner, name)
-            return owner, names[-1]
-    raise LookupError(path)
-
-
-class Blow:
-    """Sends a signal to a process before a function is called."""
-
-    def __init__(self, stage: Stage, pid: int, number: int):
-        self.at = 0.0
-        self._owner, self._name = owner_of(stage.function)
-        self._function: Callable[..., Any] = getattr(self._owner, self._name)
-        self._left, self._pid, self._number = stage.number, pid, number
-
-    def __enter__(self) -> Blow:
-        blow = self
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            if blow._left == 0:
-                blow.at = time.monotonic()
-                os.kill(blow._pid, blow._number)
-            blow._left -= 1
-            return blow._function(*arguments, **options)
-
-        self._patch = mock.patch.object(self._owner, self._name, call)
-        self._patch.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._patch.stop()
-
-
 def run_stage(stage: Stage, cluster: ForkedCluster, victim: str, number: int, folder: Path) -> tuple[float, str]:
     """Run to a stage, where the victim is lost; return the seconds until the run has ended, and how."""
     client, job = cluster.client, without_restarts(job_of(stage, folder))
@@ -133,7 +89,7 @@ def run_stage(stage: Stage, cluster: ForkedCluster, victim: str, number: int, fo
         params = train(job.replace(train_steps=1), client, progress=False).params
     elif stage.face == "resume":
         train(job.replace(train_steps=2, checkpoint_freq=2), client, progress=False, workspace=folder / "resumed")
-    with Blow(stage, cluster.pids[victim], number) as blow:
+    with BeforeCall(stage.function, cluster.pids[victim], number, stage.number) as signalled:
         try:
             if stage.face == "evaluate":
                 evaluate(job, params, client=client)
@@ -147,7 +103,7 @@ def run_stage(stage: Stage, cluster: ForkedCluster, victim: str, number: int, fo
             end = f"{type(error).__name__}: {error}"
         except BaseException as error:
             end = f"TRACEBACK {error!r}"
-        return (time.monotonic() - blow.at if blow.at else -1.0), end
+        return (time.monotonic() - signalled.at if signalled.at else -1.0), end
 
 
 def verdict(stage: Stage, seconds: float, end: str, victim: str, limit: float) -> str:

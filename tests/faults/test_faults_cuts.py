@@ -37,6 +37,7 @@ def check(cases: list[tuple[str, str, bool, str]]) -> None:
     assert ended.stdout.count(": right\n") == len(cases), ended.stdout
 
 
+@pytest.mark.ci
 def test_what_queues_send_ends_runs_in_order() -> None:
     check(QUICK)
 

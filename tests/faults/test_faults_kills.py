@@ -8,7 +8,8 @@ from pathlib import Path
 import dask.config
 import pytest
 
-from tests.faults.kills import STAGES, owner_of, run_stage, verdict
+from tests.faults.kills import STAGES, run_stage, verdict
+from tests.faults.moments import owner_of
 from tests.support.forked_cluster import forked_cluster
 
 pytestmark = pytest.mark.process

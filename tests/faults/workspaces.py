@@ -12,11 +12,9 @@ import os
 import random
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -28,11 +26,11 @@ from dsinga.monitor.metrics_file import read_metrics
 from tests.faults.checkpoints import create, read_params
 from tests.faults.damage import damage_bytes, damage_entry, files_of
 from tests.faults.forked import Ended, run_forked
+from tests.faults.moments import before_file_operation
 from tests.faults.verdicts import MESSAGE, RIGHT, run_dsinga, verdict
 
 LAST = 100  # the most steps of a workspace
 FREQUENCY = 10  # steps between two checkpoints
-EVENTS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree"}  # a kill may come before these
 
 counts: collections.Counter[str] = collections.Counter()  # of what has happened
 
@@ -48,16 +46,7 @@ def train(workspace: Path, steps: int) -> int:
 
 def train_until_killed(workspace: Path, steps: int, count: int) -> int:
     """Train, and end this process by SIGKILL before its operation number ``count`` on files of the workspace."""
-    left = count
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal left
-        if event in EVENTS and str(arguments[0]).startswith(str(workspace)):
-            left -= 1
-            if left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(hook)
+    before_file_operation(workspace, count)
     return train(workspace, steps)
 
 

@@ -4,7 +4,7 @@ import enum
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinga.job import Job, JobError, LayerConf, LayerType, Message, loads, to_text
@@ -60,6 +60,7 @@ def test_every_job_is_read_back_equal(job):
     assert loads(to_text(job)) == job
 
 
+@settings(max_examples=15)
 @given(st.lists(message_of(LayerConf, 2), max_size=3))
 def test_every_net_is_read_back_equal(layers):
     job = Job(net={"layer": layers})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ from dsinga.base.registry import lookup
 from dsinga.job import LayerType, Phase
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS, Ops, SparseRows
+from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.onednn.onednn_ops import OnednnOps
 from dsinga.testing import LayerCase, LayerContract
-from dsinga.testing.layer_passes import on_device, on_host, random_gradient
+from dsinga.testing.layer_cases import why_missing
+from dsinga.testing.layer_parts import gradient_for, load_backend
+from dsinga.testing.layer_passes import on_device, on_host, random_gradient, run_passes
 from tests.support.device_array import DeviceArray, StubOps
 from tests.support.layer_cases import ALIASES, CASES, FEED_FORWARD, LATER, context
 
@@ -43,13 +48,65 @@ def test_every_feed_forward_type_has_a_class_and_a_case():
     assert all(lookup("layer", alias) is lookup("layer", kind) for alias, kind in ALIASES.items())
 
 
-class TestBuiltInLayers(LayerContract):
-    cases = CASES
+def calling_onednn() -> list[LayerCase]:
+    """Return the cases whose passes call kernels that oneDNN overrides. On it, all others compute what numpy does."""
+    if why_missing("onednn"):
+        return []
+    called: set[str] = set()
+
+    class RecordingOps(NumpyOps):
+        def __getattribute__(self, name: str) -> Any:
+            called.add(name)
+            return super().__getattribute__(name)
+
+    own = {name for name in dir(load_backend("onednn")) if not name.startswith("_")}
+    own = {name for name in own if getattr(OnednnOps, name) is not getattr(NumpyOps, name, None)}
+    ops, chosen = RecordingOps(), []
+    for case in CASES:
+        params, sources = case.inputs(ops, np.float32)
+        called.clear()
+        case.layer().compute_feature(params, sources, context(ops, Phase.kTest))
+        grad = gradient_for(case, params, sources, ops)
+        run_passes(case.layer(), params, sources, context(ops), grad, case.needs())
+        chosen += [case] if called & own else []
+    return chosen
+
+
+class Contract(LayerContract):
+    """The contract, and what only built-in layers must do. Its checks are called by two tests for each case."""
 
     def test_nothing_is_saved_for_a_backward_pass_outside_training(self, case: LayerCase, ops: Ops):
         params, sources = case.inputs(ops, np.float32)
         saved = case.layer().compute_feature(params, sources, context(ops, Phase.kTest)).saved
         assert saved is None or saved == ()
+
+
+def check(case: LayerCase, ops: Ops) -> None:
+    """Call all checks of the contract that are meant for a case: one test for all takes half of their time."""
+    for name, function in inspect.getmembers(Contract, inspect.isfunction):
+        names = inspect.signature(function).parameters.keys()
+        if not name.startswith("test_") or not getattr(function, "choose_case", lambda case: True)(case):
+            continue
+        if "ops" not in names and ops.name != "numpy":
+            continue
+        given = {"case": case, "ops": ops}
+        for phase in (Phase.kTrain, Phase.kTest) if "phase" in names else (Phase.kTrain,):
+            arguments = {**given, "phase": phase}
+            try:
+                function(Contract(), **{key: arguments[key] for key in names if key != "self"})
+            except Exception as error:
+                error.add_note(f"in {name} of LayerContract, {phase.name}")
+                raise
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_layer_keeps_the_contract(case: LayerCase):
+    check(case, load_backend("numpy"))
+
+
+@pytest.mark.parametrize("case", calling_onednn(), ids=str)
+def test_a_layer_keeps_the_contract_on_onednn(case: LayerCase):
+    check(case, load_backend("onednn"))
 
 
 def assert_same_on_device(host_value: Any, device_value: Any, ops: StubOps) -> None:

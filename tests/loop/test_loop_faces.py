@@ -125,7 +125,9 @@ def test_an_extension_stops_it(face: str, forks: ForkedCluster, folder: Path) ->
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("face", ["command", "nn", "estimator"])  # tests/cluster has the others
+@pytest.mark.parametrize(  # tests/cluster has the others
+    "face", ["nn", *(pytest.param(face, marks=pytest.mark.ci) for face in ("command", "estimator"))]
+)
 def test_it_goes_on_without_a_lost_worker(
     face: str, forks: ForkedCluster, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

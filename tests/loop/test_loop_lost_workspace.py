@@ -43,7 +43,11 @@ def replace_by_an_old_run(workspace: Path) -> None:
 
 @pytest.mark.parametrize(
     "act",
-    [shutil.rmtree, lambda workspace: workspace.rename(workspace.with_name("moved")), replace_by_an_old_run],
+    [
+        pytest.param(shutil.rmtree, marks=pytest.mark.ci),
+        pytest.param(lambda workspace: workspace.rename(workspace.with_name("moved")), marks=pytest.mark.ci),
+        replace_by_an_old_run,
+    ],
     ids=["deleted", "moved", "replaced"],
 )
 def test_the_run_ends_with_a_checkpoint_and_all_rows(job: Job, tmp_path: Path, act: Callable[[Path], Any]) -> None:

@@ -45,7 +45,10 @@ def test_the_job_trains_to_the_bits_of_the_job_file(in_digits):
     fields = {"train_steps": 30, "disp_freq": 10, "test_freq": 30, "seed": 1}
     model = digits()
     job = model.job("train_data.zarr", test_data="test_data.zarr", batch_size=64, **fields)
-    assert to_text(nn.from_job(loads(str(job))).job()) == to_text(job)
+    read = nn.from_job(loads(str(job)))
+    assert to_text(read.job()) == to_text(job)
+    read.compile(nn.Adam(0.01), cluster=nn.Cluster(workers=2))
+    assert (read.job().updater.type.name, read.job().cluster.nworkers_per_group) == ("kAdam", 2)
     of_file = dsinga.load("job.conf").replace(**fields, test_steps=0)
     result, expected = (dsinga.train(each, progress=False) for each in (job, of_file))
     assert_same(result.params, expected.params)

@@ -337,3 +337,14 @@ def test_a_user_may_take_the_place_of_a_built_in_layer():
             written(nn.Dense(3), shape=ROWS)
         assert [conf.type.name for conf in written(nn.Layer("kInnerProduct"), shape=ROWS)] == ["kInnerProduct"]
     assert written(nn.Dense(3), shape=ROWS)[0].innerproduct_conf.num_output == 3
+
+
+def test_identity_is_no_layer_and_split_hands_out_its_source():
+    x = nn.Input((4,))
+    first, second = nn.Split(2)(nn.Identity()(x))
+    model = nn.Model(x, nn.Add()([nn.Dense(3)(first), nn.Dense(3)(second)]))
+    model.compile("sgd", "mse")
+    sources = {layer.name: list(layer.srclayers) for layer in model.job(train_steps=1, batch_size=2).net.layer}
+    assert sources["split"] == ["data"]
+    assert [sources[name] for name in ("split_0", "split_1")] == [["split"]] * 2
+    assert [sources[name] for name in ("dense", "dense_1", "add")] == [["split_0"], ["split_1"], ["dense", "dense_1"]]

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.notebook_cells import ROOT, execute, result, value
 
+pytestmark = pytest.mark.ci
 CHAPTERS = sorted(path.stem for path in (ROOT / "notebooks" / "book").glob("*.ipynb"))
 Run = Callable[[str], Any]
 # Fewer epochs than in the repository where a chapter takes long.

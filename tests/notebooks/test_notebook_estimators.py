@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.notebook_cells import execute, shown, streams, value
 
+pytestmark = pytest.mark.ci
 pytest.importorskip("sklearn", reason="needs pip install 'dsinga[estimators]'")
 
 

@@ -25,6 +25,7 @@ def test_the_saved_outputs_are_those_of_a_long_run():
     check_pictures(book)
 
 
+@pytest.mark.ci
 def test_it_runs_in_a_checkout(tmp_path, monkeypatch):
     monkeypatch.setenv("DSINGA_EPOCHS", "1")
     parts = {  # of the stores of the checkout, so that it takes seconds

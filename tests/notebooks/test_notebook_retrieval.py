@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.notebook_cells import execute, shown, streams, value
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):

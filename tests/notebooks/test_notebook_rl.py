@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.notebook_cells import execute
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:

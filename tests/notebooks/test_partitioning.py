@@ -4,6 +4,8 @@ import pytest
 
 from tests.support.notebook_cells import execute, outputs, shown, streams, value
 
+pytestmark = pytest.mark.ci
+
 FIXED_RATES = """from dsinga.planner import pricing
 from dsinga.planner.barrier import FREE_BARRIER
 from tests.support.planner_nets import MACHINE

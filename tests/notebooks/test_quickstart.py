@@ -5,6 +5,8 @@ import pytest
 import dsinga
 from tests.support.notebook_cells import execute, outputs, shown, streams, value
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):

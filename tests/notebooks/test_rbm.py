@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.notebook_cells import execute, result, shown, value
 
+pytestmark = pytest.mark.ci
+
 STEPS = 320
 
 

@@ -165,6 +165,7 @@ def test_training_here_fits_into_the_memory_of_the_process(
         trained(loads(CONVNET, "job.conf"))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_of_a_cluster_fit_into_their_limit(
     threads: Client, workers: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -50,6 +50,10 @@ NETS = {
         models.char_rnn(batchsize=16, hidden=128, steps=20),
         RecordInfo((21,), 16, has_labels=False, codes=101),
     ),
+    "gpt": (
+        models.gpt(101, blocks=2, width=96, heads=4, steps=64, batchsize=8),
+        RecordInfo((64,), 8, label_shape=(64,), codes=101),
+    ),
 }
 
 
@@ -57,9 +61,14 @@ def net_of(job: Job, info: RecordInfo) -> NeuralNet:
     return create_net(job.neuralnet, Phase.kTrain, {"data": info})
 
 
-@pytest.mark.parametrize("stretches", [0, 4])
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    ("name", "precision", "stretches"),
+    [
+        *((name, "float32", 0) for name in NETS),
+        *((name, "bf16", 0) for name in ("convnet", "volumes")),
+        *((name, precision, 4) for name, precision in (("resnet", "float32"), ("unet", "bf16"))),
+    ],
+)
 def test_an_iteration_needs_the_predicted_memory(
     name: str, precision: str, stretches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from dsinga.cluster.run.benchmark import measure
 from dsinga.job import AlgConf, Job, loads
 from dsinga.models import char_rnn, rbm
 from dsinga.planner import profile as profiling
-from dsinga.planner.profile import print_profile
+from dsinga.planner.profile import print_precisions, print_profile
 from dsinga.training import bp, forward
 
 JOB = """
@@ -127,3 +127,13 @@ def test_long_names_of_layers_are_printed_in_full():
     assert "".join(line[0] for line in lines[4:] if line and line[0] in name) == name
     assert ["rest", "0.250", "50.0%"] in lines
     assert any(line[1:] == ["kReLU", "forward", "1,234.500", "12.3", "50.0%"] for line in lines)
+
+
+def test_two_precisions_are_printed_side_by_side():
+    row = {"layer": "ip", "type": "kInnerProduct", "pass": "forward"}
+    single, half = ({"batch": 32, "ms_per_iteration": 2 * ms, "rows": [{**row, "ms": ms}]} for ms in (4.0, 1.0))
+    text = io.StringIO()
+    print_precisions(single, half, rich.console.Console(file=text, width=80))
+    lines = [line.split() for line in text.getvalue().splitlines()]
+    assert ["ip", "kInnerProduct", "forward", "4.000", "1.000", "0.25"] in lines
+    assert ["iteration", "8.000", "2.000", "0.25"] in lines

@@ -81,6 +81,7 @@ def unbroken(request: pytest.FixtureRequest) -> RemoteLearning:
         return train(request.param, client, 6)
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_processes_and_a_killed_one_give_the_same_bits(forked: None, unbroken: RemoteLearning) -> None:
     with connect(workers=2, separate_processes=True) as client:
@@ -216,6 +217,7 @@ def test_actions_of_all_actors_are_chosen_together(actors: int) -> None:
             np.testing.assert_allclose(agent.algorithm.params[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_actions_are_never_for_the_observations_of_a_lost_actor(forked: None) -> None:
     with connect(workers=2, separate_processes=True) as client:

@@ -46,8 +46,7 @@ class ThreadedNetwork(Network):
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("frequency", [1, 3])
-@pytest.mark.parametrize("kind", ["direct", "threaded"])
+@pytest.mark.parametrize(("kind", "frequency"), [("direct", 3), ("threaded", 1)])
 def test_all_groups_have_the_same_values_in_the_end(graph, frequency, kind, restless_threads):
     worker_groups, workers, steps = 2, 2, 8
     with ThreadPoolExecutor(4) as pool, ThreadPoolExecutor(20) as threads:

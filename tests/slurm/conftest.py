@@ -45,5 +45,7 @@ def slurm(scripts: tuple[Path, dict[str, str]], tmp_path: Path) -> Iterator[Slur
     folder, environment = scripts
     shutil.copytree(folder, tmp_path / "work")
     queue = Slurm(tmp_path / "work", environment)
+    for script in ("cluster.py", "adaptive.py"):
+        queue.change(script, "SLURMCluster(\n", f'SLURMCluster(\njob_name="{queue.workers}",\n')
     yield queue
     queue.cancel_all()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Starts a SLURM of four nodes on this machine, for the tests marked slurm; with the argument `stop` ends it. Needs root,
-# and Debian's or Ubuntu's packages slurm-wlm and munge, or apt to install them. Each node claims 16 cores, whatever the
-# machine has, so that scripts can ask for as many as on a real cluster. Touches no other SLURM that answers here.
+# and Debian's or Ubuntu's packages slurm-wlm and munge, or apt to install them. Each node claims 32 cores, whatever the
+# machine has, so that two scripts can ask for 16 each, as on a real cluster. Touches no other SLURM that answers here.
 set -euo pipefail
 if timeout 10 sinfo --noheader >/dev/null 2>&1; then
     scontrol show config | grep '^ClusterName *= dsinga$' >/dev/null || { echo "another SLURM runs on this machine" >&2; exit 1; }
@@ -44,7 +44,7 @@ SlurmdLogFile=/var/log/slurm/%n.log
 SlurmctldPidFile=/run/slurmctld.pid
 SlurmdPidFile=/run/slurmd-%n.pid
 MpiDefault=none
-NodeName=node[1-4] NodeHostname=$host NodeAddr=127.0.0.1 Port=[17001-17004] CPUs=16 RealMemory=64000 State=UNKNOWN
+NodeName=node[1-4] NodeHostname=$host NodeAddr=127.0.0.1 Port=[17001-17004] CPUs=32 RealMemory=128000 State=UNKNOWN
 PartitionName=normal Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
 munge -n >/dev/null 2>&1 || su -s /bin/sh munge -c /usr/sbin/munged

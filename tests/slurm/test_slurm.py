@@ -58,41 +58,33 @@ def test_a_failed_script_ends_all_tasks_of_its_job(slurm: Slurm) -> None:
 
 
 def test_workers_are_jobs_that_are_waited_for(slurm: Slurm) -> None:
-    script = slurm.folder / "cluster.py"
-    script.write_text(script.read_text().replace('walltime="04', 'job_extra_directives=["--hold"], walltime="04'))
-    driver = slurm.start("python", "cluster.py")
-    try:
+    slurm.change("cluster.py", 'walltime="04', 'job_extra_directives=["--hold"], walltime="04')
+    with slurm.started("python", "cluster.py") as driver:
         sentence = next(line for line in driver.stderr if "waiting for" in line)
         assert "waiting for 4 that SLURMCluster has requested (job " in sentence
         assert "pending (JobHeldUser)" in sentence
-        slurm.run("scontrol", "release", "jobname=dask-worker")
+        slurm.run("scontrol", "release", f"jobname={slurm.workers}")
         out, err = driver.communicate(timeout=100)
-    finally:
-        driver.kill()
     assert "after 400 steps" in out, err
     assert_same(slurm.params("cluster"), slurm.local_params())
 
 
 def test_a_job_that_ends_at_once_is_said(slurm: Slurm) -> None:
-    script = slurm.folder / "cluster.py"
-    script.write_text(script.read_text().replace('queue="normal"', 'queue="normal", python="/nowhere/python"'))
-    driver = slurm.start("python", "cluster.py")
-    _, err = driver.communicate(timeout=100)
+    slurm.change("cluster.py", 'queue="normal"', 'queue="normal", python="/nowhere/python"')
+    with slurm.started("python", "cluster.py") as driver:
+        _, err = driver.communicate(timeout=100)
     assert driver.returncode != 0
     assert "whose log is logs/dask-worker-" in err.splitlines()[-1]
 
 
 def test_a_lost_job_is_replaced_and_the_run_goes_on(slurm: Slurm) -> None:
     slurm.lengthen(1500)
-    driver = slurm.start("python", "adaptive.py")
-    try:
+    with slurm.started("python", "adaptive.py") as driver:
         slurm.until(lambda: (slurm.folder / "adaptive/checkpoint/step100").exists(), "a checkpoint")
-        workers = slurm.run("squeue", "--noheader", "--me", "--name=dask-worker", "--format", "%A").split()
+        workers = slurm.run("squeue", "--noheader", "--me", f"--name={slurm.workers}", "--format", "%A").split()
         assert len(workers) == 4
         slurm.run("scancel", workers[0])
         out, err = driver.communicate(timeout=100)
-    finally:
-        driver.kill()
     assert "after 1500 steps" in out, err
     assert "was lost; started again" in err
     assert_same(slurm.params("adaptive"), slurm.local_params())
@@ -102,15 +94,12 @@ def test_a_lost_job_is_replaced_and_the_run_goes_on(slurm: Slurm) -> None:
 @pytest.mark.timeout(300)  # the run lasts longer than the lifetimes of jobs, then trains the same steps here
 def test_jobs_that_end_during_the_run_are_left_in_order_and_replaced(slurm: Slurm) -> None:
     """The lifetimes of the script, which end before the wall time of the jobs, are shorter than the run."""
-    slurm.lengthen(20_000)
-    script = slurm.folder / "adaptive.py"
-    script.write_text(script.read_text().replace('"225m"', '"10s"').replace('"10m"', '"2s"'))
-    driver = slurm.start("python", "adaptive.py")
-    try:
+    slurm.lengthen(10_000)
+    slurm.change("adaptive.py", '"225m"', '"10s"')
+    slurm.change("adaptive.py", '"10m"', '"2s"')
+    with slurm.started("python", "adaptive.py") as driver:
         out, err = driver.communicate(timeout=2 * JOB_SECONDS)
-    finally:
-        driver.kill()
-    assert "after 20000 steps" in out, err
+    assert "after 10000 steps" in out, err
     assert_same(slurm.params("adaptive"), slurm.local_params())
     recoveries = slurm.recoveries("adaptive")
     assert recoveries

@@ -372,6 +372,9 @@ STRATEGIES: dict[str, Placing] = {
     "hybrid": hybrid,
     "mixed": mixed,
 }
+# Each net with two ways to cut it, each way with four nets: for what holds however nets are cut. That a net trains as
+# on one worker is tested for all pairs.
+PAIRS = [(name, [*STRATEGIES][(number + shift) % 6]) for number, name in enumerate(NETS) for shift in (0, 3)]
 
 SPACE: dict[str, Placing] = {"stripes": cut_by(2), "columns": cut_by(3), "blocks": blocks}
 

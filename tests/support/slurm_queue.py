@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,7 @@ class Slurm:
 
     def __init__(self, folder: Path, environment: dict[str, str]):
         self.folder = folder
+        self.workers = f"dask-worker-{uuid.uuid4().hex[:8]}"  # the name of jobs, which those of other tests do not have
         self._environment = environment
         self._jobs: list[str] = []
 
@@ -40,11 +43,17 @@ class Slurm:
         assert done.returncode == 0, f"{command} failed with\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        """Start a command in the folder."""
-        return subprocess.Popen(
-            command, cwd=self.folder, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+    @contextlib.contextmanager
+    def started(self, *command: str) -> Iterator[subprocess.Popen[str]]:
+        """Start a command in the folder; it is ended with the block."""
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            command, cwd=self.folder, env=self._environment, stdout=pipe, stderr=pipe, text=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def submit(self, script: str) -> str:
         """Submit a script and return the id of its job."""
@@ -100,6 +109,13 @@ class Slurm:
         conf = self.folder / "job.conf"
         conf.write_text(conf.read_text().replace("train_steps: 400", f"train_steps: {steps}"))
 
+    def change(self, script: str, old: str, new: str) -> None:
+        """Replace a part of a script."""
+        path = self.folder / script
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
     def delay_workers(self, seconds: int) -> None:
         """Let the first Dask worker of the batch scripts start so many seconds late, each further one later."""
         (self.folder / "late.sh").write_text(f'sleep $(({seconds} + 3 * SLURM_PROCID))\nexec "$@"\n')
@@ -110,9 +126,7 @@ class Slurm:
                 "bash -c '[ $SLURM_PROCID -lt 2 ] || exec bash late.sh python train.py; exec python train.py'",
             ),
         }.items():
-            script = self.folder / name
-            assert change[0] in script.read_text()
-            script.write_text(script.read_text().replace(*change))
+            self.change(name, *change)
 
     def cancel_all(self) -> None:
         """Cancel all jobs that were submitted here."""

@@ -19,7 +19,7 @@ from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops import SparseRows
 from dsinga.passes.thread_group import run_in_threads
 from dsinga.training import Metrics, accumulate, add_metrics, bp, name_metrics
-from tests.support.partition_nets import BATCH, NETS, STRATEGIES, net_of
+from tests.support.partition_nets import BATCH, NETS, PAIRS, net_of
 from tests.support.partitioned_run import (
     Batch,
     Values,
@@ -104,8 +104,7 @@ def test_micro_batches_give_the_gradient_and_the_metrics_of_the_batch(name: str)
             np.testing.assert_allclose(metric_values(reported)[metric], figure, 1e-12, 1e-12, err_msg=metric)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(("name", "strategy"), PAIRS)
 def test_a_cut_net_does_so_too(name: str, strategy: str):
     values, batch, gradients, metrics = expected(name)
     net = net_of(name, strategy, 3, micro_batches=2)

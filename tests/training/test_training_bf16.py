@@ -22,7 +22,7 @@ from dsinga.ops.onednn.bf16_ops import Bf16Ops
 from dsinga.passes import thread_group
 from dsinga.passes.thread_group import _ThreadPeers
 from dsinga.planner.wire_bytes import WireBytes
-from tests.support.partition_nets import INFOS, NETS, STRATEGIES, net_of
+from tests.support.partition_nets import INFOS, NETS, PAIRS, net_of
 from tests.support.partitioned_run import Run, batches_of, initial, run_partitioned, run_whole
 
 pytestmark = pytest.mark.skipif(
@@ -57,8 +57,7 @@ def test_gradients_differ_from_float32_by_rounding(name):
     assert all(array.tobytes() == again.gradients[0][param].tobytes() for param, array in rounded.gradients[0].items())
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(("name", "strategy"), PAIRS)
 def test_a_cut_net_gives_the_gradients_of_the_whole_net(name, strategy):
     net = net_of(name, strategy, 2)
     values, batches = initial(net, np.float32), batches_of(net, 1, 4, np.float32)

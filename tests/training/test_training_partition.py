@@ -22,7 +22,7 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.passes.thread_group import Deadlock
-from tests.support.partition_nets import ELSEWHERE, NETS, STRATEGIES, net_of
+from tests.support.partition_nets import ELSEWHERE, NETS, PAIRS, STRATEGIES, net_of
 from tests.support.partitioned_run import (
     Run,
     assert_equal_runs,
@@ -52,8 +52,7 @@ def test_a_net_trains_as_on_one_worker(name: str, strategy: str):
     assert_equal_runs(*both(net, partition(net, 4)), 1e-12)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(("name", "strategy"), PAIRS)
 def test_a_net_trains_as_on_one_worker_to_the_rounding_of_float32(name: str, strategy: str):
     net = net_of(name, strategy, 3)
     assert_equal_runs(*both(net, partition(net, 3), np.float32), 1e-5)

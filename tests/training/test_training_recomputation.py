@@ -14,7 +14,7 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.net.partition import partition
 from dsinga.net.stretches import choose_ends, narrow_places
 from dsinga.training import bp
-from tests.support.partition_nets import INFOS, NETS, STRATEGIES, net_of
+from tests.support.partition_nets import INFOS, NETS, PAIRS, net_of
 from tests.support.partitioned_run import Run, batches_of, initial, kernels, run_partitioned, run_whole
 from tests.support.random_nets import CLASSES
 from tests.support.training_cases import build, dense, layer, records_of, values_of
@@ -45,8 +45,7 @@ def test_a_net_has_the_bits_of_one_that_keeps_its_features(name: str, marks: str
     assert_same_bits(run_whole(again, values, batches), run_whole(kept, values, batches))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(("name", "strategy"), PAIRS)
 def test_a_cut_net_does_so_too(name: str, strategy: str):
     kept, again = net_of(name, strategy, 3), marked(net_of(name, strategy, 3))
     values, batches = initial(kept, np.float32), batches_of(kept, 2, CLASSES, np.float32)

@@ -54,9 +54,13 @@ def single(stores: Path, threads: Client) -> Result:
     return train(small(stores, "batch"), threads, progress=False)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
-    ("workers", "servers", "client"), [(2, 1, "processes"), (3, 2, "threads")], indirect=["client"]
+    ("strategy", "workers", "servers", "client"),
+    [
+        *((strategy, 2, 1, "processes") for strategy in ("by layer", "hybrid", "mixture")),
+        *((strategy, 3, 2, "threads") for strategy in ("batch", "feature", "none", "mixture")),
+    ],
+    indirect=["client"],
 )
 def test_a_cut_net_trains_and_tests_as_an_uncut_one(
     stores: Path, client: Client, single: Result, strategy: str, workers: int, servers: int
@@ -115,17 +119,16 @@ class TestExchange:
     @pytest.mark.parametrize(
         "options",
         [
-            {"compression": Compression.kOneBit},
+            pytest.param({"compression": Compression.kOneBit}, marks=pytest.mark.ci),
             {"compression": Compression.kTopK, "topk_share": 0.1},
-            {"compression": Compression.kBF16},
-            {"compression": Compression.kBF16, "update": UpdatePlace.kWorker},
+            pytest.param({"compression": Compression.kBF16, "update": UpdatePlace.kWorker}, marks=pytest.mark.ci),
         ],
-        ids=["signs", "largest", "bfloat16", "bfloat16 both ways"],
+        ids=["signs", "largest", "bfloat16 both ways"],
     )
     def test_threads_and_processes_compress_to_the_same_bits(
         self, stores: Path, threads: Client, processes: Client, options: dict[str, Any]
     ) -> None:
-        job = small(stores, "batch", 2, 2, **options).replace(train_steps=60)
+        job = small(stores, "batch", 2, 2, **options).replace(train_steps=40)
         result = train(job, threads, progress=False)
         assert_same(result.params, train(job, processes, progress=False).params)
         losses = result.history.phase("train")[:, "loss"]
@@ -187,6 +190,7 @@ class KillInBridge(Silent):
             threading.Timer(0.05, os.kill, [self._pid, signal.SIGKILL]).start()
 
 
+@pytest.mark.ci
 @pytest.mark.process
 @pytest.mark.parametrize("strategy", ["hybrid", "by layer"])
 @pytest.mark.parametrize("victim", [0, 1])

@@ -49,8 +49,7 @@ def test_one_worker_trains_to_the_params_of_whole_batches(stores: Path, whole: d
     assert_same(local.params, with_servers.params)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize(("strategy", "workers"), [*zip(STRATEGIES, [2, 3, 2, 3, 2, 3], strict=True)])
 def test_workers_of_a_group_do_so_too(stores: Path, whole: dict[str, np.ndarray], strategy: str, workers: int):
     job = with_topology(small(stores, 4), workers, 2)
     place_layers(job, STRATEGIES[strategy])
