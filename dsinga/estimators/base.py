@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
 from dsinga.base.arguments import check_range, check_whole
@@ -102,13 +102,7 @@ class NetEstimator(EstimatorRecords):
     ) -> Self:  # fmt: skip
         """Train from the beginning or, with ``go_on``, from the present params: here, or on a cluster."""
         go_on = go_on and hasattr(self, "params_")
-        if is_dask_collection(X):
-            records = self._open_lazy(X, y, sample_weight, not go_on, classes, client)
-        else:
-            records = TrainingSet(*self._validate(X, y, not go_on, classes))
-            if sample_weight is not None:
-                weights = _check_sample_weight(sample_weight, records.x, dtype=np.float64, ensure_non_negative=True)
-                records = records._replace(weights=weights)
+        records = self._open(X, y, sample_weight, not go_on, classes, client)
         records = self._with_class_weights(records, client, is_part=epochs is not None)
         size = self._batchsize()
         if len(records.x) <= size and not is_dask_collection(X) and self._merges_records():

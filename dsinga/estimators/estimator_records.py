@@ -47,6 +47,16 @@ class EstimatorRecords(BaseEstimator, ABC):
             self._record_shape = x.shape[1:]
         return x
 
+    def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
+        """Return records, targets and weights as arrays, or as dask arrays."""
+        if is_dask_collection(X):
+            return self._open_lazy(X, y, sample_weight, first, classes, client)
+        records = TrainingSet(*self._validate(X, y, first, classes))
+        if sample_weight is None:
+            return records
+        weights = _check_sample_weight(sample_weight, records.x, dtype=np.float64, ensure_non_negative=True)
+        return records._replace(weights=weights)
+
     def _open_lazy(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         """Return collections of records as dask arrays, with their lengths."""
         collection = open_collection(X, lengths=True)
@@ -79,14 +89,7 @@ class EstimatorRecords(BaseEstimator, ABC):
         x, y, *weights = data if isinstance(data, tuple) else (data, None)
         if len(weights) > 1:
             raise ValueError(f"validation_data is (X, y) or (X, y, sample_weight), not {len(data)} things")
-        sample_weight = weights[0] if weights else None
-        if is_dask_collection(x):
-            return self._prepare(self._open_lazy(x, y, sample_weight, False, None, client), client)
-        records = TrainingSet(*self._validate(x, y, False))
-        if sample_weight is not None:
-            checked = _check_sample_weight(sample_weight, records.x, dtype=np.float64, ensure_non_negative=True)
-            records = records._replace(weights=checked)
-        return self._prepare(records, client)
+        return self._prepare(self._open(x, y, weights[0] if weights else None, False, None, client), client)
 
     def check_shape(self, shape: tuple[int, ...], names: Sequence[str] | None = None) -> None:
         """Raise ValueError unless records of this shape, with these names of columns, are like those of ``fit``."""
