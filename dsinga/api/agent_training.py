@@ -23,19 +23,19 @@ from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome
 from dsinga.monitor import RECOVERY, History
 from dsinga.rl.agent import Agent
-from dsinga.rl.remote.group_training import GroupTraining
+from dsinga.rl.from_job import reinforcement_of
 from dsinga.rl.training import AgentTask, has_groups, train_agent
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
     from dsinga.base.param_arrays import ParamArrays
+    from dsinga.rl.remote.group_training import GroupTraining
 
 # Options that have no meaning for an agent, and what applies in their place.
 WITHOUT_EFFECT = {
     "data": "it learns from an environment, not from records",
     "data_root": "it reads no records",
-    "device": "an agent learns on the CPU",
     "epochs": "it learns from an environment, not from records: set train_steps",
     "grain": "the iterations of an agent are no Dask tasks",
 }
@@ -113,7 +113,11 @@ class AgentTraining:
     def __init__(self, job: Job, make_task: Callable[[Job], AgentTask] = AgentTask.of):
         self._task = make_task(job)
         self._task.check()
-        self._groups = GroupTraining(self._task) if self._task.has_groups else None
+        self._groups: GroupTraining | None = None
+        if self._task.has_groups:
+            from dsinga.rl.remote.group_training import GroupTraining  # imports Dask, which other agents do without
+
+            self._groups = GroupTraining(self._task)
         self.job = job if self._groups is None else self._groups.job
 
     def metric_names(self) -> Mapping[str, Sequence[str]]:
@@ -121,22 +125,24 @@ class AgentTraining:
         names = self._task.metric_names()
         return names if self._groups is None else {phase: names[phase] for phase in names if phase != "train"}
 
+    @property
+    def needs_cluster(self) -> bool:
+        """Whether the agent has remote actors, or learns in worker groups."""
+        return self._groups is not None or bool(reinforcement_of(self._task.job).num_actors)
+
     @contextlib.contextmanager
-    def open(self, source: ClusterSource, waiting: Mapping[str, Any]) -> Iterator[Client | None]:
-        """Yield a client of the cluster that the agent needs, None where it needs none.
+    def open(self, source: ClusterSource, waiting: Mapping[str, Any]) -> Iterator[Client]:
+        """Yield a client of the cluster that the agent needs.
 
         ``waiting`` are the arguments ``patience`` and ``check`` of :func:`dsinga.cluster.connect`.
         """
-        conf = self._task.job.reinforcement
-        assert conf is not None
         if self._groups is not None:
             with source.open(workers=wanted_workers(self.job), **waiting) as client:
                 yield client
-        elif conf.num_actors:
-            with source.open(workers=conf.num_actors, separate_processes=True, **waiting) as client:
-                yield client
         else:
-            yield None
+            actors = reinforcement_of(self._task.job).num_actors
+            with source.open(workers=actors, separate_processes=True, **waiting) as client:
+                yield client
 
     def train(self, client: Client | None, observer: Observer, options: RunOptions, **placing: Any) -> Outcome:
         """Train: in this thread, perhaps with remote actors, or on a cluster.
@@ -158,9 +164,7 @@ class AgentTraining:
         """Wait for Dask workers that are still to come: actors stay on those where they begin."""
         from dsinga.cluster.connecting.expected_workers import await_number_of_workers  # imports Dask
 
-        conf = self._task.job.reinforcement
-        assert conf is not None
-        patience = patience_of(self._task.job)
+        patience, conf = patience_of(self._task.job), reinforcement_of(self._task.job)
         await_number_of_workers(client, conf.num_actors, patience, cancellation, observer.waiting)
 
     def result(self, result: Result) -> AgentResult:

@@ -207,6 +207,8 @@ class Execution:
         asks = options.asks_for_cluster
         if agents is None and trains_locally(job) and self.source.computes_here(asks_for_cluster=asks):
             return functools.partial(train_locally, checked, max_threads=self.max_threads)
+        if agents is not None and not agents.needs_cluster:
+            return functools.partial(agents.train, None)
         placing: dict[str, Any] = {
             "grain": cluster.find_grain(options.grain), "selection": options.selection(),
             "max_threads": self.max_threads,
@@ -218,7 +220,7 @@ class Execution:
         else:
             opened = self.source.open(workers=wanted_workers(job), dashboard=dashboard, **waiting)
         client: Any = stack.enter_context(opened)
-        if options.retry and client is not None:
+        if options.retry:
             self._await_workers(client, patience_of(job))
         if agents is not None:
             return functools.partial(agents.train, client, **placing)

@@ -100,10 +100,8 @@ class LocalNet:
         self._cut = CutRunner(self.workers, self._count_threads, gather, precision)
         self._is_small = is_small
         self._by_thread: dict[int, ThreadKernels] = {}
-        self._processor = Processor(1, None, precision)
-        if self.workers == 1:
-            self._processor = local_processor(job, lambda: forward_bytes(self.net))
-        elif job.gpu:
+        self._processor: Processor | None = None  # chosen for the first net that is made
+        if self.workers > 1 and job.gpu:
             _log.warning("the nets of %d workers in a process are computed by CPU cores, not by a GPU", self.workers)
         self._overflow: Any = "ignore" if is_small else None  # metrics show it, as where numpy does not compute
         self._passes = 0
@@ -280,6 +278,10 @@ class LocalNet:
         return batch_records(net, x, y, infos, first=first, allows_nonfinite=self.job.skip_bad_batches)
 
     def _create_predictor(self, net: NeuralNet, is_cut: bool) -> Predictor:
+        if self._processor is None:
+            self._processor = Processor(1, None, PRECISIONS[self.job.precision])
+            if self.workers == 1:
+                self._processor = local_processor(self.job, functools.partial(forward_bytes, net))
         kernels: dict[str, Any] = {"cut": self._cut} if is_cut else {"ops": lambda: self._open().ops}
         return Predictor(net, seed=self.job.seed, threads=self._count_threads(net), **kernels)
 
@@ -287,6 +289,7 @@ class LocalNet:
         """Return the kernels of the calling thread."""
         kernels = self._by_thread.get(thread := threading.get_ident())
         if kernels is None:
+            assert self._processor is not None, "there is a net whose passes these kernels compute"
             ops = self._processor.ops()
             if self._is_small:
                 ops = ops.with_fast_rounding()

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from dsinga.base.device_setting import read_device
 from dsinga.base.errors import UserError
 from dsinga.job import Job, Precision
 from dsinga.job.enums import PRECISIONS
@@ -78,9 +79,7 @@ def choose_devices(
         ask: calls a function in each process and returns the results by address; by default in this process.
         host: returns the host of an address.
     """
-    from dsinga.base.settings import read_setting  # it imports Dask's configuration
-
-    setting = read_setting("device")
+    setting = read_device()
     devices: list[list[int | None]] = [[None] * len(addresses) for addresses in groups]
     lines = None if setting == "gpu" else job.gpu
     requests = [] if setting == "cpu" else list(_requests(groups, lines, describe, host))

@@ -56,7 +56,7 @@ INSTEAD = {
     "prioritized": "give replay=rl.ReplaySettings(prioritized=True)",
     "discount": "PPO and its kin take it; else give rl.train replay=rl.ReplaySettings(discount=...)",
     "verbose": "rl.train has progress=False, which shows nothing",
-    "device": "agents learn on the CPU",
+    "device": "give the model as rl.Model(model.job(gpu=[0]))",
 }
 
 # Refuses unknown settings of a class, with the nearest name or what to write.

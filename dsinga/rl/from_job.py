@@ -57,7 +57,7 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
     if issubclass(cls, ActorCritic):  # for the others the replay memory discounts
         settings["discount"] = conf.discount
     try:
-        model = Model(job.neuralnet, conf.heads)
+        model = Model(job, conf.heads)
     except JobError:
         raise
     except UserError as error:  # about the net as a whole, or a head, which the job names

@@ -16,6 +16,8 @@ from dsinga.net.layer_classes import layer_class
 from dsinga.reading.bind_records import with_batchsize
 from dsinga.rl.environments.spaces import Space
 
+FIELDS = ("gpu", "precision")  # of the job of a net, which say where and how it is computed
+
 
 @runtime_checkable
 class KerasModel(Protocol):
@@ -35,25 +37,30 @@ class Model:
     of a state; a trunk that both share is a part of the net as any other. Algorithms keep the params.
 
     Args:
-        net: a model of :mod:`dsinga.nn`, whose outputs are the heads; or layers, as a job, its ``neuralnet``, or the
-            text ``neuralnet { ... }``.
+        net: a model of :mod:`dsinga.nn`, whose outputs are the heads; or layers, as a job, whose ``gpu`` and
+            ``precision`` hold, its ``neuralnet``, or the text ``neuralnet { ... }``.
         heads: names of layers; by default the outputs, or the layers that are no sources of others.
 
     Attributes:
         layers: the layers of the net.
         input: the name of the input layer.
         heads: the names of the heads.
+        fields: fields of the job of the net, by name, which say where and how it is computed.
 
     Raises UserError for a net with an unknown source, a cycle, a loss or a name twice, without exactly one input layer,
     or without a head of this name.
     """
 
     def __init__(self, net: KerasModel | Job | NetConf | str, heads: Sequence[str] = ()):
+        self.fields: dict[str, Any] = {}
         if isinstance(net, KerasModel):
             self.layers: list[LayerConf] = net.job().neuralnet.layer
             heads = heads or net.output_layers()
         else:
-            conf = loads(net).neuralnet if isinstance(net, str) else net.neuralnet if isinstance(net, Job) else net
+            net = loads(net) if isinstance(net, str) else net
+            if isinstance(net, Job):
+                self.fields = {name: getattr(net, name) for name in FIELDS}
+            conf = net.neuralnet if isinstance(net, Job) else net
             if not isinstance(conf, NetConf):
                 raise UserError(f"rl.Model takes a dsinga.nn.Model(inputs, outputs), not a {type(net).__name__}")
             self.layers = list(conf.layer)
@@ -75,7 +82,7 @@ class Model:
 
     def job(self, layers: Sequence[LayerConf] = (), updater: UpdaterConf | None = None, seed: int = 0) -> Job:
         """Return a job of the model's layers and of further ``layers``, such as losses and their inputs."""
-        fields: dict[str, Any] = {} if updater is None else {"updater": updater}
+        fields = self.fields if updater is None else {**self.fields, "updater": updater}
         net = NetConf(layer=[*self.layers, *layers])
         # For one row: all input layers of a net have the same batch size when it is made.
         return with_batchsize(Job(name="model", seed=seed, neuralnet=net, **fields), 1)

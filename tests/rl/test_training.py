@@ -106,7 +106,6 @@ def test_a_run_of_another_layout_is_not_resumed(tmp_path: Path) -> None:
     ("command", "option", "value", "text"),
     [
         ("train", "--grain", "graph", "the iterations of an agent are no Dask tasks"),
-        ("train", "--device", "gpu", "an agent learns on the CPU"),
         (
             *("train", "--scheduler", "tcp://127.0.0.1:1"),
             "it is trained in this process, unless num_actors or several workers are set",
