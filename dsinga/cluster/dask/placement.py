@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.base.advice import option
@@ -66,7 +66,8 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
 
     A worker occupies a thread of its Dask worker during a round, because it waits there for other workers. So
     each gets a thread of its own. Workers are assigned in order, group by group: one to each Dask worker (or a block
-    of ``nworkers_per_procs`` workers, as far as it has threads), then the next one to each.
+    of ``nworkers_per_procs`` workers, as far as it has threads), then the next one to each. Groups that agree by the
+    mean are sites: each is on one host, where the hosts have room, or else on as few as possible.
 
     A server group lives in the processes of its worker groups, server i beside worker i where the numbers are equal.
     With ``server_worker_separate`` it lives in processes without workers of the run, ``nservers_per_procs`` servers in
@@ -95,19 +96,24 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
 def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Placement:
     """Return a placement that moves what it has on Dask workers that are not among ``workers`` to those.
 
-    Workers of the run go to the Dask workers with the fewest of them for each thread, servers beside workers of their
-    group. All else stays where it is.
+    Workers of the run go to the Dask workers with the fewest of them for each thread, those of groups that agree by the
+    mean to the hosts of their group while there are Dask workers, servers beside workers of their group. All else stays
+    where it is.
     """
     load = Counter(address for group in placement.workers for address in group)
 
-    def replaced(address: str) -> str:
+    def replaced(address: str, near: Collection[str]) -> str:
         if address in workers:
             return address
-        address = min(workers, key=lambda address: (load[address] + 1) / workers[address]["nthreads"])
+        address = min(near, key=lambda address: (load[address] + 1) / workers[address]["nthreads"])
         load[address] += 1
         return address
 
-    moved = tuple(tuple(map(replaced, group)) for group in placement.workers)
+    def near(group: Sequence[str]) -> Collection[str]:
+        site = {host(address) for address in group}
+        return [a for a in workers if topology.mean is not None and host(a) in site] or workers.keys()
+
+    moved = tuple(tuple(replaced(address, near(group)) for address in group) for group in placement.workers)
     beside = [[a for g in topology.worker_groups(group) for a in moved[g]] for group in range(topology.server_groups)]
     servers = tuple(
         tuple(
@@ -128,10 +134,14 @@ def processes_apart(topology: Topology, workers: Workers) -> int:
 
 def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Groups:
     """Return the Dask worker of each worker of the run; if ``crowded``, threads may get several."""
-    block = topology.workers_per_process
-    threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
-    threads.sort(key=lambda entry: entry[0])  # stable: one block to each Dask worker, then the second block to each
     needed = topology.groups * topology.workers
+    hosts: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for address, info in workers.items():
+        hosts.setdefault(host(address), {})[address] = info
+    if topology.mean is not None and len(hosts) > 1:
+        threads = _site_threads(topology, hosts, crowded)
+    else:
+        threads = _dealt_threads(topology, workers)
     if crowded:
         threads = list(itertools.islice(itertools.cycle(threads), needed))
     if needed > len(threads):
@@ -142,7 +152,34 @@ def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Group
             f"the job needs {needed} workers, but the Dask cluster has {available}{apart}; start more Dask workers, or "
             f"request fewer with {option('workers', 'N')} or {fewer}cluster.nworkers_per_group"
         )
-    return _grouped([address for _, address in threads[:needed]], topology.workers)
+    return _grouped(threads[:needed], topology.workers)
+
+
+def _dealt_threads(topology: Topology, workers: Workers) -> list[str]:
+    """Return the Dask worker of each thread: a block of threads of each Dask worker, then the second block of each."""
+    block = topology.workers_per_process
+    threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
+    return [address for _, address in sorted(threads, key=lambda entry: entry[0])]  # stable
+
+
+def _site_threads(topology: Topology, hosts: Mapping[str, Workers], crowded: bool) -> list[str]:
+    """Return the Dask worker of each thread for groups that are sites, group by group.
+
+    Each host gets a group, then each one that has room the second. Where they have not room for all groups, groups get
+    the threads of one host after the other.
+    """
+    size = topology.workers
+    by_host = [_dealt_threads(topology, workers) for workers in hosts.values()]
+    if crowded:
+        by_host = [list(itertools.islice(itertools.cycle(threads), topology.groups * size)) for threads in by_host]
+    fitting = [
+        (number, at, threads[number * size : (number + 1) * size])
+        for at, threads in enumerate(by_host)
+        for number in range(len(threads) // size)
+    ]
+    if len(fitting) < topology.groups:
+        return [address for threads in by_host for address in threads]
+    return [address for _, _, threads in sorted(fitting)[: topology.groups] for address in threads]
 
 
 def _place_servers_beside(topology: Topology, server_group: int, run_workers: Groups) -> tuple[str, ...]:
