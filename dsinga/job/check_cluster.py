@@ -97,6 +97,11 @@ def check_mean(job: Job, cluster: ClusterConf) -> None:
         text = f"weight has {len(mean.weight)} numbers for {groups} server groups"
         text = text if len(mean.weight) != groups else "weight is 0 for all server groups"
         raise mean.error(f"{text}; give one for each, not all 0", "weight")
+    if mean.site and len(mean.site) != groups:
+        text = (
+            f"site names the Dask workers of {len(mean.site)} groups, but there are {groups}; give a pattern for each"
+        )
+        raise mean.error(f'{text}, such as site: "10.0.1.*", or none', "site")
     if mean.fragments > cluster.sync_freq:
         text = (
             f"fragments: {mean.fragments} cannot agree in turn within sync_freq: {cluster.sync_freq} steps; use at most"

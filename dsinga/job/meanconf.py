@@ -28,7 +28,8 @@ class MeanConf(Message):
     group keeps. ``compression`` is that of the changes: kNone, kBF16, kInt8 or kInt4. With several ``fragments`` the
     slices of the params agree in turn, a fragment every ``sync_freq`` / ``fragments`` steps. ``asynchronous`` groups do
     not wait for each other: the change of a group that is a agreements late counts 1 / √(1 + a) times, and not at all
-    if a is more than ``max_age``.
+    if a is more than ``max_age``. ``site`` is a pattern for each
+    group, such as ``10.0.1.*``, of the hosts, names, addresses or resources of its Dask workers (default: a host each).
     """
 
     updater: UpdaterConf = field(default_factory=outer_nesterov)
@@ -39,3 +40,4 @@ class MeanConf(Message):
     fragments: Count = 1
     asynchronous: bool = False
     max_age: Natural = 8
+    site: list[str] = field(default_factory=list)

@@ -89,6 +89,32 @@ def test_groups_that_agree_by_the_mean_have_a_host_each(groups: int, workers: in
     assert first[6] == lost[6], "what was lost comes back on the host of its group"
 
 
+def test_sites_are_the_dask_workers_that_a_job_names() -> None:
+    cluster = {
+        f"tcp://10.0.{net}.{number}:1": {
+            "nthreads": 2,
+            "host": f"10.0.{net}.{number}",
+            "name": f"{net}{number}",
+            **more,
+        }
+        for net in range(2)
+        for number in range(2)
+        for more in [{"resources": {"lab": 1.0}} if net and number else {}]
+    }
+
+    def placed(*site: str, **options: bool) -> list[str]:
+        topology = Topology(2, 1, groups=2, server_groups=2, mean=MeanConf(site=list(site)))
+        groups = place(topology, cluster, **options).workers
+        return [" ".join(address[11:14] for address in group) for group in groups]
+
+    assert placed("10.0.1.*", "10.0.0.*") == ["1.0 1.1", "0.0 0.1"]
+    assert placed("lab", "00") == ["1.1 1.1", "0.0 0.0"]
+    assert placed("*", "*") == ["0.0 0.1", "1.0 1.1"]
+    with pytest.raises(UserError, match="site '01' needs 2 threads of Dask workers of this host, name, addr"):
+        placed("10.0.0.*", "01")
+    assert placed("gone", "lab", crowded=True) == ["0.0 0.1", "1.1 1.1"], "others take the place of a lost site"
+
+
 def test_all_reduce_has_each_server_beside_its_worker() -> None:
     assert numbers(Topology(4, 4, workers_per_process=2), 2, 2) == ([[0, 0, 1, 1]], [[0, 0, 1, 1]])
     assert numbers(Topology(4, 2, workers_per_process=2), 2, 2) == ([[0, 0, 1, 1]], [[0, 1]])

@@ -76,6 +76,10 @@ def complaint(cluster: str, **changes: object) -> str:
             "fragments: 2 cannot agree in turn within sync_freq: 1",
         ),
         (
+            f"{MEAN} mean_conf {{ asynchronous: true site: 'a*' }}",
+            "site names the Dask workers of 1 groups, but there are 4; give a pattern for each",
+        ),
+        (
             f"{MEAN} mean_conf {{ asynchronous: true compression: kTopK }}",
             "compression of changes is one of kNone, kBF16, kInt8, kInt4, not kTopK",
         ),

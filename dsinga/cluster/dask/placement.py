@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from dsinga.base.advice import option
 from dsinga.base.errors import TooFewWorkers
 from dsinga.cluster.dask.dask_workers import Workers, count_processes, host, process
+from dsinga.cluster.dask.site_threads import Sites, Thread, choose_sites, matches, worker_names
 from dsinga.job.topology import Topology
 
 # The address of a Dask worker for each member of each group: [group][member].
@@ -67,7 +68,7 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
     A worker occupies a thread of its Dask worker during a round, because it waits there for other workers. So
     each gets a thread of its own. Workers are assigned in order, group by group: one to each Dask worker (or a block
     of ``nworkers_per_procs`` workers, as far as it has threads), then the next one to each. Groups that agree by the
-    mean are sites: each is on one host, where the hosts have room, or else on as few as possible.
+    mean are sites: each is on the Dask workers that its pattern names, or else on one host where the hosts have room.
 
     A server group lives in the processes of its worker groups, server i beside worker i where the numbers are equal.
     With ``server_worker_separate`` it lives in processes without workers of the run, ``nservers_per_procs`` servers in
@@ -96,8 +97,8 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
 def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Placement:
     """Return a placement that moves what it has on Dask workers that are not among ``workers`` to those.
 
-    Workers of the run go to the Dask workers with the fewest of them for each thread, those of groups that agree by the
-    mean to the hosts of their group while there are Dask workers, servers beside workers of their group. All else stays
+    Workers of the run go to the Dask workers with the fewest of them for each thread, those of groups that are
+    sites to the Dask workers of their site while there are some, servers beside workers of their group. All else stays
     where it is.
     """
     load = Counter(address for group in placement.workers for address in group)
@@ -109,11 +110,10 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
         load[address] += 1
         return address
 
-    def near(group: Sequence[str]) -> Collection[str]:
-        site = {host(address) for address in group}
-        return [a for a in workers if topology.mean is not None and host(a) in site] or workers.keys()
-
-    moved = tuple(tuple(replaced(address, near(group)) for address in group) for group in placement.workers)
+    moved = tuple(
+        tuple(replaced(address, _near(topology, number, group, workers)) for address in group)
+        for number, group in enumerate(placement.workers)
+    )
     beside = [[a for g in topology.worker_groups(group) for a in moved[g]] for group in range(topology.server_groups)]
     servers = tuple(
         tuple(
@@ -123,6 +123,18 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
         for group, addresses in enumerate(placement.servers)
     )
     return placement._replace(workers=moved, servers=servers)
+
+
+def _near(topology: Topology, number: int, group: Sequence[str], workers: Workers) -> Collection[str]:
+    """Return the Dask workers of the site that a group is; all of them where it is none, or where none is left."""
+    sites, hosts = sites_of(topology), {host(address) for address in group}
+    if sites is None:
+        return workers
+    if sites.patterns:
+        near = [a for a in workers if matches(worker_names(a, workers[a]), sites.patterns[number])]
+    else:
+        near = [address for address in workers if host(address) in hosts]
+    return near or workers
 
 
 def processes_apart(topology: Topology, workers: Workers) -> int:
@@ -135,13 +147,19 @@ def processes_apart(topology: Topology, workers: Workers) -> int:
 def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Groups:
     """Return the Dask worker of each worker of the run; if ``crowded``, threads may get several."""
     needed = topology.groups * topology.workers
-    hosts: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for address, info in workers.items():
-        hosts.setdefault(host(address), {})[address] = info
-    if topology.mean is not None and len(hosts) > 1:
-        threads = _site_threads(topology, hosts, crowded)
-    else:
-        threads = _dealt_threads(topology, workers)
+    threads = _dealt_threads(topology, workers)
+    sites = sites_of(topology)
+    if sites is not None:
+        named = [Thread(address, host(address), worker_names(address, workers[address])) for address in threads]
+        chosen = choose_sites(named, sites, crowded)
+        if len(chosen) == topology.groups:
+            return tuple(map(tuple, chosen))
+        if sites.patterns and len(threads) >= needed:
+            raise TooFewWorkers(
+                f"site {sites.patterns[len(chosen)]!r} needs {topology.workers} threads of Dask workers of this host, name, "
+                "address or resource, and there are fewer; start more there, or give another pattern"
+            )
+        threads.sort(key=host)  # stable
     if crowded:
         threads = list(itertools.islice(itertools.cycle(threads), needed))
     if needed > len(threads):
@@ -162,24 +180,10 @@ def _dealt_threads(topology: Topology, workers: Workers) -> list[str]:
     return [address for _, address in sorted(threads, key=lambda entry: entry[0])]  # stable
 
 
-def _site_threads(topology: Topology, hosts: Mapping[str, Workers], crowded: bool) -> list[str]:
-    """Return the Dask worker of each thread for groups that are sites, group by group.
-
-    Each host gets a group, then each one that has room the second. Where they have not room for all groups, groups get
-    the threads of one host after the other.
-    """
-    size = topology.workers
-    by_host = [_dealt_threads(topology, workers) for workers in hosts.values()]
-    if crowded:
-        by_host = [list(itertools.islice(itertools.cycle(threads), topology.groups * size)) for threads in by_host]
-    fitting = [
-        (number, at, threads[number * size : (number + 1) * size])
-        for at, threads in enumerate(by_host)
-        for number in range(len(threads) // size)
-    ]
-    if len(fitting) < topology.groups:
-        return [address for threads in by_host for address in threads]
-    return [address for _, _, threads in sorted(fitting)[: topology.groups] for address in threads]
+def sites_of(topology: Topology) -> Sites | None:
+    """Return the sites that worker groups are; None where groups do not agree by the mean."""
+    mean = topology.mean
+    return None if mean is None else Sites(topology.groups, topology.workers, tuple(mean.site))
 
 
 def _place_servers_beside(topology: Topology, server_group: int, run_workers: Groups) -> tuple[str, ...]:
