@@ -36,6 +36,7 @@ def show(
         print_parts,
         print_precision,
         print_settings,
+        print_topology,
     )
     from dsinga.job import load
 
@@ -52,6 +53,7 @@ def show(
         net = api.partition_net(job, partitions, phase, data_root=data_root)
         print_parts(net)
     if phase == "train":
+        print_topology(job)
         print_settings(job, net)
         print_precision(job, net)
         print_graphs(job, net)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dsinga.ops.types import ParamArrays
-from dsinga.server.mean_policy import RESIDUAL
+from dsinga.server.mean_policy import OUTER_VALUE, RESIDUAL
 from dsinga.server.served_slice import is_outer
 
 
@@ -35,7 +35,7 @@ def group_state(
 ) -> tuple[ParamArrays, Mapping[str, ParamArrays] | None]:
     """Return the values and the state of a server group, by param and slot, from those of a checkpoint.
 
-    They are those of group 0 where the checkpoint has none of this group.
+    Where the checkpoint has none of a further group, it begins with the outer values and the updater's state of group 0.
     """
     if state is None:
         return values, None
@@ -47,7 +47,10 @@ def group_state(
         else:
             own = {slot: array for slot, array in slots.items() if _is_first(slot) and (slot != RESIDUAL or not group)}
         chosen[name] = own | {slot: array for slot, array in slots.items() if _is_shared(slot)}
-    own_values = {name: slots.pop("value") for name, slots in chosen.items()} if has_own else {}
+    if has_own:
+        own_values = {name: slots.pop("value") for name, slots in chosen.items()}
+    else:
+        own_values = {name: slots[OUTER_VALUE] for name, slots in chosen.items() if group and OUTER_VALUE in slots}
     return {**values, **own_values}, chosen
 
 

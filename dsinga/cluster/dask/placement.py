@@ -156,8 +156,8 @@ def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Group
             return tuple(map(tuple, chosen))
         if sites.patterns and len(threads) >= needed:
             raise TooFewWorkers(
-                f"site {sites.patterns[len(chosen)]!r} needs {topology.workers} threads of Dask workers of this host, name, "
-                "address or resource, and there are fewer; start more there, or give another pattern"
+                f"site {sites.patterns[len(chosen)]!r} needs {topology.workers} threads of Dask workers of this host, "
+                "name, address or resource, and there are fewer; start more there, or give another pattern"
             )
         threads.sort(key=host)  # stable
     if crowded:

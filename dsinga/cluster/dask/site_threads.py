@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 
 class Sites(NamedTuple):
-    """The sites that a job needs: ``count`` of ``size`` threads each.
+    """The sites that a job needs: ``groups`` of ``size`` threads each.
 
     ``patterns`` are those of the names of the Dask workers of each site, such as "10.0.1.*"; empty for a host each.
     """
 
-    count: int
+    groups: int
     size: int
     patterns: Sequence[str] = ()
 
@@ -54,14 +54,14 @@ def choose_sites(threads: Sequence[Thread], sites: Sites, crowded: bool = False)
     for thread in threads:
         hosts.setdefault(thread.host, []).append(thread.address)
     if crowded:
-        needed = sites.count * sites.size
+        needed = sites.groups * sites.size
         hosts = {host: list(itertools.islice(itertools.cycle(on_host), needed)) for host, on_host in hosts.items()}
     chunks = [
         (number, at, on_host[number * sites.size : (number + 1) * sites.size])
         for at, on_host in enumerate(hosts.values())
         for number in range(len(on_host) // sites.size)
     ]
-    return [chunk for _, _, chunk in sorted(chunks)[: sites.count]]
+    return [chunk for _, _, chunk in sorted(chunks)[: sites.groups]]
 
 
 def _matching(threads: Sequence[Thread], sites: Sites, crowded: bool) -> list[list[str]]:

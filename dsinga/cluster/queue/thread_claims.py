@@ -81,7 +81,7 @@ def assign(
     if sites := request.get("sites"):
         named = [Thread(a, allowed[a]["host"], [*allowed[a]["names"], *allowed[a]["resources"]]) for a in addresses]
         chosen = choose_sites(named, Sites(*sites))
-        if len(chosen) == Sites(*sites).count:
+        if len(chosen) == Sites(*sites).groups:
             addresses = [address for site in chosen for address in site]
         elif Sites(*sites).patterns:
             return None
