@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from functools import partial
@@ -65,6 +66,7 @@ def plan(
     bandwidth: str | None = None,
     latency: str | None = None,
     memory: str | None = None,
+    sites: int | None = None,
     data_root: str | None = None,
     progress: bool = True,
 ) -> Plan:
@@ -82,6 +84,8 @@ def plan(
             machines like this one; without, on this machine as far as it has cores.
         memory: the memory of each worker, such as "2GB". Then micro-batches and recomputation are chosen, too, so that
             each alternative fits into it, if it can (:class:`dsinga.planner.fitting.Fit`).
+        sites: the number of sites that agree by the mean (``sync_method: kMean``), each with such a worker group on
+            this machine; bandwidth and latency are then those between sites.
         data_root: where relative paths of the job are looked up last.
         progress: whether to show on standard error what is being measured, at first and every few seconds.
 
@@ -89,12 +93,22 @@ def plan(
     """
     from distributed.system import MEMORY_LIMIT
 
-    from dsinga.planner.pricing import make_plan
+    from dsinga.planner.link import GIGABIT
+    from dsinga.planner.pricing import make_plan, plan_net, whole_job
+    from dsinga.planner.sites import price_sites
+    from dsinga.reading.checked_job import check_job
 
     job = job_with_data(job, data, Phase.kTrain, data_root)
     limit = None if memory is None else parse_size(memory)
     machine = _machine(job, bandwidth, latency, data_root, progress)
-    return make_plan(job, workers=workers, memory=MEMORY_LIMIT, limit=limit, **machine)
+    if sites is None:
+        return make_plan(job, workers=workers, memory=MEMORY_LIMIT, limit=limit, **machine)
+    link = machine.pop("network") or GIGABIT
+    numbers = sum(param.size for param in plan_net(check_job(whole_job(job), machine["roots"])).params.values())
+    price_sites(sites, numbers, 1.0, link)  # refuses bad input before anything is timed
+    plan = make_plan(job, workers=workers, memory=MEMORY_LIMIT, limit=limit, network=None, **machine)
+    seconds = plan.alternatives[0].prediction.seconds
+    return dataclasses.replace(plan, sites=price_sites(sites, numbers, seconds, link))
 
 
 def parse_size(text: str) -> int:

@@ -36,6 +36,7 @@ def show(
         print_parts,
         print_precision,
         print_settings,
+        print_topology,
     )
     from dsinga.job import load
 
@@ -52,6 +53,7 @@ def show(
         net = api.partition_net(job, partitions, phase, data_root=data_root)
         print_parts(net)
     if phase == "train":
+        print_topology(job)
         print_settings(job, net)
         print_precision(job, net)
         print_graphs(job, net)
@@ -134,6 +136,12 @@ def bench(
 @click.option("--bandwidth", help="Bandwidth between machines, such as 1Gbit or 100MB/s [default: 1Gbit].")
 @click.option("--latency", help="Latency between machines, such as 50us [default: 0.1ms].")
 @click.option("--memory", help="Memory of each worker, such as 2GB, into which training is made to fit.")
+@click.option(
+    "--sites",
+    type=int,
+    metavar="N",
+    help="Sites that agree by the mean, each on a machine like this; bandwidth and latency are those between them.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw times, memory and efficiency to.")
 @click.option(
@@ -148,6 +156,7 @@ def plan(
     bandwidth: str | None,
     latency: str | None,
     memory: str | None,
+    sites: int | None,
     as_json: bool,
     picture: Path | None,
     measured: Path | None,
@@ -157,7 +166,8 @@ def plan(
 
     Layers are timed on this machine once and cached (Dask setting dsinga.cache). With a bandwidth or a latency, the
     workers are on machines like this one; without, on this machine as far as it has cores. With a memory, micro-batches
-    and recomputation are chosen so that each partitioning fits, if it can.
+    and recomputation are chosen so that each partitioning fits, if it can. With sites, it also states what it costs
+    that they agree (sync_method: kMean), and how often they can.
     """
     import rich.console
 
@@ -171,15 +181,16 @@ def plan(
     job, console = load(conf, options["overrides"]), rich.console.Console(soft_wrap=True, highlight=False)
     network: dict[str, Any] = {"bandwidth": bandwidth, "latency": latency, "data_root": options["data_root"]}
     if measured is not None:
-        if picture or memory or options["workers"] is not None:
-            raise UserError("--measured is about the workers of the run; leave --workers, --memory and --picture out")
+        if picture or memory or sites or options["workers"] is not None:
+            text = "--measured is about the workers of the run; leave --workers, --memory, --sites and --picture out"
+            raise UserError(text)
         comparison = api.compare_with_plan(job, measured, **network).figures()
         if as_json:
             click.echo(json.dumps(comparison))
         else:
             print_comparison(comparison, console)
         return
-    plan = api.plan(job, workers=options["workers"], memory=memory, **network)
+    plan = api.plan(job, workers=options["workers"], memory=memory, sites=sites, **network)
     if as_json:
         click.echo(json.dumps(plan.figures()))
     else:

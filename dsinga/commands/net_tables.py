@@ -14,6 +14,7 @@ from dsinga.api import roots
 from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, Phase, Precision
 from dsinga.job.enums import PRECISIONS
+from dsinga.job.topology import topology
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.ops.processor import cpu_ops
@@ -65,6 +66,12 @@ def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | 
         return []
     bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     return [worker_memory(local, slots, len(locals_), *feed.sizes(local), bf16, job.micro_batches) for local in locals_]
+
+
+def print_topology(job: Job) -> None:
+    """Print the worker and server groups of a job that has several."""
+    if job.cluster is not None and job.cluster.nworker_groups > 1:
+        click.echo(f"topology: {topology(job, 1, 1).describe()}")
 
 
 def print_settings(job: Job, net: NeuralNet | PartitionedNet) -> None:

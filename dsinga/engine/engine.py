@@ -103,6 +103,10 @@ class Loop(Protocol):
     def stopped(self) -> str:
         """Why training ends early, "" while it does not."""
 
+    @property
+    def resumable(self) -> bool:
+        """Whether training was stopped so that the run can go on later, from where it stands."""
+
     def state(self) -> Mapping[str, Any]:
         """Return the state of the loop at its present step, for a snapshot."""
 

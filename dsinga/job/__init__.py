@@ -6,6 +6,7 @@ from dsinga.job.checks import check, training_phases
 from dsinga.job.component import Component, Configured, Fault, Settings, component_settings, required, setting
 from dsinga.job.enums import *
 from dsinga.job.layerconf import AugmentConf, DataConf, LayerConf, ParamConf, ParamGenConf, StoreConf
+from dsinga.job.meanconf import MeanConf
 from dsinga.job.message import JobError, Message, Where
 from dsinga.job.reader import load, loads
 from dsinga.job.schema import AlgConf, ClusterConf, ExtensionConf, Job, LayerGroupConf, NetConf, SyncEdgeConf

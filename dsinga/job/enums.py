@@ -193,13 +193,25 @@ class SyncTopology(Enum):
     kStar = 2
 
 
+class SyncMethod(Enum):
+    """How server groups agree: their changes add up, or the mean of these is a gradient for an outer updater."""
+
+    kSum = 0
+    kMean = 1
+
+
 class Compression(Enum):
-    """How gradients are compressed: to signs and two means (1-bit SGD), to their largest numbers, or to bfloat16."""
+    """How gradients are compressed: to signs and two means (1-bit SGD), to their largest numbers, or to fewer bits.
+
+    kInt8 and kInt4 are integers of 8 and 4 bits with a scale for each block of numbers.
+    """
 
     kNone = 0
     kOneBit = 1
     kTopK = 2
     kBF16 = 3
+    kInt8 = 4
+    kInt4 = 5
 
     @property
     def by_number(self) -> bool:

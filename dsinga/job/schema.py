@@ -19,12 +19,14 @@ from dsinga.job.enums import (
     Precision,
     PullTime,
     SlicingMethod,
+    SyncMethod,
     SyncTopology,
     UpdatePlace,
     UpdaterType,
 )
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.limits import Count, Fraction, Members, Natural, NonNegative, PartitionDim, Parts, Range, Steps
+from dsinga.job.meanconf import MeanConf
 from dsinga.job.message import Message
 from dsinga.job.reinforcementconf import ReinforcementConf
 from dsinga.job.updaterconf import UpdaterConf
@@ -105,11 +107,12 @@ class ClusterConf(Message):
 
     ``start_port``, ``share_memory`` and ``poll_time`` are SINGA's and have no effect, because Dask connects the
     workers. ``sync_freq`` is the number of updates between two synchronisations of linked server groups; ``sync_edge``,
-    if there is any, replaces ``sync_topology``. ``staleness`` is how many steps a worker group may be ahead of the
-    slowest one of its server group (default: no bound). ``topk_share`` is the fraction of a gradient's numbers that
-    kTopK sends. ``fullc_gather`` sends the activations of fully connected layers that are cut by rows in place of the
-    gradients of their weights, where that is less. ``max_restarts`` is how often a run that has lost Dask workers
-    starts again (default: up to 3 times from one snapshot). While it then, or at the start, has fewer than
+    if there is any, replaces ``sync_topology``. With ``sync_method: kMean`` server groups agree by the mean of their
+    changes, as ``mean_conf`` says; otherwise changes add up. ``staleness`` is how many steps a worker group may be
+    ahead of the slowest one of its server group (default: no bound). ``topk_share`` is the fraction of a gradient's
+    numbers that kTopK sends. ``fullc_gather`` sends the activations of fully connected layers that are cut by rows in
+    place of the gradients of their weights, where that is less. ``max_restarts`` is how often a run that has lost Dask
+    workers starts again (default: up to 3 times from one snapshot). While it then, or at the start, has fewer than
     ``min_workers`` processes, or has too few for its workers at the start, it waits, for at most ``patience`` seconds.
     ``block_size`` is the number of elements of a block of ``slicing: kBlock`` (default: PaddlePaddle's formula),
     ``block_rows`` the number of rows of a block of an embedding (default: as many as fit into such a block).
@@ -132,6 +135,8 @@ class ClusterConf(Message):
     block_rows: Count | None = None
     sync_topology: SyncTopology = SyncTopology.kAllToAll
     sync_edge: list[SyncEdgeConf] = field(default_factory=list)
+    sync_method: SyncMethod = SyncMethod.kSum
+    mean_conf: MeanConf | None = None
     staleness: Natural | None = None
     compression: Compression = Compression.kNone
     topk_share: Fraction = 0.01

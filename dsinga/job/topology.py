@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from dsinga.job.enums import SlicingMethod, SyncTopology
+from dsinga.job.enums import SlicingMethod, SyncMethod, SyncTopology
+from dsinga.job.meanconf import MeanConf
 from dsinga.job.schema import ClusterConf, Job
 
 Edges = tuple[tuple[int, int], ...]
@@ -14,13 +15,14 @@ Edges = tuple[tuple[int, int], ...]
 class Topology(NamedTuple):
     """``groups`` worker groups of ``workers`` each, ``server_groups`` server groups of ``servers`` each.
 
-    The workers of a group are synchronous; the groups are asynchronous to each other. A server group has a whole copy
-    of the params, sliced for its servers by the method ``slicing``, into blocks of ``block_size`` elements or, of
-    embeddings, ``block_rows`` rows where these are given, and serves ``groups / server_groups`` worker
-    groups. None of these is more than ``staleness`` steps ahead of the slowest (None: no bound). Two server groups
-    linked by one of ``edges`` exchange the changes of their params every ``sync_freq`` updates. Worker group 0 trains
-    alone for ``warmup`` steps. ``workers_per_process``, ``servers_per_process`` and ``separate`` (servers run in
-    processes without workers) constrain the placement.
+    The workers of a group are synchronous; the groups are asynchronous to each other unless ``is_synchronous``. A
+    server group has a whole copy of the params, sliced for its servers by the method ``slicing``, into blocks of
+    ``block_size`` elements or, of embeddings, ``block_rows`` rows where these are given, and serves ``groups /
+    server_groups`` worker groups. None of these is more than ``staleness`` steps ahead of the slowest (None: no bound).
+    Two server groups linked by one of ``edges`` exchange the changes of their params every ``sync_freq`` updates; with
+    ``mean`` all agree by the mean of their changes. Worker group 0 trains alone for ``warmup`` steps.
+    ``workers_per_process``, ``servers_per_process`` and ``separate`` (servers run in processes without workers)
+    constrain the placement.
     """
 
     workers: int
@@ -37,6 +39,12 @@ class Topology(NamedTuple):
     separate: bool = False
     block_size: int | None = None
     block_rows: int | None = None
+    mean: MeanConf | None = None
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether there are several worker groups that wait for each other, so that they do the same steps."""
+        return self.mean is not None and not self.mean.asynchronous
 
     def server_group(self, group: int) -> int:
         """Return the server group that serves a worker group."""
@@ -60,7 +68,7 @@ class Topology(NamedTuple):
         """The name of the topology in the literature, or the empty string.
 
         Several worker groups are Downpour if they share one server group, distributed Hogwild if each has a server
-        group of its own, and hybrid otherwise.
+        group of its own, and hybrid otherwise. Server groups that agree by the mean are local SGD.
         """
         if self.groups == 1:
             if self.workers == 1:
@@ -68,6 +76,8 @@ class Topology(NamedTuple):
             return "AllReduce" if self.workers == self.servers and not self.separate else "Sandblaster"
         if self.server_groups == 1:
             return "Downpour"
+        if self.mean is not None:
+            return "local SGD"
         return "distributed Hogwild" if self.server_groups == self.groups else "hybrid"
 
     def describe(self) -> str:
@@ -79,7 +89,9 @@ class Topology(NamedTuple):
         if self.edges:
             edges = ", ".join(f"{first}-{second}" for first, second in self.edges)
             interval = "every update" if self.sync_freq == 1 else f"every {self.sync_freq} updates"
-            parts.append(f"synchronised along {edges} {interval}")
+            mean = "" if self.mean is None else f" by the mean with {self.mean.updater.type_name}"
+            apart = "" if self.mean is None or self.is_synchronous else " asynchronously"
+            parts.append(f"synchronised{mean}{apart} along {edges} {interval}")
         if self.staleness is not None and self.groups > 1:
             parts.append(f"at most {_count(self.staleness, 'step')} apart")
         if self.warmup and self.groups > 1:
@@ -121,6 +133,7 @@ def topology(job: Job, available: int, processes: int) -> Topology:
         separate=conf.server_worker_separate,
         block_size=conf.block_size,
         block_rows=conf.block_rows,
+        mean=(conf.mean_conf or MeanConf()) if conf.sync_method is SyncMethod.kMean else None,
     )
 
 

@@ -16,13 +16,14 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
-from dsinga.job import Job, Phase
+from dsinga.job import Job, Phase, SyncMethod
 from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in
 from dsinga.loop.unused_steps import warn_of_unused_steps
 from dsinga.net import NeuralNet, Param
 from dsinga.reading.epochs import Epochs
 from dsinga.training import check_start, create_updater, initial_values
 from dsinga.training.divergence import first_not_finite
+from dsinga.worker.group_states import updater_state
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +73,10 @@ def begin_run(
         return all_extensions, Snapshot(0, params, state)
     checkpoint = read_beginning(job, net_params, options.workspace, options.resume)
     warn_of_unused_steps(job, nets[Phase.kTrain], checkpoint.step)
-    return all_extensions, Snapshot(checkpoint.step, checkpoint.params, checkpoint.state, checkpoint.loop)
+    state = checkpoint.state
+    if job.cluster is None or job.cluster.sync_method is not SyncMethod.kMean:
+        state = updater_state(state)
+    return all_extensions, Snapshot(checkpoint.step, checkpoint.params, state, checkpoint.loop)
 
 
 def begin_anew(
@@ -102,13 +106,13 @@ def complete_state(
 
     Raises UserError for the state of another updater, or of params of other shapes.
     """
-    whole, complete = create_updater(job.updater), {}
+    whole, state, complete = create_updater(job.updater), updater_state(state), {}
     for name, param in net_params.items():
         if not param.trainable:
             continue
         updater = whole.of(name, param.shape)
         slots = updater.initial_state(params[name].reshape(-1))
-        if name in state:
+        if name in state:  # the state of server groups that agreed by the mean begins anew
             updater.check_state(name, state[name])
             for slot, array in state[name].items():
                 if array.size != param.size:

@@ -83,6 +83,11 @@ class TrainingLoop:
         """Why training ends early, "" while it does not."""
         return self.view.stopped
 
+    @property
+    def resumable(self) -> bool:
+        """Whether training was stopped so that the run can go on later, from where it stands."""
+        return self.view.resumable and self.view.step < self.view.train_steps
+
     def run(self, begin: int, state: Mapping[str, Any]) -> ParamArrays:
         """Train from step ``begin`` to the last one, or until an extension stops; return the params.
 

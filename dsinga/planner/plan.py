@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from dsinga.planner.fitting import Fit
 from dsinga.planner.memory import FIXED, Memory
 from dsinga.planner.simulate import Prediction
+from dsinga.planner.sites import SitePlan
 
 
 class Alternative(NamedTuple):
@@ -71,6 +72,7 @@ class Plan:
         together: the number of workers on one machine, which are threads of one process.
         memory: the bytes of memory of a machine like this one; 0 if they are not known.
         limit: the bytes of memory of each worker that ``alternatives`` were fitted into; None without one.
+        sites: what training on several sites costs; None where that was not asked for.
     """
 
     job: str
@@ -85,6 +87,7 @@ class Plan:
     together: int = 1
     memory: int = 0
     limit: int | None = None
+    sites: SitePlan | None = None
 
     def figures(self) -> dict[str, Any]:
         """Return the plan as plain numbers and text, for JSON."""
@@ -97,6 +100,7 @@ class Plan:
             "snapshot_bytes": self.snapshot_bytes,
             "machine_bytes": self.memory,
             **({} if self.limit is None else {"limit_bytes": self.limit}),
+            **({} if self.sites is None else {"sites": self.sites.figures()}),
             "precisions": {name: 1e3 * seconds for name, seconds in self.precisions.items()},
             "alternatives": alternatives,
             "curve": [row.figures() for row in self.curve],

@@ -9,6 +9,8 @@ import rich.box
 import rich.console
 import rich.table
 
+from dsinga.planner.sites import site_lines
+
 UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -38,8 +40,22 @@ def print_plan(figures: Mapping[str, Any], console: rich.console.Console) -> Non
     console.print(f"\nsnapshots: up to {format_bytes(figures['snapshot_bytes'])} of memory in the driver's process")
     console.print(f"scaling, {figures['scaling']}:")
     console.print(_scaling(figures["curve"]))
+    if "sites" in figures:
+        first, last = site_lines(figures["sites"])
+        console.print(first)
+        console.print(_outer_steps(figures["sites"]["outer_steps"]))
+        console.print(last)
     if "warning" in figures:
         console.print(f"warning: {figures['warning']}")
+
+
+def _outer_steps(rows: Sequence[Mapping[str, Any]]) -> rich.table.Table:
+    table = rich.table.Table("compression", box=rich.box.SIMPLE, padding=(0, 0))
+    for name in ("sent", "ms", "sync_freq"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row["compression"], format_bytes(row["bytes"]), f"{row['ms']:,.2f}", f"{row['sync_freq']:,}")
+    return table
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from dsinga.server.compression import Codec, create_codec
 from dsinga.server.gradient_accumulator import Push
+from dsinga.server.mean_policy import MeanPolicy
 from dsinga.server.routes import Route, Routes, routes
 from dsinga.server.served_slice import ShardCopy, SliceSpec
 from dsinga.server.shard import Shard
@@ -15,6 +16,7 @@ __all__ = [
     "CooperativeExecutor",
     "GroupStaleness",
     "InlineExecutor",
+    "MeanPolicy",
     "Push",
     "Route",
     "Routes",

@@ -17,10 +17,13 @@ import numpy as np
 from dsinga.base.errors import RunError
 from dsinga.server.routes import Routes
 
-# Sends changes to the shard of a linked group: (group, route, slice ids, arrays). The shard there gets them by
-# ``receive``, with the number of the route.
-Send = Callable[[int, int, Sequence[int], Sequence[np.ndarray]], Future]
-Changes = dict[int, np.ndarray]  # by slice id, float32 (size,)
+# What an array is: the change of a slice, by its id, or the newest of something that a group makes, by (id, group).
+# Changes that wait for one message are added up; of the others only the newest is sent.
+Key = int | tuple[int, int]
+# Sends changes to the shard of a linked group: (group, route, keys, arrays). The shard there gets them by ``receive``,
+# with the number of the route.
+Send = Callable[[int, int, Sequence[Key], Sequence[np.ndarray]], Future]
+Changes = dict[Key, np.ndarray]  # float32 (size,)
 
 
 class ChangeSender:
@@ -44,14 +47,14 @@ class ChangeSender:
         self._flushes: list[Future[int]] = []
         self._error: BaseException | None = None
 
-    def enqueue(self, routes: Sequence[int], id: int, change: np.ndarray) -> None:
+    def enqueue(self, routes: Sequence[int], key: Key, change: np.ndarray) -> None:
         """Add the change of a slice to those to be sent on these routes; the caller holds the lock of the slice.
 
         So that nobody meets a change that is counted as sent and that waits on no route.
         """
         with self._lock:
             for number in routes:
-                _add(self._unsent[number], id, change)
+                _add(self._unsent[number], key, change)
 
     def dispatch(self, routes: Iterable[int]) -> None:
         """Send the changes that wait on these routes, where no message is in flight and no group is lost."""
@@ -177,8 +180,9 @@ class ChangeSender:
                 self._lost.setdefault(group, (time.monotonic() + self._patience, error))
 
     def _take_back(self, number: int) -> None:
-        for id, change in self._in_flight.pop(number, {}).items():
-            _add(self._unsent[number], id, change)
+        for key, change in self._in_flight.pop(number, {}).items():
+            if isinstance(key, int) or key not in self._unsent[number]:
+                _add(self._unsent[number], key, change)
 
     def _check_lost(self) -> None:
         with self._lock:
@@ -200,6 +204,6 @@ class ChangeSender:
                 future.set_exception(error)
 
 
-def _add(changes: Changes, id: int, change: np.ndarray) -> None:
+def _add(changes: Changes, key: Key, change: np.ndarray) -> None:
     """Add the change of a slice to others. Routes share the arrays, so that none is changed in place."""
-    changes[id] = changes[id] + change if id in changes else change
+    changes[key] = changes[key] + change if isinstance(key, int) and key in changes else change

@@ -52,6 +52,8 @@ def _change(update: Update, gradients: Sequence[Array], factor: float, start: in
         update.formula(value[block], total, [array[block] for array in state], change, spare)
 
 
+# What the names of arrays begin with that are the state of the agreement of server groups.
+OUTER = "outer."
 # The number of steps for which a slice remembers the rows that they changed.
 CHANGES_KEPT = 8
 
@@ -100,6 +102,8 @@ class ServedSlice:
         self._moved = False
         self.value = np.empty(0, np.float32)
         self.state: dict[str, np.ndarray] = {}
+        # The state of the agreement with other server groups by the mean: the outer value, the outer updater's arrays.
+        self.outer: dict[str, np.ndarray] = {}
         self.lock = threading.Lock()
         self.accumulators = {group: GradientAccumulator(spec.contributors, start) for group in groups}
         self.changes = 0  # how often the value has changed since the start, by updates and by other server groups
@@ -118,6 +122,9 @@ class ServedSlice:
             return
         size, updater = self.spec.slice.size, updater.of(self.spec.whole_param, self.spec.shape)
         self.value = _owned(value, size)
+        if state is not None:
+            self.outer = {name: _owned(array, size) for name, array in state.items() if is_outer(name)}
+            state = {name: array for name, array in state.items() if name not in self.outer}
         if self.spec.trainable:
             self.state = updater.initial_state(self.value) if state is None else self._resumed(state, updater)
         self.filled = True
@@ -232,14 +239,19 @@ class ServedSlice:
             return accumulator.copy
 
     def contents(self, state: bool = True) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the value, and the updater's state unless ``state`` is False: the arrays themselves."""
-        return self.value, self.state if state else {}
+        """Return the value, and the updater's and the outer state unless ``state`` is False: the arrays themselves."""
+        return self.value, self.state | self.outer if state else {}
 
     def copy(self, state: bool = True) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return copies of the value, and of the updater's state after the same update unless ``state`` is False."""
+        """Return copies of the value, and of the states after the same update unless ``state`` is False."""
         with self.lock:
             value, slots = self.contents(state)
             return value.copy(), {name: array.copy() for name, array in slots.items()}
+
+
+def is_outer(name: str) -> bool:
+    """Whether an array of a slice's state is of the agreement of server groups, not of the updater."""
+    return name.startswith(OUTER)
 
 
 def _owned(array: np.ndarray, size: int) -> np.ndarray:

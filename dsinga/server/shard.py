@@ -20,15 +20,18 @@ from functools import partial
 import numpy as np
 
 from dsinga.base.errors import RunError
+from dsinga.server.asynchronous_mean import AsynchronousMean
 from dsinga.server.change_sender import ChangeSender, Send
 from dsinga.server.collectives import Collectives
 from dsinga.server.gradient_accumulator import Generations, Push
 from dsinga.server.gradient_norms import GradientNorms
+from dsinga.server.mean_policy import MeanPolicy
 from dsinga.server.pending_pulls import PendingPulls, Pull, Read, StalenessBound
 from dsinga.server.routes import Routes
 from dsinga.server.served_slice import ServedSlice, ShardCopy, SliceSpec, join_copies
 from dsinga.server.staleness_meter import StalenessMeter
 from dsinga.server.synchronisation import Synchronisation
+from dsinga.server.synchronous_mean import SendChange, SynchronousMean
 from dsinga.server.update_executors import InlineExecutor, SliceUpdate
 from dsinga.training import Updater
 
@@ -71,17 +74,21 @@ class Shard:
         self._staleness_bound = StalenessBound(groups, staleness)
         self._pulls = PendingPulls(self.slices, self._staleness_bound)
         self._collectives = {group: Collectives() for group in groups}
-        self._synchronisation: Synchronisation | None = None
+        self._synchronisation: Synchronisation | SynchronousMean | None = None
         assert not (executor.requires_single_group and self.copies), groups
         self.executor = executor()
         self._norms = GradientNorms(self.slices if updater.conf.clip_global_norm else {})
         self._error: BaseException | None = None
 
-    def synchronise(self, group: int, routes: Routes, frequency: int, send: Send, patience: float = 0.0) -> None:
+    def synchronise(
+        self, group: int, routes: Routes, frequency: int, send: Send, patience: float = 0.0,
+        policy: MeanPolicy | None = None,
+    ) -> None:  # fmt: skip
         """Send changes to the same shard of other server groups from now on; called before the first pull.
 
         ``group`` is the server group of this shard. The other arguments are those of :class:`Synchronisation`; an error
-        after which it gives up closes this shard. From now on pulls return copies.
+        after which it gives up closes this shard. With a ``policy`` the groups do not wait for each other, and agree by
+        the mean. From now on pulls return copies.
         """
         assert not self.executor.requires_single_group
         shard = weakref.ref(self)  # else the synchronisation and the shard would refer to each other
@@ -91,14 +98,40 @@ class Shard:
                 open_shard.close(error)
 
         sender = ChangeSender(routes, send, fail, patience)
-        self._synchronisation = Synchronisation(group, routes, frequency, self.slices, sender, self._generation)
+        arguments = group, routes, frequency, self.slices, sender, self._generation
+        self._synchronisation = AsynchronousMean(policy, *arguments) if policy else Synchronisation(*arguments)
+        self._return_copies()
+
+    def agree(self, group: int, routes: Routes, policy: MeanPolicy, send: SendChange) -> None:
+        """Agree with the same shard of other server groups synchronously by the mean; called before the first pull.
+
+        The arguments are those of :class:`SynchronousMean`.
+        """
+        assert not self.executor.requires_single_group
+        self._synchronisation = SynchronousMean(group, routes, policy, self.slices, send, self._generation)
         self._return_copies()
 
     @property
     def synchronisation(self) -> Synchronisation:
         """The exchange of changes with other server groups, after :meth:`synchronise`."""
-        assert self._synchronisation is not None
+        assert isinstance(self._synchronisation, Synchronisation)
         return self._synchronisation
+
+    @property
+    def synchronous_mean(self) -> SynchronousMean:
+        """The agreement with other server groups, after :meth:`agree`."""
+        assert isinstance(self._synchronisation, SynchronousMean)
+        return self._synchronisation
+
+    def flush(self) -> Future[int]:
+        """Let all server groups have the same values (:meth:`Synchronisation.flush`, :meth:`SynchronousMean.flush`)."""
+        assert self._synchronisation is not None
+        return self._synchronisation.flush()
+
+    def link(self, group: int, generation: int) -> None:
+        """Exchange changes with this generation of the same shard of a linked server group."""
+        assert self._synchronisation is not None
+        self._synchronisation.link(group, generation)
 
     def _return_copies(self) -> None:
         self.copies = True
@@ -159,7 +192,7 @@ class Shard:
         """Update slices by the gradients of a group; ``pushed`` are the slices of the caller's push."""
         updates = [self._create_update(served_slice, group) for served_slice in complete]
         self.executor.add(updates, pushed)
-        if self._synchronisation is not None:
+        if isinstance(self._synchronisation, Synchronisation):
             self._synchronisation.updated(complete)
 
     def _add_squares(self, complete: Sequence[ServedSlice], push: Push) -> Sequence[ServedSlice]:
@@ -208,6 +241,14 @@ class Shard:
             raise
 
     def _advance(self, served_slice: ServedSlice, group: int) -> None:
+        """Advance a slice to its next version, when the server groups agree where they have to."""
+        proceed = partial(self._proceed, served_slice, group)
+        if self._synchronisation is None:
+            proceed()
+        else:
+            self._synchronisation.reached(served_slice, served_slice.accumulators[group].version + 1, proceed)
+
+    def _proceed(self, served_slice: ServedSlice, group: int) -> None:
         """Advance a slice to its next version, and resolve the pulls that waited for it."""
         with self._lock:
             served_slice.accumulators[group].advance()
@@ -352,7 +393,7 @@ class Shard:
         for collectives in self._collectives.values():
             collectives.close(error)
         if self._synchronisation is not None:
-            self._synchronisation.sender.close(error)
+            self._synchronisation.close(error)
         for request in requests:
             request.fail(error)
         for pull in pulls:
@@ -366,7 +407,7 @@ class Shard:
             of = f" of group {group}" if len(self._groups) > 1 else ""
             lines += [f"collective{of} {line}" for line in collectives.pending()]
         if self._synchronisation is not None:
-            lines += self._synchronisation.sender.pending()
+            lines += self._synchronisation.pending()
         if len(lines) > 8:  # a large model has hundreds of slices, which mostly lack the same worker
             lines[8:] = [f"and {len(lines) - 8} more"]
         return "; ".join(lines) or "nothing is waited for"

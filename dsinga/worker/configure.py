@@ -21,7 +21,7 @@ from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.nets import check_same_names, check_same_params, cut_like
 from dsinga.server import cut_into_pieces, slice_for_servers
-from dsinga.training import Updater, algorithm
+from dsinga.training import Updater, algorithm, create_updater
 from dsinga.training.bp import no_loss
 from dsinga.worker.config import WorkerConfig
 from dsinga.worker.exchange_options import ExchangeOptions
@@ -149,11 +149,15 @@ def configure(
         topology.slicing,
         find_preferred_servers({name: parts[name] for name in sizes}),
         widths,
-        updater.needs_whole_params,
+        updater.needs_whole_params or outer_needs_whole_params(topology),
         topology.block_size,
         topology.block_rows,
     )
-    if piece_bytes is not None and conf.compression.by_number and not updater.needs_whole_params:
+    if (
+        piece_bytes is not None
+        and conf.compression.by_number
+        and not (updater.needs_whole_params or outer_needs_whole_params(topology))
+    ):
         dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in widths}
         slices = cut_into_pieces(slices, piece_bytes // 4, dense)
     else:
@@ -175,6 +179,11 @@ def configure(
         skip_bad_batches=job.skip_bad_batches,
         precision=PRECISIONS[job.precision],
     )
+
+
+def outer_needs_whole_params(topology: Topology) -> bool:
+    """Whether server groups agree by an updater that needs whole params."""
+    return topology.mean is not None and create_updater(topology.mean.updater).needs_whole_params
 
 
 def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart], updater: Updater) -> dict[str, int]:

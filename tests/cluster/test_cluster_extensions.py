@@ -110,8 +110,6 @@ def test_early_stopping_in_graph_grain(job: Job, threads: Client) -> None:
     assert rows(by_rounds) == rows(by_graphs)
 
 
-# Server groups add half of each other's changes of a running variance, which may become negative: a fault of its own.
-@pytest.mark.filterwarnings("ignore:invalid value encountered in power:RuntimeWarning")
 @pytest.mark.parametrize(
     ("figures", "warmup"),
     [

@@ -37,6 +37,14 @@ def queue_of(workers: dict[str, dict[str, Any]], *requests: dict[str, Any]) -> T
     return claims
 
 
+def test_sites_get_threads_of_different_hosts() -> None:
+    workers = {f"{host}{number}": worker(1, host) for host in "ab" for number in range(3)}
+    claims = queue_of(workers, request("plain", 2), request("sites", 2, sites=[2, 1, []]))
+    assert granted(claims) == {"plain": {"a0": 1, "a1": 1}, "sites": {"a2": 1, "b0": 1}}
+    claims = queue_of(workers, request("b", 2, sites=[2, 1, ["b", "a"]]), request("c", 2, sites=[2, 1, ["c", "a"]]))
+    assert granted(claims) == {"b": {"a0": 1, "b0": 1}, "c": {}}
+
+
 def test_workers_without_other_runs_come_first() -> None:
     claims = queue_of(cluster(2, 2), request("a"), request("b"), request("c", 2))
     assert granted(claims) == {"a": {"w0": 1}, "b": {"w1": 1}, "c": {"w0": 1, "w1": 1}}

@@ -118,7 +118,7 @@ def test_compares_a_run_with_its_prediction(plan: Plan, tmp_path: Path) -> None:
     assert figures["verdict"] in out
     status, _, err = plan("--measured", "run", "--workers", "2")
     assert status == 2
-    assert "leave --workers, --memory and --picture out" in err
+    assert "leave --workers, --memory, --sites and --picture out" in err
 
 
 def test_prints_json(plan: Plan) -> None:

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dsinga.job import Compression
-from dsinga.server.compression import Bfloat16Codec, OneBit, TopK, create_codec
+from dsinga.server.compression import Bfloat16Codec, Integers, OneBit, TopK, create_codec
 
 CODECS = {"one bit": OneBit, "a third": lambda: TopK(1 / 3), "one in a thousand": lambda: TopK(0.001)}
+CODECS |= {"8 bits": lambda: Integers(8), "4 bits": lambda: Integers(4)}
 ALL = CODECS | {"bfloat16": Bfloat16Codec}
 numbers = st.integers(-1000, 1000).map(lambda n: n / 8)
 gradients = st.integers(1, 40).flatmap(lambda size: st.lists(arrays(np.float32, size, elements=numbers), min_size=1))
@@ -95,6 +96,21 @@ def test_bfloat16_rounds_to_the_nearest_and_keeps_nothing():
     assert payload.nbytes == 2 * gradient.size
     np.testing.assert_array_equal(codec.decode(payload, 6), np.float32([1, 1, 1 + 2**-6, -(2.0**-126), 0, 3.09375]))
     np.testing.assert_array_equal(codec.encode(0, gradient), payload)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_integers_are_the_nearest_multiples_of_the_scale_of_their_block(bits):
+    codec, most = Integers(bits), 2 ** (bits - 1) - 1
+    gradient = np.random.default_rng(1).standard_normal(300).astype(np.float32)
+    gradient[128:256] *= 1000
+    payload = codec.encode(0, gradient)
+    assert payload.nbytes == 3 * 4 + 384 * bits // 8
+    decoded = codec.decode(payload, 300)
+    for block in (slice(0, 128), slice(128, 256), slice(256, 300)):
+        scale = abs(gradient[block]).max() / most
+        np.testing.assert_allclose(decoded[block], np.rint(gradient[block] / scale) * scale, rtol=1e-5)
+    whole = np.arange(-most, most + 1, dtype=np.float32)
+    np.testing.assert_array_equal(codec.decode(codec.encode(1, whole), whole.size), whole)
 
 
 @pytest.mark.parametrize("name", ALL)

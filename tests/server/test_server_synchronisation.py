@@ -143,6 +143,20 @@ def test_all_groups_get_the_average_of_slices_that_are_not_trainable():
         np.testing.assert_array_equal(network.value(group), ones(6))
 
 
+def test_a_late_estimate_of_another_group_leaves_a_variance_positive():
+    """Half of the change that another group has made of a large value would make a small one negative."""
+    network = Network(GRAPHS["two"], trainable=False)
+    estimates = [(0, 0, 10.0), (1, 0, 10.0), None, (1, 1, 0.1), (0, 1, 0.1), (0, 2, 0.01), None]
+    for estimate in estimates:
+        if estimate is None:
+            network.flush()
+        else:
+            group, step, number = estimate
+            network.shards[group].push(Push(0, group, step, 0), {0: ones(number)})
+    np.testing.assert_allclose(network.value(0), ones(0.055), rtol=1e-6)
+    np.testing.assert_array_equal(network.value(1), network.value(0))
+
+
 @pytest.mark.parametrize("momentum", [0.1, 1.0])
 def test_averages_stay_within_the_estimates_at_a_low_frequency(momentum):
     network = Network(GRAPHS["star"], frequency=30, trainable=False)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.base.advice import option
 from dsinga.base.errors import TooFewWorkers
 from dsinga.cluster.dask.dask_workers import Workers, count_processes, host, process
+from dsinga.cluster.dask.site_threads import Sites, Thread, choose_sites, matches, worker_names
 from dsinga.job.topology import Topology
 from dsinga.passes.devices import Devices, Groups
 
@@ -62,7 +63,8 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
 
     A worker occupies a thread of its Dask worker during a round, because it waits there for other workers. So
     each gets a thread of its own. Workers are assigned in order, group by group: one to each Dask worker (or a block
-    of ``nworkers_per_procs`` workers, as far as it has threads), then the next one to each.
+    of ``nworkers_per_procs`` workers, as far as it has threads), then the next one to each. Groups that agree by the
+    mean are sites: each is on the Dask workers that its pattern names, or else on one host where the hosts have room.
 
     A server group lives in the processes of its worker groups, server i beside worker i where the numbers are equal.
     With ``server_worker_separate`` it lives in processes without workers of the run, ``nservers_per_procs`` servers in
@@ -91,19 +93,23 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
 def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Placement:
     """Return a placement that moves what it has on Dask workers that are not among ``workers`` to those.
 
-    Workers of the run go to the Dask workers with the fewest of them for each thread, servers beside workers of their
-    group. All else stays where it is.
+    Workers of the run go to the Dask workers with the fewest of them for each thread, those of groups that are
+    sites to the Dask workers of their site while there are some, servers beside workers of their group. All else stays
+    where it is.
     """
     load = Counter(address for group in placement.workers for address in group)
 
-    def replaced(address: str) -> str:
+    def replaced(address: str, near: Collection[str]) -> str:
         if address in workers:
             return address
-        address = min(workers, key=lambda address: (load[address] + 1) / workers[address]["nthreads"])
+        address = min(near, key=lambda address: (load[address] + 1) / workers[address]["nthreads"])
         load[address] += 1
         return address
 
-    moved = tuple(tuple(map(replaced, group)) for group in placement.workers)
+    moved = tuple(
+        tuple(replaced(address, _near(topology, number, group, workers)) for address in group)
+        for number, group in enumerate(placement.workers)
+    )
     beside = [[a for g in topology.worker_groups(group) for a in moved[g]] for group in range(topology.server_groups)]
     servers = tuple(
         tuple(
@@ -115,6 +121,18 @@ def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Pl
     return placement._replace(workers=moved, servers=servers)
 
 
+def _near(topology: Topology, number: int, group: Sequence[str], workers: Workers) -> Collection[str]:
+    """Return the Dask workers of the site that a group is; all of them where it is none, or where none is left."""
+    sites, hosts = sites_of(topology), {host(address) for address in group}
+    if sites is None:
+        return workers
+    if sites.patterns:
+        near = [a for a in workers if matches(worker_names(a, workers[a]), sites.patterns[number])]
+    else:
+        near = [address for address in workers if host(address) in hosts]
+    return near or workers
+
+
 def processes_apart(topology: Topology, workers: Workers) -> int:
     """Return the number of processes that a job's separate servers need; 0 where all workers are in one process."""
     if not topology.separate or count_processes(workers) < 2:
@@ -124,10 +142,20 @@ def processes_apart(topology: Topology, workers: Workers) -> int:
 
 def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Groups:
     """Return the Dask worker of each worker of the run; if ``crowded``, threads may get several."""
-    block = topology.workers_per_process
-    threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
-    threads.sort(key=lambda entry: entry[0])  # stable: one block to each Dask worker, then the second block to each
     needed = topology.groups * topology.workers
+    threads = _dealt_threads(topology, workers)
+    sites = sites_of(topology)
+    if sites is not None:
+        named = [Thread(address, host(address), worker_names(address, workers[address])) for address in threads]
+        chosen = choose_sites(named, sites, crowded)
+        if len(chosen) == topology.groups:
+            return tuple(map(tuple, chosen))
+        if sites.patterns and len(threads) >= needed:
+            raise TooFewWorkers(
+                f"site {sites.patterns[len(chosen)]!r} needs {topology.workers} threads of Dask workers of this host, "
+                "name, address or resource, and there are fewer; start more there, or give another pattern"
+            )
+        threads.sort(key=host)  # stable
     if crowded:
         threads = list(itertools.islice(itertools.cycle(threads), needed))
     if needed > len(threads):
@@ -138,7 +166,20 @@ def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Group
             f"the job needs {needed} workers, but the Dask cluster has {available}{apart}; start more Dask workers, or "
             f"request fewer with {option('workers', 'N')} or {fewer}cluster.nworkers_per_group"
         )
-    return _grouped([address for _, address in threads[:needed]], topology.workers)
+    return _grouped(threads[:needed], topology.workers)
+
+
+def _dealt_threads(topology: Topology, workers: Workers) -> list[str]:
+    """Return the Dask worker of each thread: a block of threads of each Dask worker, then the second block of each."""
+    block = topology.workers_per_process
+    threads = [(thread // block, address) for address, info in workers.items() for thread in range(info["nthreads"])]
+    return [address for _, address in sorted(threads, key=lambda entry: entry[0])]  # stable
+
+
+def sites_of(topology: Topology) -> Sites | None:
+    """Return the sites that worker groups are; None where groups do not agree by the mean."""
+    mean = topology.mean
+    return None if mean is None else Sites(topology.groups, topology.workers, tuple(mean.site))
 
 
 def _place_servers_beside(topology: Topology, server_group: int, run_workers: Groups) -> tuple[str, ...]:

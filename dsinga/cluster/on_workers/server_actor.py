@@ -22,10 +22,12 @@ from dsinga.server import (
     CooperativeExecutor,
     GroupStaleness,
     InlineExecutor,
+    MeanPolicy,
     Routes,
     Shard,
     SliceSpec,
 )
+from dsinga.server.change_sender import Key
 from dsinga.server.service import ShardService
 from dsinga.training import Updater
 from dsinga.transport.endpoints import Endpoint, connect, find_service
@@ -115,7 +117,7 @@ class ServerActor:
     async def flush(self) -> int:
         """Send other server groups all changes that have not been sent; return how many messages were ever sent."""
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(self._shard.synchronisation.flush()), self._timeout)
+            return await asyncio.wait_for(asyncio.wrap_future(self._shard.flush()), self._timeout)
         except TimeoutError:
             raise RunError(f"waited {self._timeout:g} s at a server: {self._shard.pending()}") from None
 
@@ -165,12 +167,19 @@ class ServerLink:
         self._sender = key.group, key.generation
         self._thread = SerialExecutor(f"dsinga link of {key.name}") if transport.crosses_process else None
 
-    def send(self, route: int, ids: Sequence[int], changes: Sequence[Array]) -> Future[Any]:
+    def send(self, route: int, keys: Sequence[Key], changes: Sequence[Array]) -> Future[Any]:
         """Send the changes of slices on a route; the future resolves when they have been received."""
+        return self._submit("receive", route, list(keys), changes)
+
+    def send_change(self, route: int, key: Sequence[int], change: Array) -> Future[Any]:
+        """Send the change of a slice at an agreement on a route; the future resolves when it has been received."""
+        return self._submit("agree", route, list(key), [change])
+
+    def _submit(self, method: str, route: int, keys: Sequence[Any], changes: Sequence[Array]) -> Future[Any]:
         if self._thread is not None:
-            return self._thread.submit(self._call, route, ids, changes)
+            return self._thread.submit(self._call, method, route, keys, changes)
         received: Future[Any] = Future()
-        self._call(route, ids, changes)
+        self._call(method, route, keys, changes)
         received.set_result(None)
         return received
 
@@ -181,29 +190,41 @@ class ServerLink:
         if self._transport.crosses_host:
             self._transport.close()
 
-    def _call(self, route: int, ids: Sequence[int], changes: Sequence[Array]) -> None:
-        self._transport.call("receive", [route, list(ids), *self._sender], list(changes)).result(self._timeout)
+    def _call(self, method: str, route: int, keys: Sequence[Any], changes: Sequence[Array]) -> None:
+        self._transport.call(method, [route, keys, *self._sender], list(changes)).result(self._timeout)
 
 
 @cleared_frames()
 def connect_server(
-    key: ServerKey, addresses: Mapping[ServerKey, str], routes: Routes, frequency: int, timeout: float
+    key: ServerKey,
+    addresses: Mapping[ServerKey, str],
+    routes: Routes,
+    frequency: int,
+    policy: MeanPolicy | None,
+    timeout: float,
 ) -> None:
     """Task: from now on keep a server in step with the same server of other groups.
 
     ``addresses`` are those of their Dask workers, ``frequency`` is the number of updates of a slice after which its
-    changes are sent. Where one of them is lost, its changes wait for :func:`link_server` for ``timeout`` seconds.
+    changes are sent; with a ``policy`` the groups agree by the mean. Where one of them is lost, its changes wait for
+    :func:`link_server` for ``timeout`` seconds.
     """
     service = _find_server(key)
     links = _links[key.name] = {other.group: _connect(key, other, addresses[other], timeout) for other in addresses}
     service.on_close.append(functools.partial(_close_links, key.name))
 
-    def send(group: int, route: int, ids: Sequence[int], changes: Sequence[Array]) -> Future[Any]:
-        return links[group].send(route, ids, changes)
+    def send(group: int, route: int, keys: Sequence[Key], changes: Sequence[Array]) -> Future[Any]:
+        return links[group].send(route, keys, changes)
 
-    service.shard.synchronise(key.group, routes, frequency, send, timeout)
+    def send_change(group: int, route: int, moment: Sequence[int], change: Array) -> Future[Any]:
+        return links[group].send_change(route, moment, change)
+
+    if policy is None or policy.conf.asynchronous:
+        service.shard.synchronise(key.group, routes, frequency, send, timeout, policy)
+    else:
+        service.shard.agree(key.group, routes, policy, send_change)
     for other in addresses:
-        service.shard.synchronisation.link(other.group, other.generation)
+        service.shard.link(other.group, other.generation)
 
 
 @cleared_frames()
@@ -212,7 +233,7 @@ def link_server(key: ServerKey, other: ServerKey, address: str, timeout: float) 
     service, links = _find_server(key), _links[key.name]
     lost, links[other.group] = links[other.group], _connect(key, other, address, timeout)
     lost.close(f"server {other.server} of group {other.group} was replaced")
-    service.shard.synchronisation.link(other.group, other.generation)
+    service.shard.link(other.group, other.generation)
 
 
 def _find_server(key: ServerKey) -> ShardService:

@@ -156,6 +156,9 @@ def place_workers(topology: Topology, opened: OpenedJob, claim: Claim, max_threa
 def make_updater(job: Job, opened: OpenedJob) -> Updater:
     """Return the updater of a job. Raises JobError where its settings of params match none."""
     check_patterns(job.updater, opened.nets[Phase.kTrain].params)
+    if job.cluster is not None and job.cluster.mean_conf is not None:
+        check_patterns(job.cluster.mean_conf.updater, opened.nets[Phase.kTrain].params)
+        create_updater(job.cluster.mean_conf.updater)  # so that a fault in it shows before training
     return create_updater(job.updater)
 
 

@@ -18,7 +18,7 @@ from distributed.protocol.pickle import dumps
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers
-from dsinga.cluster.dask.placement import Placement, processes_apart
+from dsinga.cluster.dask.placement import Placement, processes_apart, sites_of
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.run_queue import NAME, PROTOCOL, RunQueue
@@ -71,6 +71,7 @@ class Request(NamedTuple):
             "server_processes": processes_apart(self.topology, workers),
             "resources": dict(self.selection.resources),
             "hosts": aliases(client, self.selection.hosts, workers),
+            **({} if (sites := sites_of(self.topology)) is None else {"sites": list(sites)}),
         }
 
 
@@ -79,7 +80,8 @@ class Claim:
 
     Attributes:
         workers: by the address of the Dask worker, {"nthreads": threads that the run holds, "host_threads": threads of
-            its host that no other run holds}. Those of separate servers come last.
+            its host that no other run holds, "names": names of it and of its resources}. Those of separate servers
+            come last.
     """
 
     def __init__(self, client: Client, run: str, workers: dict[str, dict[str, Any]]):

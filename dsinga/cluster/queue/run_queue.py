@@ -188,8 +188,13 @@ class RunQueue(SchedulerPlugin):
             unclaimed = self.claims.unclaimed(name)
             return view | {
                 "workers": {
-                    address: {"nthreads": threads, "host_threads": unclaimed[self.claims.workers[address]["host"]]}
+                    address: {
+                        "nthreads": threads,
+                        "host_threads": unclaimed[worker["host"]],
+                        "names": [*worker["names"], *worker["resources"]],
+                    }
                     for address, threads in record["granted"].items()
+                    for worker in [self.claims.workers[address]]
                 }
             }
         return view | {

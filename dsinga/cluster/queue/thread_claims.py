@@ -4,7 +4,8 @@ Requests and records are plain dicts, because they travel between clients and sc
 request has the keys "run" (its name), "job", "client" (the id of the Dask client), "user", "threads" (one a worker),
 "threads_per_process" (so many workers fill a Dask worker before the next one gets some), "server_processes" (Dask
 workers of which the run needs all threads, for separate servers), "resources" (Dask's, by name, of each worker) and
-"hosts" (a list of the names of each host or Dask worker that it may use; empty for all). Its record has besides "state"
+"hosts" (a list of the names of each host or Dask worker that it may use; empty for all), and, where worker groups are
+sites, "sites" (the items of :class:`dsinga.cluster.dask.site_threads.Sites`). Its record has besides "state"
 ("waiting" or "running"), "granted" (threads by the address of the Dask worker), "apart_on" (the addresses of the
 separate servers) and "since" (when the state began, in seconds since the epoch).
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+
+from dsinga.cluster.dask.site_threads import Sites, Thread, choose_sites
 
 # A Dask worker: {"threads": count, "busy": tasks of no run that it has, "host": name, "resources": {name: amount},
 # "names": [names that a request may use]}.
@@ -74,8 +77,16 @@ def assign(
     ]
     if len(threads) < request["threads"]:
         return None
+    addresses = [address for _, _, address in sorted(threads)]
+    if sites := request.get("sites"):
+        named = [Thread(a, allowed[a]["host"], [*allowed[a]["names"], *allowed[a]["resources"]]) for a in addresses]
+        chosen = choose_sites(named, Sites(*sites))
+        if len(chosen) == Sites(*sites).groups:
+            addresses = [address for site in chosen for address in site]
+        elif Sites(*sites).patterns:
+            return None
     granted: dict[str, int] = {}
-    for _, _, address in sorted(threads)[: request["threads"]]:
+    for address in addresses[: request["threads"]]:
         granted[address] = granted.get(address, 0) + 1
     granted = {address: granted[address] for address in workers if address in granted}
     return granted | {address: allowed[address]["threads"] for address in apart}, apart

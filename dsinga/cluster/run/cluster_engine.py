@@ -100,7 +100,9 @@ class ClusterEngine(Engine):
             self._move_reason = ""
         if reports:
             self._show_restarts(sum(report.timing["total"] for report in reports[1:]), 0)
-            self._events.round(0, by_worker)
+            workers = self._prepared.topology.workers
+            for start in range(0, len(by_worker), workers):  # synchronous groups report together
+                self._events.round(start // workers, by_worker[start : start + workers])
         return reports
 
     def _consider_move(self, groups: WorkerGroups, loop: Loop, stop: int) -> None:

@@ -19,6 +19,7 @@ from dsinga.cluster.run.worker_tasks import WorkerTasks
 from dsinga.job import Phase
 from dsinga.net.partitioned import split_params
 from dsinga.worker.config import WorkerConfig
+from dsinga.worker.group_states import of_group
 from dsinga.worker.param_slices import replica_values, whole_values
 
 
@@ -35,6 +36,7 @@ class ClusterRun:
     def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
         self.config = config
         self._several = config.topology.groups > 1
+        self._drifts = self._several and not config.topology.is_synchronous  # whether groups are at different steps
         self.servers = Servers(client, config, placement, check)
         self.workers = WorkerTasks(client, config, placement, check)
         self._refreshes = 0
@@ -118,30 +120,46 @@ class ClusterRun:
     ) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return whole params, and the updater's state unless ``state`` is False, from server group 0.
 
-        With one worker group they are those after exactly ``step`` steps, with several as they stand. Unless ``copied``
-        servers of this process give away their arrays: then no step may follow.
+        With one worker group, or synchronous ones, they are those after exactly ``step`` steps, with others as they
+        stand. The state of synchronous groups has those of all groups. Unless ``copied`` servers of this process give
+        away their arrays: then no step may follow.
         """
-        copies = self.servers.call(0, "snapshot", None if self._several else step, state, copied)
+        arguments = None if self._drifts else step, state, copied
+        if state and self.config.topology.is_synchronous:
+            copies = self.servers.call_all("snapshot", *arguments)
+        else:
+            copies = self.servers.call(0, "snapshot", *arguments)
         return self.join_copies(copies, self._request_replicas(step))
 
     def join_copies(
         self, copies: Sequence[tuple[dict[int, np.ndarray], dict[int, ParamArrays]]], replicas: Sequence[Future]
     ) -> tuple[ParamArrays, dict[str, ParamArrays]]:
-        """Join the copies of the slices of all servers and of replicas to whole params and updater state."""
+        """Join the copies of the slices of all servers and of replicas to whole params and updater state.
+
+        Copies of several server groups are in the order of the groups.
+        """
         pieces: dict[int, np.ndarray] = {}
         history: dict[int, ParamArrays] = {}
-        for values, slots in copies:
-            pieces.update(values)
-            history.update(slots)
+        for number, (values, slots) in enumerate(copies):
+            group = number // self.config.topology.servers
+            if group:
+                for id, arrays in of_group(group, values, slots).items():
+                    history[id] = history[id] | arrays
+            else:
+                pieces.update(values)
+                history.update(slots)
         return whole_values(self.config, pieces, history, self.workers.gather(replicas) if replicas else ())
 
     def request_snapshot(self, step: int) -> tuple[list[concurrent.futures.Future[Any]], list[Future]]:
         """Request copies of params and of the updater's state, while training goes on; see :meth:`join_copies`.
 
-        With one worker group they are those after exactly ``step`` steps, which no task that was sent goes beyond, with
-        several as they stand.
+        With one worker group, or synchronous ones, they are those after exactly ``step`` steps, which no task that was
+        sent goes beyond, with others as they stand.
         """
-        self.servers.call(0, "request_snapshot", None if self._several else step)
+        if self.config.topology.is_synchronous:
+            self.servers.call_all("request_snapshot", step)
+            return self.servers.ask_all("requested_snapshot"), []
+        self.servers.call(0, "request_snapshot", None if self._drifts else step)
         return self.servers.ask(0, "requested_snapshot"), self._request_replicas(step)
 
     def _request_replicas(self, step: int) -> list[Future]:

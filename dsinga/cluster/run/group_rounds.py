@@ -47,18 +47,21 @@ ROUNDS = Grain(_submit_round, lambda job: None)
 
 
 class GroupRounds:
-    """Submits the rounds of a worker group and reads their reports.
+    """Submits the rounds of a worker group, or of several synchronous ones, and reads their reports.
+
+    Reports of several groups are those of all workers, in the order of the groups; metrics are of all groups together.
 
     Attributes:
-        group: the number of the worker group.
+        group: the number of the worker group; of several, of the first.
         sent: the step that follows the last round that was sent.
         read_to: the step that follows the last round whose reports were read.
         speed: how many steps a second the last round did, 0 before the first and after the last one.
         length: the length of the next round.
     """
 
-    def __init__(self, run: ClusterRun, grain: Grain, group: int, start: int):
+    def __init__(self, run: ClusterRun, grain: Grain, group: int, start: int, groups: int = 1):
         self._run, self._grain = run, grain
+        self._groups = range(group, group + groups)
         topology = run.config.topology
         self.group, self.sent, self.read_to = group, start, start
         self.speed = 0.0
@@ -69,7 +72,8 @@ class GroupRounds:
         """Submit rounds ahead, none beyond step ``stop``; return whether reports of any are still to come."""
         while self.sent < stop and len(self._in_flight) < ROUNDS_AHEAD:
             end = min(stop, self.sent + self.length.steps)
-            self._in_flight.append(self._grain.submit_round(self._run, self.group, self.sent, end))
+            rounds = [self._grain.submit_round(self._run, group, self.sent, end) for group in self._groups]
+            self._in_flight.append([future for futures in rounds for future in futures])
             self.sent = end
         return bool(self._in_flight)
 
@@ -81,10 +85,11 @@ class GroupRounds:
     def read(self, reports: Sequence[RoundReport]) -> list[StepReport]:
         """Return what the workers report of each step of the oldest round in flight, and learn from its speed."""
         self._in_flight.popleft()
-        for step in reports[0].skipped:
-            _log.warning(
-                "the loss or a record of group %d is not finite at step %d: the batch is left out", self.group, step
-            )
+        for group, number in zip(self._groups, range(0, len(reports), len(reports) // len(self._groups)), strict=True):
+            for step in reports[number].skipped:
+                _log.warning(
+                    "the loss or a record of group %d is not finite at step %d: the batch is left out", group, step
+                )
         seconds = _seconds_per_step(reports)
         self.read_to += len(seconds)
         self.length.learn(seconds)

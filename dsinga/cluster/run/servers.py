@@ -18,9 +18,10 @@ from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_check
 from dsinga.cluster.dask.task_keys import generation_text, submit_to, task_key
 from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, link_server
-from dsinga.server import routes
+from dsinga.server import MeanPolicy, routes
 from dsinga.transport.interface import wait_for
 from dsinga.worker.config import ServerKey, WorkerConfig
+from dsinga.worker.group_states import group_state
 from dsinga.worker.param_slices import slice_specs, sliced_values
 
 # The values and the updater's state of the slices of a server, by slice id and slot.
@@ -123,6 +124,7 @@ class Servers:
 
     def _slices(self, key: ServerKey, values: ParamArrays, state: Mapping[str, ParamArrays] | None) -> ServerValues:
         """Return the slices that a server keeps of whole params and of the updater's state."""
+        values, state = group_state(key.group, values, state)
         slice_values, slice_states = sliced_values(self._config, values, state)
         ids = [slice_.id for slice_ in self._config.slices if slice_.server == key.server]
         states = None if slice_states is None else {id: slice_states[id] for id in ids}
@@ -150,7 +152,9 @@ class Servers:
         topology = self._config.topology
         addresses = {other: self._address(other) for other in self._linked(key)}
         paths = routes(topology.edges, topology.server_groups)
-        arguments = (key, addresses, paths, topology.sync_freq, self._config.options.timeout)
+        mean = topology.mean
+        policy = None if mean is None else MeanPolicy(mean, topology.sync_freq, topology.server_groups)
+        arguments = (key, addresses, paths, topology.sync_freq, policy, self._config.options.timeout)
         return self._submit(connect_server, key, "connect servers", *arguments)
 
     def _link(self, key: ServerKey, other: ServerKey) -> Future:

@@ -19,8 +19,9 @@ from dsinga.worker.config import RoundReport
 class WorkerGroups(RestartedGroups):
     """Trains all worker groups from a step on; they do not wait for each other.
 
-    Group 0 trains alone during the warm-up. Where Dask workers are lost, the run starts again, all of it or some
-    groups; reports of group 0 that the loop has seen already are dropped then.
+    The rounds of synchronous groups are sent and read together, as those of group 0. Otherwise group 0 trains alone
+    during the warm-up. Where Dask workers are lost, the run starts again, all of it or some groups; reports of group 0
+    that the loop has seen already are dropped then.
 
     Args:
         prepared: the run.
@@ -45,7 +46,7 @@ class WorkerGroups(RestartedGroups):
         self._run, self._grain, self._loop, self._events = run, grain, loop, events
         self._show = weakref.WeakMethod(show_restarts)  # weak, because the engine refers to this object
         self._last = prepared.job.train_steps
-        self._count = prepared.topology.groups
+        self._count, self._together_only = prepared.topology.groups, prepared.topology.is_synchronous
         self._together = prepared.topology.common_start(begin, self._last)  # the step at which all groups train
         self._warms_up = False  # whether group 0 trains alone
         self._groups: list[GroupRounds] = []
@@ -63,7 +64,7 @@ class WorkerGroups(RestartedGroups):
     @property
     def speed(self) -> float:
         """The steps a second of all groups together."""
-        return sum(rounds.speed for rounds in self._groups)
+        return sum(rounds.speed for rounds in self._groups) * (self._count if self._together_only else 1)
 
     def submit_ahead(self, stop: int) -> bool:
         """Submit rounds of group 0, none beyond ``stop``; return whether reports of any are still to come."""
@@ -73,7 +74,8 @@ class WorkerGroups(RestartedGroups):
                 if self._warms_up and rounds.read_to >= self._together:
                     self._join(run)
                 if rounds.sent < stop:
-                    self._run.snapshots.request(run, rounds.sent if self._count == 1 else rounds.read_to)
+                    drifts = self._count > 1 and not self._together_only
+                    self._run.snapshots.request(run, rounds.read_to if drifts else rounds.sent)
                 return rounds.submit_ahead(min(stop, self._together) if self._warms_up else stop)
             except WorkerLost as loss:
                 self._run.recover(loss)
@@ -96,20 +98,27 @@ class WorkerGroups(RestartedGroups):
         return by_worker, reports[max(0, seen) :]
 
     def finish(self, run: ClusterRun) -> None:
-        """Let the other groups end, when group 0 has ended, and let all server groups agree."""
+        """Let the other groups end, when group 0 has ended, and let all server groups agree.
+
+        Synchronous groups do not agree where the run is cut, so that a resumed one has the same bits.
+        """
         if self._warms_up:  # group 0 was stopped before the others began
             self._join(run)
         run.leave(0)
         run.workers.chains.finish()
-        run.synchronise()
+        if not (self._together_only and self._loop.resumable):
+            run.synchronise()
 
     def restart(self, step: int) -> None:
         """Begin the rounds of all groups at ``step``, at which a generation of the run has started."""
         run, lengths = self._run.cluster_run, [rounds.length for rounds in self._groups]
-        self._groups = [
-            GroupRounds(run, self._grain, group, max(step, self._together) if group else step)
-            for group in range(self._count)
-        ]
+        if self._together_only:
+            self._groups = [GroupRounds(run, self._grain, 0, step, self._count)]
+        else:
+            self._groups = [
+                GroupRounds(run, self._grain, group, max(step, self._together) if group else step)
+                for group in range(self._count)
+            ]
         for rounds, length in zip(self._groups, lengths, strict=False):
             rounds.length = length
         self._warms_up = step < self._together
@@ -123,8 +132,9 @@ class WorkerGroups(RestartedGroups):
         self._show_restarts(0.0, 0)
 
     def steps_read(self) -> list[int] | None:
-        """Return the step up to which reports of each group were read; None while not all of them train."""
-        return None if self._warms_up or not self._groups else [rounds.read_to for rounds in self._groups]
+        """Return the step up to which reports of each group were read; None while not each of them trains by itself."""
+        alone = self._warms_up or self._together_only or not self._groups
+        return None if alone else [rounds.read_to for rounds in self._groups]
 
     def go_on(self, restarting: Collection[int]) -> None:
         """Let the groups that are not ``restarting`` go on with their rounds in flight."""

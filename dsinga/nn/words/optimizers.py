@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dsinga.base.arguments import check_range, shown, unknown_name
+from dsinga.base.arguments import check_range, check_whole, shown, unknown_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import registered
-from dsinga.job import ClusterConf, ParamSettingsConf, UpdaterConf, UpdaterType
+from dsinga.job import ClusterConf, ParamSettingsConf, SyncMethod, UpdaterConf, UpdaterType
 from dsinga.job.message import field_types
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields
 from dsinga.nn.words.keras_arguments import check_fields, check_names, checked, extended
@@ -179,9 +179,17 @@ def Cluster(**fields: Any) -> ClusterConf:
     """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``.
 
     ``workers`` and ``servers`` are those of one group; ``workers_per_process`` and ``servers_per_process`` say where
-    they run. Every field of ``cluster { }`` in a job is an argument, too. Raises UserError for an unknown one.
+    they run. ``sites=2, sync_freq=100`` are two worker groups with their servers, each of such workers, that agree by
+    the mean of their changes every 100 steps, as in DiLoCo (docs/sites.md). Every field of ``cluster { }`` in a job is
+    an argument, too. Raises UserError for an unknown one.
     """
-    check_names("Cluster", [*TOPOLOGY, *field_types(ClusterConf)], fields)
+    check_names("Cluster", ["sites", *TOPOLOGY, *field_types(ClusterConf)], fields)
+    if "sites" in fields:
+        check_whole("sites", sites := fields.pop("sites"), 1)
+        if given := sorted({"groups", "server_groups", "nworker_groups", "nserver_groups", "sync_method"} & {*fields}):
+            raise UserError(f"sites={sites} is the number of groups; leave {given[0]} out")
+        if sites > 1:
+            fields |= {"groups": sites, "server_groups": sites, "sync_method": SyncMethod.kMean}
     return ClusterConf(**{TOPOLOGY.get(name, name): value for name, value in fields.items()})
 
 

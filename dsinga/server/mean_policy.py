@@ -1,0 +1,84 @@
+"""When server groups agree by the mean of their changes, how much each change counts, and what becomes of the mean.
+
+The mean is the gradient of an outer updater, as in DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1). Local
+SGD (Stich 2019), post-local SGD (Lin et al. 2020), BMUF (Chen and Huo 2016), SlowMo (Wang et al. 2020) and EASGD (Zhang
+et al. 2015) are settings of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dsinga.job.meanconf import MeanConf
+from dsinga.server.collectives import add_up
+from dsinga.server.served_slice import OUTER, SliceSpec
+from dsinga.training import create_updater
+
+# In the state of a slice: the outer value, and what compression has left out of the changes of a group. The arrays of
+# the outer updater are there, too, with the prefix OUTER.
+OUTER_VALUE, RESIDUAL = f"{OUTER}value", f"{OUTER}residual"
+
+
+class MeanPolicy:
+    """Decides when slices agree and how, for ``groups`` server groups that agree every ``period`` steps.
+
+    Steps are counted by the versions of a slice: version v is the value after v steps.
+    """
+
+    def __init__(self, conf: MeanConf, period: int, groups: int):
+        self.conf, self.groups = conf, groups
+        self._period = period
+        self._updater = create_updater(conf.updater)
+        weights = conf.weight or [1.0] * groups
+        self.shares = [weight / sum(weights) for weight in weights]
+
+    def is_due(self, id: int, version: int) -> bool:
+        """Whether slice ``id`` agrees at a version."""
+        return self.rounds(id, version) > self.rounds(id, version - 1)
+
+    def rounds(self, id: int, version: int) -> int:
+        """Return how many times slice ``id`` has agreed at the versions from 1 to ``version``."""
+        every = self.conf.every_step_until
+        offset = id % self.conf.fragments * self._period // self.conf.fragments
+        later = version - every - offset
+        periods = later // self._period + (offset > 0) if later >= 0 else 0
+        return max(0, min(version, every)) + periods
+
+    def age_factor(self, age: int) -> float:
+        """Return by how much a change counts that is ``age`` agreements late: 1 / √(1 + age), 0 beyond ``max_age``.
+
+        The root is that of FedBuff (Nguyen et al. 2022, arXiv 2106.06639).
+        """
+        return 1 / math.sqrt(1 + age) if age <= self.conf.max_age else 0.0
+
+    def mean(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the weighted mean of the arrays of all groups, float32 (size,), added in the order of the groups."""
+        if not self.conf.weight:
+            return add_up(arrays) / np.float32(len(arrays))
+        return add_up([array * np.float32(share) for array, share in zip(arrays, self.shares, strict=True)])
+
+    def first_state(self, spec: SliceSpec, value: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the outer state with which a slice of this value begins: the value, and the outer updater's state."""
+        state = {OUTER_VALUE: value.copy()}
+        if spec.trainable:
+            updater = self._updater.of(spec.whole_param, spec.shape)
+            state |= {f"{OUTER}{name}": array for name, array in updater.initial_state(value).items()}
+        return state
+
+    def update(self, spec: SliceSpec, round: int, gradient: np.ndarray, state: Mapping[str, np.ndarray]) -> None:
+        """Change the outer value and state of a slice in place by a gradient, in outer step ``round``, from 0."""
+        updater = self._updater.of(spec.whole_param, spec.shape)
+        slots = {name.removeprefix(OUTER): array for name, array in state.items()}
+        updater.update(round, state[OUTER_VALUE], gradient, slots, 1.0, spec.wd_scale, spec.shape)
+
+    def mix(self, value: np.ndarray, outer: np.ndarray) -> None:
+        """Set a group's value to ``mixing`` times itself plus the rest of the outer value."""
+        if self.conf.mixing:
+            value -= outer
+            value *= np.float32(self.conf.mixing)
+            value += outer
+        else:
+            np.copyto(value, outer)

@@ -1,0 +1,87 @@
+"""Server groups that agree by the mean on a cluster: synchronous ones with the same bits, resumed or recovered."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from dsinga import cluster
+from dsinga.api import roots, train
+from dsinga.checkpoint import read_checkpoint
+from dsinga.cluster import connect
+from dsinga.job import ClusterConf, Job, UpdaterConf
+from dsinga.loop.initial_state import RunOptions
+from tests.support.extension_runs import Acting
+from tests.support.observers import Recorder, of_phase
+from tests.support.small_job import assert_same
+
+
+def mean(groups: int, period: int, **fields: Any) -> ClusterConf:
+    conf = {"nworker_groups": groups, "nserver_groups": groups, "sync_freq": period, "sync_method": "kMean"}
+    return ClusterConf(**conf | fields)
+
+
+ADAMW = UpdaterConf(type="kAdamW", learning_rate={"type": "kFixed", "base_lr": 0.01})
+
+
+@pytest.mark.process
+def test_two_groups_give_the_same_bits_in_threads_processes_graphs_and_when_resumed(
+    job: Job, threads: Client, processes: Client, tmp_path: Path
+) -> None:
+    conf = mean(2, 5, mean_conf={"compression": "kInt4", "fragments": 2})
+    job = job.replace(cluster=conf, updater=ADAMW, train_steps=18, checkpoint_freq=8, test_freq=9)
+    expected = train(job, threads, workspace=tmp_path / "run", progress=False)
+    assert_same(train(job, processes, progress=False).params, expected.params)
+    assert_same(train(job, threads, grain="graph", progress=False).params, expected.params)
+    star = job.replace(cluster=conf.replace(sync_topology="kStar"))
+    assert_same(train(star, threads, progress=False).params, expected.params)
+    for step in (8, 16):  # one in the middle between two agreements
+        again = train(job, processes, resume=tmp_path / f"run/checkpoint/step{step}", progress=False)
+        assert_same(again.params, expected.params)
+    state = read_checkpoint(tmp_path / "run/checkpoint/step8").state
+    slots = {"mean", "squares", "outer.residual"}
+    further = {f"group1.{slot}" for slot in slots | {"value"}}
+    assert state["w2"].keys() == slots | {"outer.value", "outer.history"} | further
+    alone = job.replace(cluster=None)
+    assert train(alone, threads, resume=tmp_path / "run/checkpoint/step8", progress=False).step == 18
+
+
+def test_a_run_that_is_cut_goes_on_with_the_same_bits(job: Job, threads: Client, tmp_path: Path) -> None:
+    job = job.replace(cluster=mean(3, 4), updater=ADAMW, train_steps=14)
+    expected = train(job, threads, progress=False)
+    cut = Acting(100, lambda loop: loop.stop("enough for now", resumable=True), after=6)
+    assert train(job, threads, workspace=tmp_path, extensions=[cut], progress=False).step < 14
+    assert_same(train(job, threads, workspace=tmp_path, resume=True, progress=False).params, expected.params)
+
+
+@pytest.mark.process
+def test_a_killed_process_changes_no_bit(job: Job) -> None:
+    conf = mean(2, 7, nworkers_per_group=2)
+    job = job.replace(cluster=conf, updater=ADAMW, train_steps=150, disp_freq=10)
+    with connect(workers=4) as client:
+        unbroken = cluster.train(job, client, Recorder(), RunOptions(roots=roots(job, None)))
+    with connect(workers=4, separate_processes=True) as client:
+        pid = client.run(os.getpid)[list(cluster.available_workers(client))[3]]
+        broken = Recorder(50, lambda: os.kill(pid, signal.SIGKILL))
+        outcome = cluster.train(job, client, broken, RunOptions(roots=roots(job, None)))
+    assert broken.acted
+    assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == [1]
+    assert_same(outcome.params, unbroken.params)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_mean_of_groups_of_several_workers_is_that_of_groups_of_one(job: Job, asynchronous: bool) -> None:
+    job = job.replace(train_steps=12, test_freq=12)
+    conf = mean(2, 4, mean_conf={"asynchronous": asynchronous})
+    with connect(workers=4) as client:
+        ones = train(job.replace(cluster=conf), client, progress=False)
+        pairs = train(job.replace(cluster=conf.replace(nworkers_per_group=2)), client, progress=False)
+    for name, value in ones.params.items() if not asynchronous else ():
+        np.testing.assert_allclose(pairs.params[name], value, atol=1e-5)
+    assert pairs.history.phase("test")[-1, "loss"] < pairs.history.phase("test")[0, "loss"]

@@ -1,0 +1,139 @@
+"""Shards of server groups that agree by the mean, and what the papers say they compute, written anew in numpy."""
+
+from concurrent.futures import Future
+from functools import partial
+
+import numpy as np
+
+from dsinga.job import MeanConf, UpdaterConf
+from dsinga.server import MeanPolicy, Push, Shard, Slice, SliceSpec, routes
+from dsinga.training import create_updater
+from tests.support.shard_network import WAIT
+
+SHAPE = (4, 3)
+SIZE = 12
+
+
+def rate(kind, lr, **changes):
+    return UpdaterConf(type=kind, learning_rate={"type": "kFixed", "base_lr": lr}, **changes)
+
+
+def gradient(group, step, value):
+    """Return the gradient of a loss that is another one in each group and step, float32 (12,)."""
+    random = np.random.default_rng([group, step])
+    curvature, centre = random.uniform(0.5, 1.5, SIZE), random.normal(group, 1, SIZE)
+    return (curvature * (value - centre)).astype(np.float32)
+
+
+class MeanGroups:
+    """Server groups of one worker, whose shards send each other their changes at once, or when the test delivers them.
+
+    ``links`` are the pairs of groups that are linked; by default all are.
+    """
+
+    def __init__(self, groups, period, inner, links=None, delayed=False, specs=None, start=0, states=None, **mean):
+        self.policy = MeanPolicy(MeanConf(**mean), period, groups)
+        self.messages, self.delayed, self.shards = [], delayed, []
+        links = links or [(a, b) for a in range(groups) for b in range(a)]
+        self.table, self.steps = routes(links, groups), [start] * groups
+        self.sent_bytes = 0
+        specs = specs or [SliceSpec(Slice(0, "w", 0, SIZE, 0), whole_param="w", shape=SHAPE)]
+        for group in range(groups):
+            shard = Shard(specs, create_updater(inner), [group], start=start)
+            if self.policy.conf.asynchronous:
+                shard.synchronise(group, self.table, period, partial(self.send, "receive", group), WAIT, self.policy)
+            else:
+                shard.agree(group, self.table, self.policy, partial(self.send, "agree", group))
+            values, state = ({spec.slice.id: np.ones(SIZE, np.float32) for spec in specs}, None)
+            shard.put(*(states[group] if states else (values, state)))
+            self.shards.append(shard)
+
+    def send(self, method, sender, group, route, keys, arrays):
+        self.sent_bytes += sum(array.nbytes for array in ([arrays] if method == "agree" else arrays))
+        arrival = Future()
+        self.messages.append((method, sender, group, route, keys, arrays, arrival))
+        if not self.delayed:
+            self.deliver()
+        return arrival
+
+    def deliver(self, number=0):
+        method, sender, group, route, keys, arrays, arrival = self.messages.pop(number)
+        if method == "agree":
+            self.shards[group].synchronous_mean.receive(route, keys, arrays, sender)
+        else:
+            self.shards[group].synchronisation.receive(route, dict(zip(keys, arrays, strict=True)), sender)
+        arrival.set_result(None)
+
+    def value(self, group, id=0):
+        return self.shards[group].snapshot(self.steps[group], WAIT).values[id]
+
+    def is_ready(self, group):
+        """Whether a group may compute its next step."""
+        return self.shards[group].slices[0].accumulators[group].version == self.steps[group]
+
+    def train(self, group, id=0, compute=gradient):
+        """Let the worker of a group compute a step of a slice."""
+        step = self.steps[group]
+        value = self.shards[group].pull([id], step, group).result(WAIT)[id]
+        self.shards[group].push(Push(0, group, step, 0), {id: compute(group, step, value)})
+        self.steps[group] += 1
+
+    def train_all(self, steps):
+        for _ in range(steps):
+            for group in range(len(self.shards)):
+                self.train(group)
+
+    def flush(self):
+        flushes = [shard.flush() for shard in self.shards]
+        while self.messages:
+            self.deliver()
+        return [flush.result(WAIT) for flush in flushes]
+
+
+class Inner:
+    """An updater of PyTorch's formulas in float64: "kSGD", "kAdamW" or "kMuon" (of a matrix)."""
+
+    def __init__(self, kind, lr, decay=0.0):
+        self.kind, self.lr, self.decay, self.count = kind, lr, decay, 0
+        self.m = self.v = 0.0
+
+    def step(self, w, g):
+        self.count += 1
+        if self.kind == "kSGD":
+            return w - self.lr * (g + self.decay * w)
+        w = w * (1 - self.lr * self.decay)
+        if self.kind == "kAdamW":
+            self.m, self.v = 0.9 * self.m + 0.1 * g, 0.999 * self.v + 0.001 * g * g
+            m, v = self.m / (1 - 0.9**self.count), self.v / (1 - 0.999**self.count)
+            return w - self.lr * m / (np.sqrt(v) + 1e-8)
+        self.m = 0.95 * self.m + 0.05 * g
+        ahead = 0.95 * self.m / (1 - 0.95 ** (self.count + 1)) + 0.05 * g / (1 - 0.95**self.count)
+        x = ahead.reshape(SHAPE)
+        x = x.T if x.shape[0] > x.shape[1] else x
+        x = x / (np.linalg.norm(x) + 1e-8)
+        for _ in range(5):
+            a = x @ x.T
+            x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+        x = x.T if SHAPE[0] > SHAPE[1] else x
+        return w - self.lr * 0.2 * np.sqrt(max(SHAPE)) * x.reshape(-1)
+
+
+def diloco(groups, period, blocks, kind, lr, decay=0.0, outer_lr=0.7, momentum=0.9, weights=None):
+    """Return the outer params of algorithm 1 of arXiv 2311.08105, float64 (12,), after so many outer steps.
+
+    The outer optimiser is PyTorch's SGD(nesterov=True), or without it for momentum 0: b = m·b + g; p -= lr·(g + m·b).
+    """
+    outer, buffer, step = np.ones(SIZE), 0.0, 0
+    inner = [Inner(kind, lr, decay) for _ in range(groups)]
+    for _ in range(blocks):
+        local = []
+        for group in range(groups):
+            w = outer.copy()
+            for number in range(step, step + period):
+                w = inner[group].step(w, gradient(group, number, w).astype(np.float64))
+            local.append(w)
+        step += period
+        delta = np.average([outer - w for w in local], axis=0, weights=weights)
+        buffer = momentum * buffer + delta
+        outer = outer - outer_lr * (delta + momentum * buffer)
+    return outer
