@@ -29,6 +29,7 @@ from dsinga.nn.words.inputs import Input, Normalization, RandomCrop, RandomFlip,
 from dsinga.nn.words.keras_names import missing_names
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.words.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
+from dsinga.nn.words.own_layers import Lambda
 from dsinga.nn.words.regularisers import L1, L1L2, L2
 from dsinga.nn.words.schedules import (
     ExponentialDecay,
@@ -49,7 +50,7 @@ __all__ = [
     "Conv2DTranspose", "CosineSimilarity", "Cropping2D", "Dense", "Dropout", "Embedding", "EuclideanLoss",
     "ExponentialDecay", "FieldError", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
     "GlobalMaxPooling1D", "GlobalMaxPooling2D", "GroupNormalization", "HingeLoss", "Identity", "Input",
-    "InverseTimeDecay", "Layer", "LayerNormalization", "LeakyReLU", "LinearMomentum", "LocalNet",
+    "InverseTimeDecay", "Lambda", "Layer", "LayerNormalization", "LeakyReLU", "LinearMomentum", "LocalNet",
     "LocalResponseNormalization", "MaxPooling1D", "MaxPooling2D", "Model", "MultiHeadAttention", "Multiply",
     "Normalization", "OneCycle", "OneCycleMomentum",
     "OneHot", "Padding2D", "Param", "ParamSettings", "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop",

@@ -55,13 +55,22 @@ class ModelParams(ABC):
         self.name = name
         self.result: api.Result | None = None
         self.record_shapes: dict[str, tuple[int, ...]] = {}
-        self._params: dict[str, np.ndarray] | None = None
+        self._own_params: dict[str, np.ndarray] | None = None
         self._complete = False  # whether the net has no other params
         self._fits = 0
         self._training_state = TrainingState()
         self._begins = FitBegins()
         self._arguments: JobArguments | None = None  # of the last fit
         self._loaded_names: Mapping[str, RecordNames] = {}
+
+    @property
+    def _params(self) -> dict[str, np.ndarray] | None:
+        """The params by name, None before there are any."""
+        return self._own_params
+
+    @_params.setter
+    def _params(self, params: dict[str, np.ndarray] | None) -> None:
+        self._own_params = params
 
     @abstractmethod
     def input_names(self) -> list[str]:
@@ -144,8 +153,9 @@ class ModelParams(ABC):
         ``dsinga.train(model.job(x, y, epochs=3))``, or to the path of a checkpoint. The next ``fit`` starts from them,
         and from initial values for params that are not among them.
         """
-        if self._params is None:
-            self._params, self._complete = self._shaped().initial_params(), True
+        if self._own_params is None:
+            self._params, self._complete = self._shaped().initial_params() | (self._params or {}), True
+        assert self._params is not None
         return self._params
 
     @params.setter
@@ -172,10 +182,6 @@ class ModelParams(ABC):
             if "record_shapes" not in vars(self) and not name.startswith("__"):
                 raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")
             fail_for_name("a model", name, [word for word in dir(type(self)) if word[0].isalpha()], self._attributes)
-
-    def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise UserError: a model is no layer."""
-        raise UserError("a model is no layer; write model.predict(x), or call its layers, which model.layers has")
 
     @property
     def stop_training(self) -> bool:

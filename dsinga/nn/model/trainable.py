@@ -36,6 +36,7 @@ from dsinga.nn.model.sample_weights import add_weights, weights_of_classes
 from dsinga.nn.model.training_state import FitBegin, TrainingState
 from dsinga.nn.model.validation_split import split_off
 from dsinga.nn.words.keras_arguments import check_names, checked
+from dsinga.nn.writing.symbol import Symbol, flatten
 from dsinga.reading.bind_records import bind_records, has_no_rows, row_of_zeros
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -336,6 +337,25 @@ class Trainable(ModelParams):
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
         return self.features(x, self.output_layers(), batch_size=batch_size, client=client)
+
+    def __call__(self, inputs: Any, *further: Any, training: bool | None = None) -> Any:
+        """Return what the model makes of features, as a layer does, or of arrays, as :meth:`predict` does.
+
+        Models that have a layer share its params. Raises UserError for ``training=True``, which fit is for.
+        """
+        if training:
+            raise UserError("model(x, training=True) is not there: fit trains, and model(x) is what predict returns")
+        given = [inputs, *further] if further else inputs
+        features = flatten(given.values() if isinstance(given, dict) else [given])
+        if any(isinstance(feature, Symbol) for feature in features):
+            return self.on_features(features)
+        return self.predict(given)
+
+    def on_features(self, features: Sequence[Any]) -> Any:
+        """Return the symbols of the outputs of the model on these symbols. Raises UserError for a model of a job."""
+        raise UserError(
+            f"{self!r} is no layer, because its layers are in a job; model.features(x, layer) computes them"
+        )
 
     def trained_windows(self) -> dict[str, Any]:
         """Return the settings of the windows of a Dataset of training, by input; none for other records."""

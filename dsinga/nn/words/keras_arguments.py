@@ -121,7 +121,8 @@ MODEL_ATTRIBUTES = {
         {
             _LOOP: "train_on_batch test_on_batch stateless_call add_loss",
             OWN_STEP: "train_step test_step compute_loss make_train_function compute_metrics",
-            "write model.predict(x)": "call predict_on_batch predict_step",
+            "write model(x)": "call",
+            "write model.predict(x)": "predict_on_batch predict_step",
             _GENERATOR: "fit_generator evaluate_generator predict_generator",
             "write model.predict(x), or .argmax(axis=1) of it": "predict_classes predict_proba",
             "write str(model), the job file": "to_json to_yaml get_config get_compile_config",
@@ -130,7 +131,6 @@ MODEL_ATTRIBUTES = {
             "non_trainable_variables",
             "losses report metrics; evaluate returns them": "add_metric reset_metrics metrics_names",
             "carry=True keeps states between the batches of a fit": "reset_states reset_state",
-            "model.inputs and model.outputs have them": "input output",
             "model.summary() prints shapes": "input_shape output_shape compute_output_shape",
             "model.summary() prints it": "count_params summary_text",
         }
@@ -150,7 +150,7 @@ LAYER_ATTRIBUTES = {
         {
             _WEIGHTS: "get_weights set_weights weights variables kernel bias count_params trainable_weights "
             "trainable_variables non_trainable_weights embeddings",
-            "x = layer(source) is the feature, with x.shape": "input output input_shape output_shape",
+            "x = layer(source) is the feature, with x.shape": "input_shape output_shape",
             "str(model) shows the layer as a job file has it": "get_config from_config build call",
             "layer.settings has the arguments that it was made with": "units filters rate activation",
         }
@@ -189,7 +189,7 @@ def refuse_subclasses(function: F) -> F:
     def fail(bases: tuple[Any, ...]) -> NoReturn:
         raise UserError(
             f"nn.{function.__name__} is a function, which no class can inherit; a layer of your own is a subclass of "
-            "dsinga.layers.Layer, registered by dsinga.register, and so are updaters and schedules (docs/extending.md)"
+            "nn.Layer; updaters and schedules are classes registered by dsinga.register (docs/extending.md)"
         )
 
     function.__mro_entries__ = fail  # type: ignore[attr-defined]

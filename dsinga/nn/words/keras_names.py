@@ -34,10 +34,10 @@ _LAYERS = {
                 "ColorJitter"
             ): "RandomBrightness RandomColorJitter RandomContrast RandomHue RandomSaturation",
             _NO_LAYER: "DepthwiseConv1D DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
-            "GroupQueryAttention GroupedQueryAttention Maximum Minimum "
+            "GroupQueryAttention GroupedQueryAttention "
             "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization "
             "FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
-            "Subtract Wrapper",
+            "Wrapper",
             _ADAPTIVE: "AdaptiveAveragePooling1D AdaptiveAveragePooling2D AdaptiveAveragePooling3D "
             "AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D",
             _CELL: "GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell",
@@ -51,7 +51,6 @@ _LAYERS = {
     "CuDNNGRU": "write nn.GRU",
     "ActivityRegularization": "there is none; give the optimizer weight_decay",
     "AdditiveAttention": 'write nn.Attention(score_mode="additive")',
-    "Average": "write nn.Add; a layer with a weight after it can learn the factor",
     "CategoryEncoding": "write nn.OneHot for codes",
     "Dot": "write nn.CosineSimilarity, or nn.Multiply and a dense layer",
     "ELU": 'write nn.LeakyReLU() or nn.Activation("gelu")',
@@ -60,7 +59,6 @@ _LAYERS = {
     "IntegerLookup": "number the values by np.unique(x, return_inverse=True)",
     "StringLookup": "number the words by np.unique(words, return_inverse=True)",
     "TextVectorization": "import the text by dsinga data import (docs/text.md)",
-    "Lambda": "register a layer of your own (docs/extending.md), and write nn.Layer with its name",
     "Masking": "nn.SequenceLength() tells layers where sequences end",
     "SpatialDropout1D": "nn.SpatialDropout2D is for images only; write nn.Dropout(rate)",
 }

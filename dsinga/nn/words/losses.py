@@ -10,6 +10,7 @@ from typing import Any
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
+from dsinga.layers.functions.names import name_of
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.loss import PairLoss
 from dsinga.layers.losses.point_classes import PointClasses
@@ -93,8 +94,10 @@ def loss_kind(loss: Any) -> str:
         return known[loss]
     if callable(loss) and is_loss(getattr(loss, "__name__", "")):
         raise UserError(f"{loss.__name__} is a function; call it: nn.{loss.__name__}()")
+    if isinstance(loss, type):
+        raise UserError(f"the loss {loss.__name__} is a class; call it: {loss.__name__}()")
     if callable(loss):
-        raise UserError("a loss is a name or a layer, not a function; register a loss layer (docs/extending.md)")
+        return "FunctionLoss"
     raise unknown_name("loss", loss, known, LOSS_NAMES)
 
 
@@ -117,6 +120,8 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
         again = functools.partial(loss_builder, loss, output, name=name)
         return LayerBuilder(loss.kind, loss.write, settings, again, wrapped=loss)
     kind, shape = loss_kind(loss), row_shape(output)
+    if kind == "FunctionLoss":
+        return layer_functions[kind](name_of(loss), name=name, **({} if weight == 1 else {"scale": weight}))
     if kind == "SoftmaxLoss" and shape is not None and len(shape) > 2 and math.prod(shape[1:]) > 1:
         kind = "FieldSoftmaxLoss"  # the channels of images are the classes of each point, as in Keras
     if compares(kind) and loss not in SUMS:
