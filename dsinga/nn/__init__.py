@@ -34,6 +34,7 @@ from dsinga.nn.words.regularisers import L1, L1L2, L2
 from dsinga.nn.words.schedules import (
     ExponentialDecay,
     InverseTimeDecay,
+    LearningRateSchedule,
     LinearMomentum,
     OneCycle,
     OneCycleMomentum,
@@ -50,7 +51,8 @@ __all__ = [
     "Conv2DTranspose", "CosineSimilarity", "Cropping2D", "Dense", "Dropout", "Embedding", "EuclideanLoss",
     "ExponentialDecay", "FieldError", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
     "GlobalMaxPooling1D", "GlobalMaxPooling2D", "GroupNormalization", "HingeLoss", "Identity", "Input",
-    "InverseTimeDecay", "Lambda", "Layer", "LayerNormalization", "LeakyReLU", "LinearMomentum", "LocalNet",
+    "InverseTimeDecay", "Lambda", "Layer", "LayerNormalization", "LeakyReLU", "LearningRateSchedule",
+    "LinearMomentum", "LocalNet",
     "LocalResponseNormalization", "MaxPooling1D", "MaxPooling2D", "Model", "MultiHeadAttention", "Multiply",
     "Normalization", "OneCycle", "OneCycleMomentum",
     "OneHot", "Padding2D", "Param", "ParamSettings", "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop",

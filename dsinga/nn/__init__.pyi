@@ -23,6 +23,7 @@ from dsinga.nn.words.function_specs import Size
 from dsinga.nn.words.optimizers import Momentum
 from dsinga.nn.words.optimizers import Rate
 from dsinga.nn.words.regularisers import Penalty
+from dsinga.nn.words.schedules import LearningRateSchedule as LearningRateSchedule
 from dsinga.nn.words.schedules import Rate
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.symbol import Symbol

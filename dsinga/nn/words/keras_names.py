@@ -67,7 +67,6 @@ OPTIMIZERS = {
     **dict.fromkeys("Adafactor Ftrl Nadam".split(), _NO_OPTIMIZER),
     "LossScaleOptimizer": "params are float32; a job's precision needs no scale of the loss",
     "Optimizer": "register an updater of your own (docs/extending.md), and give compile its name",
-    "LearningRateSchedule": "register a schedule (docs/extending.md), and write nn.Schedule with its name",
 }
 
 LOSSES = {
