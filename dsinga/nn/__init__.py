@@ -4,12 +4,14 @@
 docs/nn.md has examples, and what differs from Keras.
 """
 
+import sys
 from collections import ChainMap
 
+from dsinga import extensions
 from dsinga.engine.local_net import LocalNet
 from dsinga.nn.model.from_job import from_job, load_model
 from dsinga.nn.model.model import CD, Model, Sequential
-from dsinga.nn.words import activations, augment, losses, optimizers, schedules
+from dsinga.nn.words import activations, augment, initialisers, losses, metrics, optimizers, regularisers, schedules
 from dsinga.nn.words.activations import Activation, Softmax
 from dsinga.nn.words.basic_layers import (
     BatchNormalization,
@@ -65,7 +67,15 @@ __all__ = [
 # The functions that follow from the classes of registered components, by name.
 derived_functions = ChainMap(layer_functions, optimizer_functions, schedule_functions, source_functions)
 
-__getattr__ = missing_names(__name__, __all__, lambda: derived_functions)
+# The modules of Keras, for programs that begin with ``from dsinga import nn as keras``.
+MODULES = {
+    **dict.fromkeys(("layers", "models"), sys.modules[__name__]),
+    "callbacks": extensions,
+    "initializers": initialisers,
+    "regularizers": regularisers,
+}
+
+__getattr__ = missing_names(__name__, __all__, lambda: {**derived_functions, **MODULES})
 
 
 def __dir__() -> list[str]:

@@ -253,6 +253,14 @@ def test_what_is_wrong_with_a_function_is_one_sentence_before_training(statement
     assert FAULTS[statement] in str(error.value) or "that have a name" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "name", ["os:system", "subprocess:Popen", "cloudpickle:loads", "pathlib:Path", "decimal:Decimal"]
+)
+def test_a_job_of_somebody_else_calls_no_function_of_the_standard_library(name: str):
+    with pytest.raises(UserError, match="is one of the standard library, which jobs cannot call"):
+        nn.Sequential([nn.Input(6), nn.Layer("kFunction", function=name, arguments='{"args": "true"}')])
+
+
 def test_a_gradient_that_is_cut_off_is_said(caplog: Any):
     with caplog.at_level(logging.WARNING):
         probe(lambda y, p: ((y - p.detach()) ** 2).mean(-1) + p.mean(-1), ((3,), (3,)), 0)

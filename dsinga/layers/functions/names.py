@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import sys
 from typing import Any
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, how_to_register, nearest, register
 
 
-def find_function(name: str) -> Any:
-    """Return the function or class of a name: registered, or "module:function", which is imported.
+class CallableLayer:
+    """Base of classes of layers that jobs may name, to be made from the arguments in the job."""
 
-    Raises UserError where there is none.
+
+def find_function(name: str) -> Any:
+    """Return the function or layer class of a name: registered, or "module:function", which is imported.
+
+    Jobs may come from elsewhere, so that functions of the standard library, and other classes, are refused. Raises
+    UserError where there is none.
     """
     known = entries("function")
     if name in known:
@@ -24,6 +30,8 @@ def find_function(name: str) -> Any:
         raise UserError(
             f"there is no function {name!r}{nearest(name, known)}; {how_to_register('function', name)}, {remedy}"
         )
+    if module != "__main__" and module.partition(".")[0] in sys.stdlib_module_names:
+        raise UserError(f"the function {name!r} is one of the standard library, which jobs cannot call")
     try:
         found: Any = importlib.import_module(module)
     except ImportError as error:
@@ -32,6 +40,11 @@ def find_function(name: str) -> Any:
         ) from None
     for part in path.split("."):
         found = getattr(found, part, None)
+    home = str(getattr(found, "__module__", None) or module)
+    if home != "__main__" and home.partition(".")[0] in sys.stdlib_module_names:
+        raise UserError(f"the function {name!r} is one of the standard library, which jobs cannot call")
+    if isinstance(found, type) and not issubclass(found, CallableLayer):
+        raise UserError(f"the class {name!r} is no layer: it does not inherit nn.Layer")
     if not callable(found):
         raise UserError(f"the module {module!r} has no function {path!r}; define it there before the job is read")
     return found
@@ -42,7 +55,7 @@ def name_of(function: Any) -> str:
     for name, known in entries("function").items():
         if known is function:
             return name
-    owner = function if hasattr(function, "__qualname__") else type(function)
+    owner: Any = function if hasattr(function, "__qualname__") else type(function)
     name = f"{owner.__module__}:{owner.__qualname__}"
     try:
         if find_function(name) is function:

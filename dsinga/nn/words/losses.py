@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Mapping, Set
+import re
+from collections.abc import Callable, Collection, Mapping, Set
 from typing import Any
 
 from dsinga.base.arguments import unknown_name
@@ -15,6 +16,7 @@ from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.loss import PairLoss
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.nn.words.function_specs import function_name
+from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.keras_names import LOSS_NAMES, missing_names
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.writing.feature import Feature, row_shape
@@ -129,4 +131,35 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
     return layer_functions[kind](name=name, **({} if weight == 1 else {"scale": weight}))
 
 
-__getattr__ = missing_names(__name__, public="dsinga.nn.losses", derived=lambda: layer_functions)
+class Loss:
+    """Base of losses of the user's own as in Keras: a class with ``call(self, y_true, y_pred)``, by record."""
+
+    def __init__(self, name: str | None = None, reduction: str = "sum_over_batch_size", dtype: Any = None):
+        if reduction not in ("sum_over_batch_size", "mean"):
+            raise UserError(f"a loss is the mean over the records; reduction {reduction!r} is not there")
+        self.__name__ = name or type(self).__name__
+
+    def __call__(self, y_true: Any, y_pred: Any) -> Any:
+        """Return what ``call`` does."""
+        return self.call(y_true, y_pred)  # type: ignore[attr-defined]
+
+
+def _named_loss(name: str, loss: str) -> Callable[..., str]:
+    """Return the function of Keras's class of a loss, which returns the loss's name.
+
+    Scores and probabilities are told apart by the last layer, so that ``from_logits`` has no effect.
+    """
+
+    def function(from_logits: bool = False, name: str | None = None) -> str:
+        return loss
+
+    function.__name__ = name
+    return checked(function)
+
+
+_CLASSES = {
+    name: _named_loss(name, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    for name in ("BinaryCrossentropy", "CategoricalCrossentropy", "SparseCategoricalCrossentropy")
+}
+
+__getattr__ = missing_names(__name__, public="dsinga.nn.losses", derived=lambda: {**layer_functions, **_CLASSES})

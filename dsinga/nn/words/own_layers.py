@@ -11,7 +11,7 @@ from typing import Any
 
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
-from dsinga.layers.functions.names import name_of
+from dsinga.layers.functions.names import CallableLayer, name_of
 from dsinga.layers.functions.own_class import LayerCall, Weight
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.nn.words.regularisers import penalty
@@ -84,7 +84,7 @@ def Lambda(
     return _Lambda(function, arguments or {}, name, again)
 
 
-class OwnLayer(FunctionBuilder):
+class OwnLayer(FunctionBuilder, CallableLayer):
     """Base of layer classes of the user's own, what ``class Scale(nn.Layer)`` inherits: ``call`` is what they compute.
 
     ``call(self, x)`` gets a feature where it consists of layers and operators, or else an array of the batch, and the
