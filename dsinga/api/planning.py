@@ -104,7 +104,9 @@ def plan(
     if sites is None:
         return make_plan(job, workers=workers, memory=MEMORY_LIMIT, limit=limit, **machine)
     link = machine.pop("network") or GIGABIT
-    numbers = sum(param.size for param in plan_net(check_job(whole_job(job), machine["roots"])).params.values())
+    numbers = sum(
+        param.size for param in plan_net(check_job(whole_job(job), machine["roots"], [Phase.kTrain])).params.values()
+    )
     price_sites(sites, numbers, 1.0, link)  # refuses bad input before anything is timed
     plan = make_plan(job, workers=workers, memory=MEMORY_LIMIT, limit=limit, network=None, **machine)
     seconds = plan.alternatives[0].prediction.seconds

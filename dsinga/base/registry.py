@@ -30,6 +30,7 @@ LISTED = 12  # names in a message
 ROOMS = {
     "layer": "dsinga.layers",
     "metric": "dsinga.layers.metrics.gathered_metrics",
+    "function": "dsinga.layers.functions",
     "updater": "dsinga.training",
     "schedule": "dsinga.training",
     "initialiser": "dsinga.training",

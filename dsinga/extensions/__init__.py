@@ -10,6 +10,16 @@ from dsinga.extensions.best_value import BestValue
 from dsinga.extensions.csv_table import CSV
 from dsinga.extensions.early_stopping import EarlyStopping, KeepBest
 from dsinga.extensions.extension import Extension, LoopView, State
+from dsinga.extensions.keras_callbacks import (
+    BackupAndRestore,
+    Callback,
+    KerasEvents,
+    LambdaCallback,
+    LearningRateScheduler,
+    ModelCheckpoint,
+    TerminateOnNaN,
+    is_keras_callback,
+)
 from dsinga.extensions.keras_names import CALLBACKS
 from dsinga.extensions.median_stopping import MedianRule, MedianStopping, MetricValues
 from dsinga.extensions.mlflow import MLflow
@@ -32,7 +42,9 @@ from dsinga.extensions.validation import check_extensions, check_metric
 __all__ = [
     "CSV",
     "AtEnd",
+    "BackupAndRestore",
     "BestValue",
+    "Callback",
     "Checkpointing",
     "Display",
     "EarlyStopping",
@@ -45,23 +57,29 @@ __all__ = [
     "ExtensionRunner",
     "FunctionExtension",
     "KeepBest",
+    "KerasEvents",
+    "LambdaCallback",
+    "LearningRateScheduler",
     "LoopView",
     "MLflow",
     "MedianRule",
     "MedianStopping",
     "MetricValues",
+    "ModelCheckpoint",
     "Moment",
     "OnMetric",
     "ReduceOnPlateau",
     "State",
     "StopOnTime",
     "TensorBoard",
+    "TerminateOnNaN",
     "Trigger",
     "WhenBest",
     "check_extensions",
     "check_metric",
     "create_extension",
     "create_extensions",
+    "is_keras_callback",
 ]
 
 
@@ -71,4 +89,7 @@ def classes() -> dict[str, type]:
     return {cls.__name__: cls for cls in types if isinstance(cls, type) and not is_user_code(cls)}
 
 
-__getattr__ = missing_names(__name__, __all__, classes, instead=CALLBACKS)
+# The names of Keras for what is there.
+KERAS = {"CSVLogger": CSV, "ReduceLROnPlateau": ReduceOnPlateau}
+
+__getattr__ = missing_names(__name__, __all__, lambda: {**classes(), **KERAS}, instead=CALLBACKS)

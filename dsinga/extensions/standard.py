@@ -10,6 +10,7 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.extensions.best_value import checked_number
 from dsinga.extensions.extension import Extension, LoopView, State
+from dsinga.extensions.keras_callbacks import KerasEvents, is_keras_callback
 from dsinga.extensions.triggers import AtEnd, EveryEpoch, EverySteps, Trigger
 from dsinga.job import ExtensionConf, Job, Phase, training_phases
 from dsinga.job.component import Settings
@@ -71,8 +72,12 @@ def _given(conf: ExtensionConf, settings: type[Settings]) -> dict[str, Any]:
 
 def _check_given(extension: Any, rows: Trigger) -> Extension:
     """Return an extension of the caller; ``rows`` is the trigger of rows of training."""
+    if isinstance(extension, KerasEvents):
+        extension.run_after(rows)
     if isinstance(extension, Extension):
         return _check_trigger(extension)
+    if is_keras_callback(extension):
+        raise UserError(f"{type(extension).__name__} has the events of Keras, which fit of a model of dsinga.nn calls")
     if callable(extension) and not isinstance(extension, type):
         return FunctionExtension(extension, rows)
     what = f"the class {extension.__name__}; call it" if isinstance(extension, type) else repr(extension)

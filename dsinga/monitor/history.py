@@ -21,6 +21,7 @@ class History(Sequence[Row]):
     | `history[:, "loss"]` | a list of the losses of all rows that have one |
     | `history[:, ("step", "loss")]` | a list of pairs, for all rows that have both |
     | `history.phase("test")` | the rows of one phase, a History |
+    | `history.epoch` | a list of the epochs that ended, from 0 |
     | `history.history["val_loss"]` | a list of the losses of all validations, by the names of Keras |
     | `history.plot()` | axes of Matplotlib for each metric, with a line for each phase |
 
@@ -49,6 +50,12 @@ class History(Sequence[Row]):
                 if name not in NOT_METRICS:
                     values.setdefault(prefix + name, []).append(value)
         return values
+
+    @property
+    def epoch(self) -> list[int]:
+        """The numbers of the epochs that rows of training end, counted from 0, as in Keras."""
+        ends = [row["epoch"] for row in self._rows if row.get("phase") == "train" and "epoch" in row]
+        return [int(epoch) - 1 for epoch in ends if epoch == int(epoch)]
 
     def plot(
         self, metrics: str | Sequence[str] = (), *, x: str = "step", label: str = "", ax: Any = None, **line: Any

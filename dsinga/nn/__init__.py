@@ -4,12 +4,14 @@
 docs/nn.md has examples, and what differs from Keras.
 """
 
+import sys
 from collections import ChainMap
 
+from dsinga import extensions
 from dsinga.engine.local_net import LocalNet
 from dsinga.nn.model.from_job import from_job, load_model
 from dsinga.nn.model.model import CD, Model, Sequential
-from dsinga.nn.words import activations, augment, losses, optimizers, schedules
+from dsinga.nn.words import activations, augment, initialisers, losses, metrics, optimizers, regularisers, schedules
 from dsinga.nn.words.activations import Activation, Softmax
 from dsinga.nn.words.basic_layers import (
     BatchNormalization,
@@ -29,10 +31,12 @@ from dsinga.nn.words.inputs import Input, Normalization, RandomCrop, RandomFlip,
 from dsinga.nn.words.keras_names import missing_names
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.words.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
+from dsinga.nn.words.own_layers import Lambda
 from dsinga.nn.words.regularisers import L1, L1L2, L2
 from dsinga.nn.words.schedules import (
     ExponentialDecay,
     InverseTimeDecay,
+    LearningRateSchedule,
     LinearMomentum,
     OneCycle,
     OneCycleMomentum,
@@ -49,7 +53,8 @@ __all__ = [
     "Conv2DTranspose", "CosineSimilarity", "Cropping2D", "Dense", "Dropout", "Embedding", "EuclideanLoss",
     "ExponentialDecay", "FieldError", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
     "GlobalMaxPooling1D", "GlobalMaxPooling2D", "GroupNormalization", "HingeLoss", "Identity", "Input",
-    "InverseTimeDecay", "Layer", "LayerNormalization", "LeakyReLU", "LinearMomentum", "LocalNet",
+    "InverseTimeDecay", "Lambda", "Layer", "LayerNormalization", "LeakyReLU", "LearningRateSchedule",
+    "LinearMomentum", "LocalNet",
     "LocalResponseNormalization", "MaxPooling1D", "MaxPooling2D", "Model", "MultiHeadAttention", "Multiply",
     "Normalization", "OneCycle", "OneCycleMomentum",
     "OneHot", "Padding2D", "Param", "ParamSettings", "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop",
@@ -62,7 +67,15 @@ __all__ = [
 # The functions that follow from the classes of registered components, by name.
 derived_functions = ChainMap(layer_functions, optimizer_functions, schedule_functions, source_functions)
 
-__getattr__ = missing_names(__name__, __all__, lambda: derived_functions)
+# The modules of Keras, for programs that begin with ``from dsinga import nn as keras``.
+MODULES = {
+    **dict.fromkeys(("layers", "models"), sys.modules[__name__]),
+    "callbacks": extensions,
+    "initializers": initialisers,
+    "regularizers": regularisers,
+}
+
+__getattr__ = missing_names(__name__, __all__, lambda: {**derived_functions, **MODULES})
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,7 @@
 """Nets in a few lines of Python. Written by ``python -m tests.support.nn_stub``: do not edit."""
 
+from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dsinga.engine.local_net import LocalNet as LocalNet
 from dsinga.job.layerconf import ParamConf
@@ -21,6 +23,7 @@ from dsinga.nn.words.function_specs import Size
 from dsinga.nn.words.optimizers import Momentum
 from dsinga.nn.words.optimizers import Rate
 from dsinga.nn.words.regularisers import Penalty
+from dsinga.nn.words.schedules import LearningRateSchedule as LearningRateSchedule
 from dsinga.nn.words.schedules import Rate
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.symbol import Symbol
@@ -106,6 +109,18 @@ def Add(*, name: str | None = None, param: Sequence[Any] | None = None, lr_scale
         exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016) (kAdd)."""
 
+def Arithmetic(operator: str, number: float | None = None, swapped: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """x op y of two sources, or of one source and a ``number``: elementwise, or the product of matrices (kArithmetic).
+
+    Args:
+        operator: ADD, SUBTRACT, MULTIPLY, DIVIDE, POWER, MATMUL, MAXIMUM, MINIMUM or AVERAGE.
+        number: the second operand, in place of a second source.
+        swapped: whether the number is the first operand."""
+
 def Attention(score_mode: str = 'dot', num_heads: int = 1, use_causal_mask: bool = False,
         score_initializer: Any = 'uniform', *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -121,6 +136,12 @@ def Attention(score_mode: str = 'dot', num_heads: int = 1, use_causal_mask: bool
         num_heads: the number of heads.
         use_causal_mask: whether a query sees no later keys.
         score_initializer: the initialiser of the additive score, or its name."""
+
+def Average(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """The mean of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
 
 def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -650,6 +671,16 @@ def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, *, na
         alpha: the weight of the answer 1; 1 - alpha is that of 0.
         scale: the factor of the loss and its gradient."""
 
+def FunctionLoss(function: str, scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """A user's loss f(labels, x)·scale: one number a row, several, of which the mean counts, or the mean over rows (kFunctionLoss).
+
+    Args:
+        function: the function: "module:function", or a name by dsinga.register("function", ...).
+        scale: the factor of the loss and its gradient."""
+
 def GELU(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
@@ -917,8 +948,27 @@ def Lamb(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999
         beta_2: the decay of the second moment, the running mean of squared gradients.
         epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
+def Lambda(function: Callable[..., Any], output_shape: Any = None, mask: Any = None,
+        arguments: Mapping[str, Any] | None = None, name: str | None = None) -> LayerBuilder:
+    """Return the layer f(x) of a function of a feature, or of a list of features (kFunction).
+
+    A function that consists of operators and layers is a model of these. Others compute with arrays, whose first axis
+    is the batch, of JAX, autograd or PyTorch, from which the gradient comes; of numpy where no params are below. The
+    shape of the feature is that of what the function returns, so that ``output_shape`` is not needed.
+
+    Args:
+        function: the function.
+        output_shape: has no effect.
+        mask: None.
+        arguments: further arguments of the function by name.
+        name: of the layer.
+
+    Raises UserError, when the layer is called, for a function that mixes rows or fails."""
+
 def Layer(type: str, **fields: Any) -> LayerBuilder:
-    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``.
+    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``; the base of users' classes.
+
+    A class that inherits it defines ``call``; see :class:`dsinga.nn.words.own_layers.OwnLayer`.
 
     ``fields`` are settings of its type, fields of a layer in a job file, and the arguments of every layer. Raises
     UserError for an unknown type or field."""
@@ -1019,6 +1069,12 @@ def MaxPooling3D(pool_size: Size = 2, strides: Size | None = None, padding: str 
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
+def Maximum(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """The larger ones of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+
 def MeanAbsoluteError(masked: bool = False, weighted: bool = False, std: list[float] = [], scale: float = 1.0, *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
@@ -1057,6 +1113,12 @@ def MeanSquaredError(masked: bool = False, weighted: bool = False, std: list[flo
         weighted: whether the last channel of the target has a weight for each point.
         std: what differences are divided by first: a number for each channel of the target, or one for all.
         scale: the factor of the loss and its gradient."""
+
+def Minimum(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """The smaller ones of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
 
 def Mnist(norm_a: float = 1.0, norm_b: float = 0.0, kernel: int = 0, sigma: float = 0.0, alpha: float = 0.0,
         beta: float = 0.0, gamma: float = 0.0, resize: int = 0, elastic_freq: int = 0, *, name: str | None = None,
@@ -1557,6 +1619,12 @@ def Split(parts: int, *, name: str | None = None, param: Sequence[Any] | None = 
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Its source, ``parts`` times (kSplit); nets need none, because one is added where a feature is used twice."""
+
+def Subtract(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """The difference of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
 
 def TDLoss(delta: float = 1.0, scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,

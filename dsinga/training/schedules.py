@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from numbers import Real
 from typing import Any
 
+from dsinga.base.errors import UserError
 from dsinga.base.registry import is_user_code, register
 from dsinga.job import LRGenConf
 from dsinga.job.component import Configured, Fault, Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Positive, Unit
 from dsinga.job.resolve import error_note, resolve
+from dsinga.layers.functions.names import find_function
 
 Rate = Callable[[int], float]
 
@@ -43,14 +45,16 @@ def _checked(rate: Rate, conf: LRGenConf) -> Rate:
     """Return a user's schedule, which raises JobError for a rate that is not finite or, without a floor, below 0."""
     least = 0.0 if conf.minimum_lr is None else -math.inf
 
-    def checked(step: int) -> float:
-        value: Any = rate(step)
-        if not (isinstance(value, Real) and math.isfinite(value) and float(value) >= least):
-            text = f"schedule {conf.type_name!r} gives {value!r} at step {step}; a rate is at least 0 and finite"
-            raise conf.error(text, "user_type")
-        return float(value)
+    return lambda step: _number(rate(step), f"schedule {conf.type_name!r}", step, conf, least)
 
-    return checked
+
+def _number(value: Any, what: str, step: int, conf: LRGenConf, least: float = 0.0) -> float:
+    """Return the rate that a user's code gives; raise JobError for one that is not finite, or below ``least``."""
+    with contextlib.suppress(TypeError, ValueError):  # a number of JAX or PyTorch, too
+        number = float(value)
+        if math.isfinite(number) and number >= least:
+            return number
+    raise conf.error(f"{what} gives {value!r} at step {step}; a rate is at least 0 and finite", "user_type")
 
 
 def _bounded(rate: Rate, conf: LRGenConf) -> Rate:
@@ -96,6 +100,28 @@ class Fixed(Schedule):
 
     def __call__(self, step: int) -> float:
         return self.base
+
+
+@register("schedule", kFunction=12)
+class FunctionOfStep(Schedule):
+    """A function of the step, from 0; base_lr has no effect."""
+
+    class Conf(Settings, name="FunctionOfStepConf", field="function_conf"):
+        """Settings of kFunction."""
+
+        function: str = required('the function: "module:function", or a name by dsinga.register("function", ...)')
+
+    settings: Conf
+
+    def __init__(self, conf: LRGenConf):
+        super().__init__(conf)
+        try:
+            self.function = find_function(self.settings.function)
+        except UserError as error:
+            raise self.settings.error(str(error), "function") from None
+
+    def __call__(self, step: int) -> float:
+        return _number(self.function(step), f"the function {self.settings.function!r}", step, self.conf)
 
 
 @register("schedule", kInverseT=1)

@@ -29,7 +29,7 @@ SECTIONS = {
     "algorithm": ("Algorithm",),
     "learning_algorithm": ("Algorithms",),
 }
-ELSEWHERE = ("importer", "source", "extension", "environment", "augmentation", "metric")  # pages of their own
+ELSEWHERE = ("importer", "source", "extension", "environment", "augmentation", "metric", "function")  # other pages
 
 
 def builtin(kind: str) -> set[str]:
@@ -100,7 +100,7 @@ def test_formulas_name_settings_that_there_are():
 
 
 @pytest.mark.parametrize(
-    "kind", [kind for kind in registry.ROOMS if kind not in ("importer", "source", "environment", "metric")]
+    "kind", [kind for kind in registry.ROOMS if kind not in ("importer", "source", "environment", "metric", "function")]
 )
 def test_the_pages_of_settings_name_what_is_built_in_and_what_each_setting_means(kind):
     text = "".join(pages().values())

@@ -145,8 +145,8 @@ def test_labels_that_fit_no_predictions(labels: np.ndarray, predictions: np.ndar
 def test_names_and_functions_that_it_refuses(registries: None) -> None:
     with pytest.raises(UserError, match="there is no metric 'roc_auk'; did you mean 'roc_auc'"):
         figures_of(np.ones((40, 1)), np.zeros(40, int), [], "roc_auk")
-    dsinga.register("metric", "rows")(lambda labels, predictions: labels)
-    with pytest.raises(UserError, match="the metric 'rows' must return a number, not ndarray"):
+    dsinga.register("metric", "rows")(lambda labels, predictions: labels[:3])
+    with pytest.raises(UserError, match="the metric 'rows' must return a number, or one for each record, not"):
         figures_of(np.ones((40, 1)), np.zeros(40, int), [], "rows")
 
 

@@ -21,6 +21,7 @@ ROWS = (BATCH, 12)
 LATER = {
     "kRBMHid", "kRBMVis",
     "kVTraceLoss",
+    "kFunction", "kFunctionLoss",  # whose functions are of PyTorch: test_layers_functions.py
     "kCachedAttention",
     "kUserLayer",
 }  # fmt: skip
@@ -116,6 +117,17 @@ case("kPooling", "same volumes", {"pooling_conf": {"kernel_z": 2, "stride_x": 1,
 case("kPooling", "whole volumes", {"pooling_conf": {"global_pooling": True, "pool": "AVG"}}, VOLUMES)
 WIDER = {"num_filters": 3, "kernel": 2, "stride_z": 2, "output_pad_z": 1}
 case("kTransposedConvolution", "volumes", {"transposedconvolution_conf": WIDER}, SMALL)
+for name in ("ADD", "SUBTRACT", "MULTIPLY", "DIVIDE", "AVERAGE"):
+    case("kArithmetic", name, {"arithmetic_conf": {"operator": name}}, ROWS, ROWS)
+for name in ("MAXIMUM", "MINIMUM"):
+    case("kArithmetic", name, {"arithmetic_conf": {"operator": name}}, (BATCH, 7), (BATCH, 1))
+case("kArithmetic", "repeated", {"arithmetic_conf": {"operator": "DIVIDE"}}, IMAGES, (BATCH, 1, 7, 1))
+case("kArithmetic", "matrices", {"arithmetic_conf": {"operator": "MATMUL"}}, (BATCH, 3, 2), (BATCH, 2, 4))
+for name, number in {"SUBTRACT": 1.5, "DIVIDE": 2.5, "POWER": 3.0, "MAXIMUM": 0.1}.items():
+    more = {"swapped": True} if name == "SUBTRACT" else {}
+    case("kArithmetic", f"{name} number", {"arithmetic_conf": {"operator": name, "number": number, **more}}, IMAGES)
+for index in ("1", "..., -1", "1:, new, ::2"):
+    case("kIndex", index, {"index_conf": {"index": index}}, IMAGES)
 case("kPermute", "", {"permute_conf": {"dims": [2, 3, 1]}}, IMAGES)
 case("kRepeat", "", {"repeat_conf": {"times": 3}}, IMAGES)
 case("kRepeat", "rows", {"repeat_conf": {"times": 2}}, ROWS)

@@ -136,7 +136,8 @@ async def _call_on_scheduler(client: Client, *call: Any) -> dict[str, Any]:
 
 def _user_objects(nets: Iterable[NeuralNet], objects: Mapping[str, Any]) -> dict[str, Any]:
     """Return the layers and other objects whose classes are not this package's, by their names in errors."""
-    layers = {f"layer {node.layer.name!r}": node.layer for net in nets for node in net.nodes}
+    nodes = [node.layer for net in nets for node in net.nodes]
+    layers = {f"layer {layer.name!r}": getattr(layer, "user_code", layer) for layer in nodes}
     return {name: value for name, value in {**objects, **layers}.items() if is_user_code(value)}
 
 

@@ -19,6 +19,7 @@ from dsinga.data.sources.arrays import ARRAYS, Kind, Options
 from dsinga.data.sources.batch_sequences import BATCHES
 from dsinga.data.sources.dask_arrays import DASK_ARRAYS
 from dsinga.data.sources.data_frames import FRAMES
+from dsinga.data.sources.items import by_number
 from dsinga.data.sources.named_in_jobs import PATHS, is_path, open_store, refuse_numpy_file
 from dsinga.data.sources.xarray_objects import DATA_ARRAYS, DATASETS
 
@@ -84,6 +85,7 @@ def open_records(
             - a pair (x, y) of such an array, a data frame or a path, and labels: an array, or the path of a zarr array;
             - an xarray Dataset, or a data frame of pandas or Dask;
             - a sequence of batches, as Keras's PyDataset: ``source[i]`` is the i-th batch, an array or a pair (x, y);
+            - records by number, (x, y), x or a dict with "label": a Dataset of PyTorch or Hugging Face, a DataLoader;
             - a source of records, which is returned as it is, or a :class:`DataSource`, which opens one.
         data: the array of a zarr group, or the variable of a Dataset, that has the records; by default guessed from the
             names.
@@ -109,6 +111,8 @@ def open_records(
         return open_store(source, roots=roots, data=data, label=label)
     x, y = _pair(source)
     kind = _kind_of(x)
+    if kind is None and (batches := by_number(x)) is not None:
+        x, kind = batches, BATCHES
     if kind is None:
         raise _refusal(x)
     _check_options(options, kind.words, [name for name in kind.options if y is None or name != "label"])

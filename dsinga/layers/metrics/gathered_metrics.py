@@ -1,7 +1,8 @@
 """The layer kGatheredMetrics, and the functions of all labels and predictions that it reports: ROC AUC and others.
 
 A function is registered as a metric: it takes the labels, (n,) or (n, k), and the predictions, (n, k), or (n,) where
-the net gives one number a record, of all n records, and returns a number. Their order is not that of the records.
+the net gives one number a record, of all n records, and returns a number, or one for each record, of which the mean
+counts. Their order is not that of the records. A function may be written for tensors of PyTorch.
 
 >>> from dsinga import register
 >>> @register("metric", "worst_error")
@@ -15,11 +16,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, is_user_code, lookup, nearest_or_listed, register
 from dsinga.base.score_curves import average_precision, roc_auc
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required
+from dsinga.layers.functions.libraries import value_of
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, to_matrix
@@ -81,14 +84,19 @@ def _value(name: str, rows: GatheredRows) -> float:
     function = lookup("metric", name)
     try:
         labels, predictions = rows.arrays().values() if is_user_code(function) else rows.rows()  # ours need no order
-        value = function(labels, predictions[:, 0] if predictions.shape[1] == 1 else predictions)
+        arguments = [labels, predictions[:, 0] if predictions.shape[1] == 1 else predictions]
+        if is_user_code(function):
+            value = value_of(function, arguments)
+            value = value.mean() if value.ndim and len(value) == len(labels) else value
+        else:
+            value = function(*arguments)
     except UserError:
         raise
     except Exception as error:
         error.add_note(f"in the metric {name!r}, a function of the labels and predictions of all records")
         raise
-    if not isinstance(value, (int, float, np.number)) and not (isinstance(value, np.ndarray) and value.size == 1):
-        raise UserError(f"the metric {name!r} must return a number, not {type(value).__name__}")
+    if np.size(value) != 1 or np.asarray(value).dtype.kind not in "biuf":
+        raise UserError(f"the metric {name!r} must return a number, or one for each record, not {shown(value)}")
     return float(np.asarray(value).item())
 
 

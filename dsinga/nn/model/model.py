@@ -12,6 +12,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.nn.model.layer_values import hand_out, newest_values
 from dsinga.nn.model.records import PhaseRecords, labels_for_loss
 from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
@@ -31,7 +32,7 @@ from dsinga.nn.writing.net_conf import (
     objective_of,
     write_net,
 )
-from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors, flatten
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors, call_again, flatten
 
 
 @checked_class
@@ -60,6 +61,8 @@ class Model(Trainable):
         self.metrics: Sequence[Any] = ()
         self.algorithm: AlgConf | None = None
         self.cluster: ClusterConf | None = None
+        self._owners: list[tuple[LayerBuilder, list[str]]] = []
+        self._label_shapes: dict[str, tuple[int, ...]] = {}  # of the labels of training, by input
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -112,6 +115,40 @@ class Model(Trainable):
         self._complete, self._training_state = False, TrainingState()  # a loss may have params
         self.algorithm = AlgConf(**algorithm) if isinstance(algorithm, dict) else algorithm
         self.cluster = cluster
+
+    @property
+    def _params(self) -> dict[str, np.ndarray] | None:
+        """The params by name; those of layers that other models have, too, are the newest."""
+        return newest_values(self._own_params, self._owners)
+
+    @_params.setter
+    def _params(self, params: dict[str, np.ndarray] | None) -> None:
+        if not self._owners:  # then it is not known which layer has which
+            for builder in layers_with_losses(self._outputs(), self.objective):
+                builder.values = None
+        self._own_params = params
+        hand_out(params or {}, self._owners)
+
+    def on_features(self, features: Sequence[Any]) -> Any:
+        """Return the symbols of the outputs for these features of other layers. Raises UserError for another number."""
+        inputs, outputs = self._inputs(), self._outputs()
+        if len(features) != len(inputs):
+            raise UserError(f"{self!r} takes {len(inputs)} features, not {len(features)}")
+        for feature in features:
+            if not isinstance(feature, Symbol):
+                raise UserError(f"{self!r} is called on features or on arrays, not on both: {shown(feature)}")
+        called = call_again(inputs, outputs, features)
+        return called[0] if len(called) == 1 else called
+
+    @property
+    def input(self) -> Any:
+        """The symbol of the input, a list of several."""
+        return self._inputs()[0] if len(self._inputs()) == 1 else self._inputs()
+
+    @property
+    def output(self) -> Any:
+        """The symbol of the output, a list of several."""
+        return self._outputs()[0] if len(self._outputs()) == 1 else self._outputs()
 
     @property
     def layers(self) -> list[LayerBuilder]:
@@ -197,9 +234,18 @@ class Model(Trainable):
 
     def _write(self, train: PhaseRecords, weighted: Sequence[Phase] = ()) -> Any:
         shapes = self.record_shapes | train.shapes
-        written = write_net(self._inputs(), self._outputs(), self.objective, shapes, train.label_shapes, weighted)
+        labels = {name: shape for name, shape in train.label_shapes.items() if shape is not None}
+        self._label_shapes |= labels
+        known = {**self._label_shapes, **train.label_shapes} if self._uses_function() else train.label_shapes
+        written = write_net(self._inputs(), self._outputs(), self.objective, shapes, known, weighted)
+        if len(written.owners) > len(self._owners):  # all shapes are known
+            self._owners = written.owners
         self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}
         return written
+
+    def _uses_function(self) -> bool:
+        """Whether a loss is a function, which takes labels of one shape."""
+        return any(loss_kind(loss) == "FunctionLoss" for loss in self.objective.losses if not isinstance(loss, Symbol))
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that inputs name. Raises UserError where one names none."""
@@ -245,7 +291,7 @@ class Sequential(Model):
     def __init__(self, layers: Sequence[Any] = (), name: str = "model"):
         self._chain: Symbol | None = None
         self._start: Symbol | None = None
-        super().__init__(Input(), [], name)
+        super().__init__([], [], name)
         if not isinstance(layers, Iterable):
             raise UserError(f"nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)]), not {layers!r}")
         for layer in layers:
@@ -257,14 +303,20 @@ class Sequential(Model):
             if self._chain is not None:
                 raise UserError("nn.Input is the first layer of nn.Sequential; use nn.Model for several inputs")
             self._start = self._chain = layer
+            self.inputs = [layer]
             return
-        if isinstance(layer, Trainable):
-            raise UserError("a model is no layer; give its layers, as in nn.Sequential([*model.layers, nn.Dense(10)])")
-        if not isinstance(layer, LayerBuilder):
+        if not isinstance(layer, (LayerBuilder, Model)):
             raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {shown(layer)}")
         if self._chain is None:
             self._start = self._chain = Input()
-        self._chain, self._complete = layer(self._chain), False
+            self.inputs = [self._start]
+        chain = layer(self._chain)
+        if not isinstance(chain, Symbol):
+            raise UserError(
+                f"nn.Sequential takes layers of one feature, and {shown(layer)} gives several; use nn.Model"
+            )
+        self._chain, self._complete, self._owners = chain, False, []
+        self.outputs = [chain]
 
     def _inputs(self) -> list[Symbol]:
         if self._start is None:

@@ -17,6 +17,7 @@ from dsinga.base.arguments import fail_for_name
 from dsinga.base.durable_files import explained_writing, replace_file
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
+from dsinga.checkpoint.tensors import read_safetensors
 from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
@@ -47,6 +48,7 @@ class ModelParams(ABC):
         name: the name of its job.
         result: the result of the last ``fit``, None before.
         record_shapes: the shapes of records by input, as far as they are known.
+        stop_training: what a callback sets to True to end training.
     """
 
     _attributes: Mapping[str, str] = MODEL_ATTRIBUTES  # what to write in place of attributes that a model lacks
@@ -55,13 +57,23 @@ class ModelParams(ABC):
         self.name = name
         self.result: api.Result | None = None
         self.record_shapes: dict[str, tuple[int, ...]] = {}
-        self._params: dict[str, np.ndarray] | None = None
+        self._own_params: dict[str, np.ndarray] | None = None
         self._complete = False  # whether the net has no other params
+        self.stop_training = False
         self._fits = 0
         self._training_state = TrainingState()
         self._begins = FitBegins()
         self._arguments: JobArguments | None = None  # of the last fit
         self._loaded_names: Mapping[str, RecordNames] = {}
+
+    @property
+    def _params(self) -> dict[str, np.ndarray] | None:
+        """The params by name, None before there are any."""
+        return self._own_params
+
+    @_params.setter
+    def _params(self, params: dict[str, np.ndarray] | None) -> None:
+        self._own_params = params
 
     @abstractmethod
     def input_names(self) -> list[str]:
@@ -89,12 +101,12 @@ class ModelParams(ABC):
         return self._loaded_names if trained is None else trained.names
 
     def _local(
-        self, pairs: Mapping[str, Pair], labelled: bool, weights: Any = None
+        self, pairs: Mapping[str, Pair], labelled: bool, weights: Any = None, phase: str = "test"
     ) -> tuple[LocalNet, dict[str, Any], dict[str, Any] | None]:
         """Return the net of numpy arrays in this process, the records, and the labels.
 
         ``labelled`` says that the net has losses with labels even where there are none here; ``weights`` are those of
-        records in a test.
+        records in a ``phase``, a test or training.
         """
         described = describe_arrays(pairs)
         if labelled:
@@ -105,7 +117,7 @@ class ModelParams(ABC):
         if weights is not None:
             opened = open_inputs(pairs)
             records[SAMPLE_WEIGHT] = add_weights(opened, weights)
-            described.shapes[SAMPLE_WEIGHT], phases["test"] = opened.shapes[SAMPLE_WEIGHT], described
+            described.shapes[SAMPLE_WEIGHT], phases[phase] = opened.shapes[SAMPLE_WEIGHT], described
         job = self.make_job(phases, None, {})
         examples = self.label_examples()
         missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
@@ -144,8 +156,9 @@ class ModelParams(ABC):
         ``dsinga.train(model.job(x, y, epochs=3))``, or to the path of a checkpoint. The next ``fit`` starts from them,
         and from initial values for params that are not among them.
         """
-        if self._params is None:
-            self._params, self._complete = self._shaped().initial_params(), True
+        if self._own_params is None:
+            self._params, self._complete = self._shaped().initial_params() | (self._params or {}), True
+        assert self._params is not None
         return self._params
 
     @params.setter
@@ -173,18 +186,9 @@ class ModelParams(ABC):
                 raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")
             fail_for_name("a model", name, [word for word in dir(type(self)) if word[0].isalpha()], self._attributes)
 
-    def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise UserError: a model is no layer."""
-        raise UserError("a model is no layer; write model.predict(x), or call its layers, which model.layers has")
-
-    @property
-    def stop_training(self) -> bool:
-        """False: a callback ends training by returning True. Setting it raises UserError."""
-        return False
-
-    @stop_training.setter
-    def stop_training(self, stop_training: bool) -> None:
-        raise UserError("a callback, a function of (step, metrics), ends training by returning True")
+    def take_params(self, params: Mapping[str, np.ndarray]) -> None:
+        """Take the params of a run that goes on, for callbacks."""
+        self._params, self._complete = dict(params), True
 
     @checked
     def summary(self) -> None:
@@ -246,6 +250,24 @@ class ModelParams(ABC):
             if np.shape(array) != param.shape:
                 raise UserError(f"set_weights: array {number} is {np.shape(array)}, but {name!r} is {param.shape}")
         self.params = dict(zip(params, weights, strict=True))
+
+    @checked
+    def save_weights(self, path: str | os.PathLike[str]) -> None:
+        """Write the params to a safetensors file, for :meth:`load_weights`. Raises UserError where that fails."""
+        with explained_writing(Path(path)):
+            export_safetensors(Checkpoint(0, self._ordered_params(), {}, {}), Path(path))
+
+    @checked
+    def load_weights(self, path: str | os.PathLike[str]) -> None:
+        """Set the params to those of a file, or of the folder of a saved model. Raises UserError for a damaged one."""
+        file = Path(path)
+        file = file / "params.safetensors" if (file / "params.safetensors").is_file() else file
+        self.params = read_safetensors(file) if file.is_file() else path
+
+    @property
+    def history(self) -> Any:
+        """The history of the last ``fit``, None before."""
+        return None if self.result is None else self.result.history
 
     @checked
     def save(self, folder: str | os.PathLike[str]) -> None:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
 
 import dsinga.api as api
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
+from dsinga.data.sources.items import by_number, is_iterable, read_batches
+from dsinga.engine.local_net import LocalNet
+from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.job import Job
 from dsinga.job.message import field_types
 from dsinga.loop.kept_run import KeptRun
 from dsinga.monitor import History
+from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.nn.model.batch_steps import BatchSteps
 from dsinga.nn.model.job_fields import FitFields, JobFields
 from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.model.records import (
@@ -37,6 +46,7 @@ from dsinga.nn.model.sample_weights import add_weights, weights_of_classes
 from dsinga.nn.model.training_state import FitBegin, TrainingState
 from dsinga.nn.model.validation_split import split_off
 from dsinga.nn.words.keras_arguments import check_names, checked
+from dsinga.nn.writing.symbol import Symbol, flatten
 from dsinga.reading.bind_records import bind_records, has_no_rows, row_of_zeros
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -45,6 +55,8 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 class Trainable(ModelParams):
     """A net with its params, which can be trained, tested and used."""
+
+    _batch_steps: tuple[Any, BatchSteps] | None = None  # of train_on_batch, with the shapes that it is for
 
     @checked
     def job(
@@ -168,6 +180,7 @@ class Trainable(ModelParams):
         epochs: int | None = None,
         batch_size: int | None = None,
         train_steps: int | None = None,
+        steps_per_epoch: int | None = None,
         sample_weight: Any = None,
         class_weight: Mapping[int, float] | str | None = None,
         validation_data: Any = None,
@@ -190,8 +203,10 @@ class Trainable(ModelParams):
         of that round, or the best ones where a callback keeps these, and KeyboardInterrupt is raised.
 
         Args:
-            x: records, and labels where they have them; see :meth:`job`.
+            x: records, and labels where they have them; see :meth:`job`. A generator, or another iterable of batches
+                (x, y) or (x, y, weights), is read once, into memory, to its end or for ``steps_per_epoch`` batches.
             y: labels.
+            steps_per_epoch: the number of batches that are read of a generator.
             sample_weight: a factor w for the loss l of each record, (n,), or of each step or point that has a label of
                 its own, (n, ...): the loss is Σ w·l over the number of records, as in Keras, whatever the weights add
                 up to. Shares of right predictions are Σ w·right / Σ w.
@@ -218,6 +233,19 @@ class Trainable(ModelParams):
             RunError: where a worker or a server is lost during training.
         """
         self.require_loss()
+        callbacks = listed(callbacks)
+        batch_size = batch_size or size_of_batches(x)
+        if steps_per_epoch is not None and not is_iterable(x):
+            raise UserError(
+                "steps_per_epoch is for batches of a generator: an epoch reads all records; use train_steps"
+            )
+        x, y, sample_weight = read_iterable(x, y, sample_weight, steps_per_epoch)
+        if validation_data is not None and is_iterable(validation_data):
+            validation_data = read_iterable(validation_data)
+        for backup in [each for each in callbacks if isinstance(each, BackupAndRestore)]:
+            workspace, resume = backup.backup_dir, "auto"
+            freq = {"checkpoint_freq": backup.save_freq} if isinstance(backup.save_freq, int) else {}
+            fields = {**freq, **fields}  # type: ignore[assignment]
         cluster: Any = api.find_cluster(client, waits=True)
         check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_types(Job)], fields)
         if epochs is None and train_steps is None:
@@ -245,17 +273,94 @@ class Trainable(ModelParams):
             job = with_open_stores(self._bound_job(arguments), arguments.phases)
             kept = KeptRun("the model")
             job = job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
+            steps = self._steps_of_epoch(arguments)
+            if any(isinstance(each, BackupAndRestore) for each in callbacks) and not job.checkpoint_freq:
+                job = job.replace(checkpoint_freq=steps)
+            self.stop_training = False
+            events = {"epochs": epochs or 1, "steps": steps, "verbose": int(progress)}
+            extensions = [
+                KerasEvents(each, self, events) if is_keras_callback(each) else each
+                for each in callbacks
+                if not isinstance(each, BackupAndRestore)
+            ]
             try:
                 result = api.train(
                     job, cluster, workers=workers, workspace=workspace, resume=resume, progress=progress,
-                    extensions=[*listed(callbacks), kept], params=self._params,
+                    extensions=[*extensions, kept], params=self._params,
                     updater_state=self._training_state.slots,
                 )  # fmt: skip
             finally:  # an interrupt leaves what was trained until then
                 if kept.params is not None:
                     self._take(kept, job, arguments, begin, workspace)
         self.result = result
+        for backup in callbacks:
+            if isinstance(backup, BackupAndRestore) and backup.delete_checkpoint:
+                shutil.rmtree(Path(backup.backup_dir) / "checkpoint", ignore_errors=True)
         return result.history
+
+    def _steps_of_epoch(self, arguments: JobArguments) -> int:
+        """Return how many steps an epoch of the records of training has."""
+        records = [len(source) for source in arguments.phases["train"].sources.values()] if arguments.phases else [1]
+        return max(1, -(-min(records, default=1) // (arguments.batch_size or 1)))
+
+    @checked
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | str | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Train on one batch of numpy arrays, in this process, and return the loss of before the step.
+
+        The optimizer goes on from the last step or fit, and the next fit from here. With ``compile(metrics=...)`` it
+        is a list, the loss and then these; with ``return_dict`` all metrics by name. Raises UserError for bad input.
+        """
+        self.require_loss()
+        pairs = self._pairs(*self._batch(x, y))
+        if class_weight is not None:
+            labels = next(iter(pairs.values()))[1]
+            sample_weight = weights_of_classes(class_weight, labels, self.loss_of_labels(), sample_weight)
+        shapes = {name: (np.shape(records)[1:], np.shape(labels)[1:]) for name, (records, labels) in pairs.items()}
+        key = shapes, sample_weight is None
+        with self._explained(pairs):
+            net, records, labels = self._local_batch(pairs, sample_weight, key)
+            assert self._batch_steps is not None
+            self._params, metrics = self._batch_steps[1].step(self._known_params(net), records, labels)
+        self._training_state = self._batch_steps[1].state
+        return self._figures(metrics, return_dict)
+
+    def _batch(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Return the records and labels of a batch as numpy arrays."""
+        return as_arrays(x, len(self.input_names()) > 1), as_arrays(y, len(self.label_inputs()) > 1)
+
+    def _local_batch(self, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
+        """Return the net of a batch, its records and labels; the net is kept for further batches of these shapes."""
+        kept = self._batch_steps
+        if kept is None or kept[0] != key or kept[1].state is not self._training_state:
+            net, records, labels = self._local(pairs, True, weights, "train")
+            self._batch_steps = key, BatchSteps(net, self._training_state)
+            return net, records, labels
+        records = {name: x for name, (x, _) in pairs.items()}
+        if weights is not None:
+            records[SAMPLE_WEIGHT] = add_weights(open_inputs(pairs), weights)
+        return kept[1].net, records, {name: y for name, (_, y) in pairs.items() if y is not None} or None
+
+    def _figures(self, metrics: Mapping[str, float], return_dict: bool) -> Any:
+        """Return metrics as Keras's methods of batches do: the loss, a list, or all by name."""
+        if return_dict:
+            return dict(metrics)
+        names = [name for name in map(str, getattr(self, "metrics", ())) if name in metrics]
+        return [metrics["loss"], *(metrics[name] for name in names)] if names else metrics["loss"]
+
+    def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
+        """Return the loss of a batch of numpy arrays, and metrics, as :meth:`train_on_batch` does, without a step."""
+        return self._figures(self.evaluate(*self._batch(x, y), sample_weight=sample_weight), return_dict)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Return the outputs for a batch of numpy arrays, as :meth:`predict` does."""
+        return self.predict(x)
 
     def _take(self, kept: KeptRun, job: Job, arguments: JobArguments, begin: FitBegin, workspace: Any) -> None:
         """Go on from what a fit has trained, however it has ended."""
@@ -295,6 +400,7 @@ class Trainable(ModelParams):
         bad input.
         """
         check_whole_numbers(batch_size=batch_size)
+        x, y, sample_weight = read_iterable(x, y, sample_weight)
         pairs = self._pairs(x, y)
         if client is None and are_numpy(pairs):
             with self._explained(pairs):
@@ -329,6 +435,7 @@ class Trainable(ModelParams):
         computes, for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
         """
         check_whole_numbers(batch_size=batch_size)
+        x = read_iterable(x)[0]
         is_dataset = is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike))
         if is_dataset and self.is_of_windows():
             return self._predict_dataset(x, leads)
@@ -338,6 +445,25 @@ class Trainable(ModelParams):
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
         return self.features(x, self.output_layers(), batch_size=batch_size, client=client)
+
+    def __call__(self, inputs: Any, *further: Any, training: bool | None = None) -> Any:
+        """Return what the model makes of features, as a layer does, or of arrays, as :meth:`predict` does.
+
+        Models that have a layer share its params. Raises UserError for ``training=True``, which fit is for.
+        """
+        if training:
+            raise UserError("model(x, training=True) is not there: fit trains, and model(x) is what predict returns")
+        given = [inputs, *further] if further else inputs
+        features = flatten(given.values() if isinstance(given, dict) else [given])
+        if any(isinstance(feature, Symbol) for feature in features):
+            return self.on_features(features)
+        return self.predict(given)
+
+    def on_features(self, features: Sequence[Any]) -> Any:
+        """Return the symbols of the outputs of the model on these symbols. Raises UserError for a model of a job."""
+        raise UserError(
+            f"{self!r} is no layer, because its layers are in a job; model.features(x, layer) computes them"
+        )
 
     def trained_windows(self) -> dict[str, Any]:
         """Return the settings of the windows of a Dataset of training, by input; none for other records."""
@@ -384,6 +510,34 @@ def listed(callbacks: Any) -> list[Any]:
     if callbacks is None:
         return []
     return [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else list(callbacks)
+
+
+def size_of_batches(x: Any) -> int | None:
+    """Return the rows of a batch of a DataLoader, or of another object that says them; None for others."""
+    size = getattr(x, "batch_size", None)
+    return size if isinstance(size, int) and by_number(x) is not None else None
+
+
+def read_iterable(x: Any, y: Any = None, weights: Any = None, count: int | None = None) -> tuple[Any, Any, Any]:
+    """Return (x, y, weights) of what is given as ``x``: arrays where it can only be iterated.
+
+    Raises UserError for labels beside an iterable, whose batches have them.
+    """
+    if not is_iterable(x):
+        return x, y, weights
+    if y is not None or weights is not None:
+        raise UserError(f"the batches of the {type(x).__name__} are (x, y) or (x, y, weights); leave y and weights out")
+    parts = read_batches(x, count)
+    return parts + (None,) * (3 - len(parts))  # type: ignore[return-value]
+
+
+def as_arrays(value: Any, are_several: bool) -> Any:
+    """Return a batch, or one for each of several inputs or outputs, as numpy arrays; None as it is."""
+    if isinstance(value, dict):
+        return {name: np.asarray(item) for name, item in value.items()}
+    if are_several and isinstance(value, (list, tuple)):
+        return [np.asarray(item) for item in value]
+    return None if value is None else np.asarray(value)
 
 
 def check_whole_numbers(**arguments: Any) -> None:

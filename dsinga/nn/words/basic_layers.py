@@ -10,8 +10,9 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, nearest, registered
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
-from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses
+from dsinga.nn.words.keras_arguments import check_names
 from dsinga.nn.words.layer_adapters import refuse_channels_last
+from dsinga.nn.words.own_layers import OwnLayer
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer
 from dsinga.nn.writing.writer import LayerWriter, Write
@@ -108,9 +109,10 @@ def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
     return whole._replace(parts=tuple(parts))
 
 
-@refuse_subclasses
 def Layer(type: str, **fields: Any) -> LayerBuilder:
-    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``.
+    """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``; the base of users' classes.
+
+    A class that inherits it defines ``call``; see :class:`dsinga.nn.words.own_layers.OwnLayer`.
 
     ``fields`` are settings of its type, fields of a layer in a job file, and the arguments of every layer. Raises
     UserError for an unknown type or field.
@@ -135,3 +137,7 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
     return LayerBuilder(
         type.removeprefix("k"), write, {**fields, "type": type}, functools.partial(Layer, type, **fields)
     )
+
+
+# class Scale(nn.Layer) inherits the base of users' layers.
+Layer.__mro_entries__ = lambda bases: (OwnLayer,)  # type: ignore[attr-defined]

@@ -96,17 +96,13 @@ ARGUMENTS = {
     "validation_steps": "use validate_steps",
     "validation_freq": "use validate_freq, a number of steps",
     "validation_batch_size": "it is batch_size",
-    "steps_per_epoch": "an epoch reads all records once; use train_steps",
     "steps": "give as many records as are to be computed",
     "return_dict": "evaluate always returns a dict",
     "callbacks": "only fit has callbacks",
 }
 
 _LOOP = "write dsinga.nn.LocalNet(model.job(train_steps=1), x, y) for a loop of your own (docs/own-loop.md)"
-_GENERATOR = (
-    "fit, evaluate and predict take sequences of batches (keras.utils.PyDataset) and dask arrays; of a generator write "
-    "the batches to a store by dsinga.data.write_store(path, generator), and give the path"
-)
+_GENERATOR = "fit, evaluate and predict take generators"
 _STATIC = "model.params has them by name; layer.trainable says which ones training moves"
 
 STEP_METHODS = set("train_step test_step predict_step compute_loss compute_metrics make_train_function".split())
@@ -119,9 +115,10 @@ OWN_STEP = (
 MODEL_ATTRIBUTES = {
     **instead_by_name(
         {
-            _LOOP: "train_on_batch test_on_batch stateless_call add_loss",
+            _LOOP: "stateless_call add_loss",
             OWN_STEP: "train_step test_step compute_loss make_train_function compute_metrics",
-            "write model.predict(x)": "call predict_on_batch predict_step",
+            "write model(x)": "call",
+            "write model.predict(x)": "predict_step",
             _GENERATOR: "fit_generator evaluate_generator predict_generator",
             "write model.predict(x), or .argmax(axis=1) of it": "predict_classes predict_proba",
             "write str(model), the job file": "to_json to_yaml get_config get_compile_config",
@@ -130,17 +127,13 @@ MODEL_ATTRIBUTES = {
             "non_trainable_variables",
             "losses report metrics; evaluate returns them": "add_metric reset_metrics metrics_names",
             "carry=True keeps states between the batches of a fit": "reset_states reset_state",
-            "model.inputs and model.outputs have them": "input output",
             "model.summary() prints shapes": "input_shape output_shape compute_output_shape",
             "model.summary() prints it": "count_params summary_text",
         }
     ),
-    "save_weights": "write model.save(folder), which has params.safetensors",
-    "load_weights": 'set model.params = "FOLDER/params.safetensors"',
     "export": "model.save(folder) writes job.conf and params.safetensors",
     "build": "give nn.Input a shape; without it fit takes the shape of the data",
     "pop": "write nn.Sequential(model.layers[:-1])",
-    "history": "fit returns the history; model.result.history has that of the last fit",
     "loss": "compile takes it; model.objective has it",
     "quantize": "params are float32",
 }
@@ -150,7 +143,7 @@ LAYER_ATTRIBUTES = {
         {
             _WEIGHTS: "get_weights set_weights weights variables kernel bias count_params trainable_weights "
             "trainable_variables non_trainable_weights embeddings",
-            "x = layer(source) is the feature, with x.shape": "input output input_shape output_shape",
+            "x = layer(source) is the feature, with x.shape": "input_shape output_shape",
             "str(model) shows the layer as a job file has it": "get_config from_config build call",
             "layer.settings has the arguments that it was made with": "units filters rate activation",
         }
@@ -189,7 +182,7 @@ def refuse_subclasses(function: F) -> F:
     def fail(bases: tuple[Any, ...]) -> NoReturn:
         raise UserError(
             f"nn.{function.__name__} is a function, which no class can inherit; a layer of your own is a subclass of "
-            "dsinga.layers.Layer, registered by dsinga.register, and so are updaters and schedules (docs/extending.md)"
+            "nn.Layer; updaters and schedules are classes registered by dsinga.register (docs/extending.md)"
         )
 
     function.__mro_entries__ = fail  # type: ignore[attr-defined]

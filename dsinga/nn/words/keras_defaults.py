@@ -34,7 +34,6 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "predict.verbose": (0, False),
     "fit.shuffle": (True,),
     "fit.initial_epoch": (0,),
-    "fit.steps_per_epoch": (None,),
     "fit.validation_steps": (None,),
     "fit.validation_freq": (1,),
     "fit.validation_batch_size": (None,),

@@ -21,7 +21,6 @@ _NO_LOSS = "there is no such loss; register a loss layer of your own (docs/exten
 _METRIC = 'compile takes names, metrics=["accuracy", "roc_auc"], functions of (labels, predictions): docs/metrics.md'
 _CONSTRAINT = "there are no constraints; clip gradients by the optimizer's clip_norm or clip_value"
 _NO_INITIALISER = "write nn.RandomNormal(stddev=...), or register an initialiser (docs/extending.md)"
-_BY_NAME = "functions of nn itself make them"
 
 _LAYERS = {
     **instead_by_name(
@@ -34,10 +33,10 @@ _LAYERS = {
                 "ColorJitter"
             ): "RandomBrightness RandomColorJitter RandomContrast RandomHue RandomSaturation",
             _NO_LAYER: "DepthwiseConv1D DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
-            "GroupQueryAttention GroupedQueryAttention Maximum Minimum "
+            "GroupQueryAttention GroupedQueryAttention "
             "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization "
             "FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
-            "Subtract Wrapper",
+            "Wrapper",
             _ADAPTIVE: "AdaptiveAveragePooling1D AdaptiveAveragePooling2D AdaptiveAveragePooling3D "
             "AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D",
             _CELL: "GRUCell LSTMCell SimpleRNNCell StackedRNNCells RNN AbstractRNNCell",
@@ -51,7 +50,6 @@ _LAYERS = {
     "CuDNNGRU": "write nn.GRU",
     "ActivityRegularization": "there is none; give the optimizer weight_decay",
     "AdditiveAttention": 'write nn.Attention(score_mode="additive")',
-    "Average": "write nn.Add; a layer with a weight after it can learn the factor",
     "CategoryEncoding": "write nn.OneHot for codes",
     "Dot": "write nn.CosineSimilarity, or nn.Multiply and a dense layer",
     "ELU": 'write nn.LeakyReLU() or nn.Activation("gelu")',
@@ -60,7 +58,6 @@ _LAYERS = {
     "IntegerLookup": "number the values by np.unique(x, return_inverse=True)",
     "StringLookup": "number the words by np.unique(words, return_inverse=True)",
     "TextVectorization": "import the text by dsinga data import (docs/text.md)",
-    "Lambda": "register a layer of your own (docs/extending.md), and write nn.Layer with its name",
     "Masking": "nn.SequenceLength() tells layers where sequences end",
     "SpatialDropout1D": "nn.SpatialDropout2D is for images only; write nn.Dropout(rate)",
 }
@@ -69,21 +66,17 @@ OPTIMIZERS = {
     **dict.fromkeys("Adafactor Ftrl Nadam".split(), _NO_OPTIMIZER),
     "LossScaleOptimizer": "params are float32; a job's precision needs no scale of the loss",
     "Optimizer": "register an updater of your own (docs/extending.md), and give compile its name",
-    "LearningRateSchedule": "register a schedule (docs/extending.md), and write nn.Schedule with its name",
 }
 
 LOSSES = {
     **instead_by_name(
         {
             _NO_LOSS: "CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy "
-            "Circle LogCosh Loss MeanAbsolutePercentageError "
+            "Circle LogCosh MeanAbsolutePercentageError "
             "MeanSquaredLogarithmicError Poisson Tversky",
             "write nn.HingeLoss()": "CategoricalHinge Hinge",
         }
     ),
-    "BinaryCrossentropy": 'write loss="binary_crossentropy", or nn.SigmoidCrossEntropyLoss()',
-    "CategoricalCrossentropy": 'write loss="categorical_crossentropy", or nn.SoftmaxLoss()',
-    "SparseCategoricalCrossentropy": 'write loss="sparse_categorical_crossentropy", or nn.SoftmaxLoss()',
     "BinaryFocalCrossentropy": "write nn.FocalLoss(alpha=0.5, scale=2), which has the same sum over the outputs",
     "CTC": 'write loss="ctc", or nn.CTCLoss()',
     "KLDivergence": 'write loss="kl_divergence", or nn.KLDivergenceLoss()',
@@ -107,12 +100,9 @@ LOSS_NAMES = {
 
 _METRICS = dict.fromkeys(
     (
-        "AUC Accuracy BinaryAccuracy BinaryIoU CategoricalAccuracy ConcordanceCorrelation F1Score "
-        "FBetaScore FalseNegatives FalsePositives IoU Mean MeanIoU MeanMetricWrapper MeanRelativeError Metric "
-        "OneHotIoU OneHotMeanIoU PearsonCorrelation Precision PrecisionAtRecall R2Score Recall "
-        "RecallAtPrecision RootMeanSquaredError SensitivityAtSpecificity SparseCategoricalAccuracy "
-        "SparseTopKCategoricalAccuracy SpecificityAtSensitivity Sum TopKCategoricalAccuracy TrueNegatives "
-        "TruePositives"
+        "BinaryIoU ConcordanceCorrelation F1Score FBetaScore FalseNegatives FalsePositives IoU Mean "
+        "MeanMetricWrapper MeanRelativeError Metric OneHotIoU OneHotMeanIoU PearsonCorrelation PrecisionAtRecall "
+        "RecallAtPrecision SensitivityAtSpecificity SpecificityAtSensitivity Sum TrueNegatives TruePositives"
     ).split(),
     _METRIC,
 )
@@ -122,10 +112,9 @@ _OTHERS = {
         {
             _CONSTRAINT: "MaxNorm MinMaxNorm NonNeg UnitNorm Constraint constraints",
             'write nn.L1(), nn.L2() or nn.L1L2(), or the name, as in kernel_regularizer="l2"': "l1 l2 l1_l2 "
-            "Regularizer regularizers",
+            "Regularizer",
             "there is none; nn.L1, nn.L2 and nn.L1L2 are": "OrthogonalRegularizer",
             _NO_INITIALISER: "Orthogonal OrthogonalInitializer TruncatedNormal VarianceScaling Initializer",
-            _METRIC: "metrics",
             "numpy and scikit-learn prepare arrays; stores are in docs/data.md": "preprocessing utils",
             "nn describes nets; arrays are numpy's": "backend ops tree random",
             "write nn.Model(inputs, outputs)": "Functional Function",
@@ -135,10 +124,6 @@ _OTHERS = {
         name: f'write "{re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()}", the name, as kernel_initializer'
         for name in "GlorotNormal GlorotUniform HeNormal HeUniform LecunNormal LecunUniform Ones Zeros".split()
     },
-    "layers": f"{_BY_NAME}, as in nn.Dense(10)",
-    "initializers": f"{_BY_NAME}, as in nn.RandomNormal(...)",
-    "callbacks": "they are in dsinga.extensions",
-    "models": "nn.Sequential and nn.Model; dsinga.models has well-known nets",
     "applications": "dsinga.models has well-known nets, without trained params",
     "datasets": "dsinga data import reads published files (docs/data.md)",
     "saving": "model.save(folder) writes a model and nn.load_model(folder) reads it",

@@ -97,6 +97,20 @@ FORMS = {
     "LocalResponseNormalization": FunctionSpec(
         "kLRN", "size=local_size alpha beta k=knorm", details=require_channels_first
     ),
+    **{
+        name: FunctionSpec(
+            "kArithmetic",
+            "",
+            fixed={"operator": name.upper()},
+            doc=f"The {what} of two sources, number by number (kArithmetic); axes of length 1 are repeated.",
+        )
+        for name, what in {
+            "Subtract": "difference",
+            "Maximum": "larger ones",
+            "Minimum": "smaller ones",
+            "Average": "mean",
+        }.items()
+    },
     "Reshape": FunctionSpec("kReshape", "target_shape=shape", required=("target_shape",)),
     "Permute": FunctionSpec("kPermute", "dims", required=("dims",)),
     "RepeatVector": FunctionSpec(
@@ -235,7 +249,8 @@ layer_functions = Derived(
     "layer",
     layer_function,
     FORMS,
-    # Whose names mean something else in Keras, or nothing: nn has Conv1D, ConvLSTM2D, RepeatVector, SimpleRNN and Dice.
-    otherwise=("kConvolution1D", "kConvLSTM", "kRepeat", "kRNN", "kDiceLoss"),
+    # Whose names mean something else in Keras, or nothing: nn has Conv1D, ConvLSTM2D, RepeatVector, SimpleRNN, Dice,
+    # Lambda and the indexing of features.
+    otherwise=("kConvolution1D", "kConvLSTM", "kRepeat", "kRNN", "kDiceLoss", "kFunction", "kIndex"),
     takes=is_of_nets,
 )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Mapping, Set
+import re
+from collections.abc import Callable, Collection, Mapping, Set
 from typing import Any
 
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
+from dsinga.layers.functions.names import name_of
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.nn.words.function_specs import function_name
+from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.keras_names import LOSS_NAMES, missing_names
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.writing.feature import Feature, row_shape
@@ -93,8 +96,10 @@ def loss_kind(loss: Any) -> str:
         return known[loss]
     if callable(loss) and is_loss(getattr(loss, "__name__", "")):
         raise UserError(f"{loss.__name__} is a function; call it: nn.{loss.__name__}()")
+    if isinstance(loss, type):
+        raise UserError(f"the loss {loss.__name__} is a class; call it: {loss.__name__}()")
     if callable(loss):
-        raise UserError("a loss is a name or a layer, not a function; register a loss layer (docs/extending.md)")
+        return "FunctionLoss"
     raise unknown_name("loss", loss, known, LOSS_NAMES)
 
 
@@ -117,6 +122,8 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
         again = functools.partial(loss_builder, loss, output, name=name)
         return LayerBuilder(loss.kind, loss.write, settings, again, wrapped=loss)
     kind, shape = loss_kind(loss), row_shape(output)
+    if kind == "FunctionLoss":
+        return layer_functions[kind](name_of(loss), name=name, **({} if weight == 1 else {"scale": weight}))
     if kind == "SoftmaxLoss" and shape is not None and len(shape) > 2 and math.prod(shape[1:]) > 1:
         kind = "FieldSoftmaxLoss"  # the channels of images are the classes of each point, as in Keras
     if compares(kind) and loss not in SUMS:
@@ -124,4 +131,35 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
     return layer_functions[kind](name=name, **({} if weight == 1 else {"scale": weight}))
 
 
-__getattr__ = missing_names(__name__, public="dsinga.nn.losses", derived=lambda: layer_functions)
+class Loss:
+    """Base of losses of the user's own as in Keras: a class with ``call(self, y_true, y_pred)``, by record."""
+
+    def __init__(self, name: str | None = None, reduction: str = "sum_over_batch_size", dtype: Any = None):
+        if reduction not in ("sum_over_batch_size", "mean"):
+            raise UserError(f"a loss is the mean over the records; reduction {reduction!r} is not there")
+        self.__name__ = name or type(self).__name__
+
+    def __call__(self, y_true: Any, y_pred: Any) -> Any:
+        """Return what ``call`` does."""
+        return self.call(y_true, y_pred)  # type: ignore[attr-defined]
+
+
+def _named_loss(name: str, loss: str) -> Callable[..., str]:
+    """Return the function of Keras's class of a loss, which returns the loss's name.
+
+    Scores and probabilities are told apart by the last layer, so that ``from_logits`` has no effect.
+    """
+
+    def function(from_logits: bool = False, name: str | None = None) -> str:
+        return loss
+
+    function.__name__ = name
+    return checked(function)
+
+
+_CLASSES = {
+    name: _named_loss(name, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    for name in ("BinaryCrossentropy", "CategoricalCrossentropy", "SparseCategoricalCrossentropy")
+}
+
+__getattr__ = missing_names(__name__, public="dsinga.nn.losses", derived=lambda: {**layer_functions, **_CLASSES})

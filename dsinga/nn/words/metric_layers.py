@@ -126,6 +126,8 @@ def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> N
     for metric in metrics:
         if isinstance(metric, MetricLayer) or metric in known or reporting(metric):
             continue
+        if metric == "accuracy" and "FunctionLoss" in kinds:  # of a loss that may be one of classes
+            continue
         if metric in ELSEWHERE:
             raise UserError(f"there is no metric {metric!r}: {ELSEWHERE[metric]}")
         others = [*TYPES, "top_5_accuracy", *entries("metric")]
@@ -158,6 +160,8 @@ def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, 
         if isinstance(metric, MetricLayer):
             fields: dict[str, Any] = {metric.field: {**points, **metric.settings}}
             net.layers.append(make_conf(f"{prefix}{metric.name}", metric.type, [output.layer, labels.layer], **fields))
+        elif metric == "accuracy" and metric not in of_loss:
+            groups.setdefault(("kAccuracy", "accuracy"), []).append(metric)
         elif metric not in of_loss and (layer := reporting(metric)):
             layer = TYPES["bias"] if points and metric in FIELDS else layer
             groups.setdefault(layer, []).append(metric)

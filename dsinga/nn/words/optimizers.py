@@ -11,6 +11,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import registered
 from dsinga.job import ClusterConf, ParamSettingsConf, SyncMethod, UpdaterConf, UpdaterType
 from dsinga.job.message import field_types
+from dsinga.nn.words import schedules  # noqa: F401  Keras has them here
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields
 from dsinga.nn.words.keras_arguments import check_fields, check_names, checked, extended
 from dsinga.nn.words.keras_names import OPTIMIZERS as NAMES

@@ -13,20 +13,23 @@ from typing import Any
 from dsinga.base.errors import UserError
 from dsinga.base.registry import registered
 from dsinga.job import ChangeMethod, LRGenConf, MomentumConf
+from dsinga.layers.functions.names import name_of
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields
 from dsinga.nn.words.keras_arguments import checked, extended
 from dsinga.nn.words.keras_names import missing_names
 
-Rate = float | LRGenConf | Mapping[str, Any]
+Rate = float | LRGenConf | Mapping[str, Any] | Callable[[int], float]
 Momentum = float | MomentumConf | Mapping[str, Any]
 
 
 def learning_rate_conf(rate: Rate) -> LRGenConf:
-    """Return the schedule: a constant for a number."""
+    """Return the schedule: a constant for a number, or a function of the step, from 0."""
     if isinstance(rate, LRGenConf):
         return rate
     if isinstance(rate, Mapping):
         return LRGenConf(**rate)
+    if callable(rate) and not isinstance(rate, type):
+        return LRGenConf(type="kFunction", function_conf={"function": name_of(rate)})  # type: ignore[arg-type, call-arg]
     if isinstance(rate, bool) or not isinstance(rate, (int, float)):
         raise UserError(f"learning_rate is a number or a schedule such as nn.ExponentialDecay(...), not {rate!r}")
     return LRGenConf(type="kFixed", base_lr=rate)  # type: ignore[arg-type]
@@ -54,6 +57,10 @@ BOUNDS = inspect.signature(bounds).parameters
 def schedule(function: Callable[..., dict[str, Any]]) -> Callable[..., LRGenConf]:
     """Turn a function that returns fields into one that returns a schedule and takes ``BOUNDS``, too."""
     return extended(function, BOUNDS, LRGenConf, bounds)
+
+
+class LearningRateSchedule:
+    """Base of schedules as in Keras: a class with ``__call__(self, step)``, whose objects are a learning rate."""
 
 
 @schedule
@@ -168,7 +175,7 @@ schedule_functions = Derived(
     FORMS,
     otherwise=(
         *("kFixed", "kInverseT", "kInverse", "kExponential", "kLinear", "kStep", "kFixedStep", "kOneCycle"),
-        "kSequential",
+        *("kSequential", "kFunction"),
         *(form.type for form in FORMS.values()),
     ),
     suffix="Decay",

@@ -19,6 +19,7 @@ class Feature(NamedTuple):
         before: the feature whose softmax or sigmoid this is, which losses take in its place.
         parts: the features of the parts, where the layer cuts its source in parts.
         is_input: whether it is that of an input layer, whose records can still be normalised.
+        label_shape: the shape of a row's label of an input layer, None where it is not known.
     """
 
     layer: str
@@ -27,6 +28,7 @@ class Feature(NamedTuple):
     before: Feature | None = None
     parts: tuple[Feature, ...] = ()
     is_input: bool = False
+    label_shape: Shape | None = None
 
 
 class Writable(Protocol):

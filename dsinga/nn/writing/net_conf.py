@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ from dsinga.base.arguments import values_by_name
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, LayerType, Phase, StoreConf
 from dsinga.job.enums import PHASES
+from dsinga.layers.functions.names import find_function
+from dsinga.layers.functions.probing import probe
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net.layer_classes import layer_class
@@ -51,6 +54,7 @@ class WrittenNet:
         label_inputs: the names of the inputs that give the labels of each output that has a loss.
         label_examples: labels (1, ...) of the shape and dtype that the losses take, by input.
         penalties: those of params, by name.
+        owners: each layer that has params, with their names in order.
     """
 
     layers: list[LayerConf]
@@ -59,6 +63,7 @@ class WrittenNet:
     label_inputs: list[str]
     label_examples: dict[str, np.ndarray]
     penalties: dict[str, Penalty]
+    owners: list[tuple[Any, list[str]]]
 
 
 def write_net(
@@ -110,7 +115,7 @@ def write_net(
         name = "loss" if len(weights) == 1 else f"{output.layer}_loss"
         builder = loss_builder(loss, output, weight, name)
         source = label_input(net, number, output, inputs)
-        examples[source.layer] = label_example(builder, output)
+        examples[source.layer] = label_example(builder, output, label_shapes.get(source.layer))
         check_one_label(output, builder, label_shapes.get(source.layer))
         written = net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
         write_metrics(net, metrics[number], output, written.layer, source)
@@ -119,7 +124,8 @@ def write_net(
         phases = [phase.name for phase in weighted_phases]
         net.inputs[SAMPLE_WEIGHT] = make_conf(SAMPLE_WEIGHT, "kRecordInput", [], store_conf={}, include=phases)
     layers = [feature(symbol).layer for symbol in outputs]
-    return WrittenNet(net.layers, net.inputs, layers, list(examples), examples, net.penalties)
+    owners = [(builder, net.owners[key]) for key, builder in net.builders.items()]
+    return WrittenNet(net.layers, net.inputs, layers, list(examples), examples, net.penalties, owners)
 
 
 def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:
@@ -169,9 +175,14 @@ def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
     ]
 
 
-def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:
-    """Return a label (1, ...) as a loss takes it: classes, or numbers that it compares with the output."""
+def label_example(builder: LayerBuilder, output: Feature, known: tuple[int, ...] | None = None) -> np.ndarray:
+    """Return a label (1, ...) as a loss takes it: classes, or numbers that it compares with the output.
+
+    ``known`` is the shape of labels, which a function needs; before they are known, of the shapes that it may take.
+    """
     shape = row_shape(output) or ()
+    if builder.kind == "FunctionLoss":
+        return np.zeros((1, *(likely_labels(builder, shape) if known is None else known)), np.float32)
     if compares(builder.kind):
         weights = int(bool(builder.settings.get("weighted")))
         return np.zeros((1, *(shape[:1] and (shape[0] + weights, *shape[1:]))), np.float32)
@@ -179,6 +190,15 @@ def label_example(builder: LayerBuilder, output: Feature) -> np.ndarray:
         return np.zeros((1, *shape[:-1]), np.int64)
     is_weighted = builder.settings.get("weighted")
     return np.zeros((1, 2, *shape[1:]), np.float32) if is_weighted else np.zeros((1, *shape[1:]), np.int64)
+
+
+def likely_labels(builder: LayerBuilder, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape of labels that the function of a loss takes beside an output of this shape, if it takes one."""
+    for labels in (shape, ()):
+        with contextlib.suppress(UserError):
+            probe(find_function(builder.settings["function"]), (labels, shape), 0)
+            return labels
+    return shape
 
 
 def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:
@@ -208,6 +228,8 @@ def targets(
     label_shapes: Mapping[str, tuple[int, ...] | None],
 ) -> Feature:
     """Return what a loss compares with: the labels, as a feature where it needs one, or records that have no labels."""
+    if builder.kind == "FunctionLoss":
+        return source._replace(label_shape=label_shapes.get(source.layer))
     if not compares(builder.kind):
         return source
     shape = label_shapes.get(source.layer, ())

@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dsinga.base.arguments import check_bool, extended_signature, fail_for_name
 from dsinga.base.errors import UserError
+from dsinga.layers.interface.layer import Shape
 from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, refuse_subclasses
 from dsinga.nn.writing.feature import Feature, row_shape
+from dsinga.nn.writing.operators import Operators
 from dsinga.nn.writing.writer import NetWriter
 
 
@@ -27,6 +31,8 @@ class LayerBuilder:
         remake: makes the layer again: a function of a module with its arguments, which pickles, as ``write`` does not.
         write: writes the layer, with a :class:`dsinga.nn.writing.writer.LayerWriter`, and returns its feature.
         wrapped: the layer that this one applies to steps, in both directions or as a loss, else None.
+        values: its params in order, which all models that have the layer share; None before there are any.
+        calls: the symbols of its calls.
     """
 
     def __init__(
@@ -43,6 +49,8 @@ class LayerBuilder:
         self.settings: Mapping[str, Any] = dict(settings)
         self.name: str | None = settings.get("name")
         self.wrapped = wrapped
+        self.values: list[np.ndarray | None] | None = None
+        self.calls: list[Symbol] = []
         if wrapped is None and "trainable" in settings:
             self.trainable = settings["trainable"]
         if (recompute := settings.get("recompute")) is not None:
@@ -72,6 +80,8 @@ class LayerBuilder:
         ``labels`` is the symbol of the input whose labels a loss takes. Raises UserError, with the name of the layer,
         where the shapes of the sources are known and do not fit.
         """
+        if arguments.get("training", 0) is None:  # as subclasses of Model hand it on
+            del arguments["training"]
         check_names(f"call of {self.kind}", ["labels"], arguments)
         symbols = [*flatten(sources), *([] if labels is None else [labels])]
         for source in symbols:
@@ -81,22 +91,37 @@ class LayerBuilder:
                     "with x = nn.Input(shape=...), or put layers into nn.Sequential([...])"
                 )
         symbol = Symbol(self, symbols)
+        self.calls.append(symbol)
         parts = self.settings.get("parts")
         return symbol if parts is None else [Symbol(self, symbols, part, symbol) for part in range(parts)]
 
-    def __reduce__(self) -> tuple[Callable[[], LayerBuilder], tuple[()], dict[str, bool]]:
-        return self.remake, (), {"trainable": self.trainable}
+    @property
+    def output(self) -> Symbol:
+        """The symbol of the feature of its first call. Raises UserError where it was not called."""
+        if not self.calls:
+            raise UserError(f"the layer {self.name or self.kind} was not called yet; write layer(x)")
+        return self.calls[0]
 
-    def __setstate__(self, state: Mapping[str, bool]) -> None:
+    @property
+    def input(self) -> Any:
+        """The symbol of the source of its first call, a list of several. Raises UserError where it was not called."""
+        sources = list(self.output.sources)
+        return sources[0] if len(sources) == 1 else sources
+
+    def __reduce__(self) -> tuple[Callable[[], LayerBuilder], tuple[()], dict[str, Any]]:
+        return self.remake, (), {"trainable": self.trainable, "values": self.values}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
         if self.trainable != state["trainable"]:
             self.trainable = state["trainable"]
+        self.values = state["values"]
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
         return f"{self.kind}({arguments})"
 
 
-class Symbol:
+class Symbol(Operators):
     """The feature of a layer that was called on the features of others.
 
     Attributes:
@@ -118,19 +143,26 @@ class Symbol:
     @property
     def shape(self) -> tuple[int | None, ...] | None:
         """The shape of the feature with None for the batch, as in Keras; None where it is not known."""
-        shape = None if self.feature is None else row_shape(self.feature)
-        return None if shape is None else (None, *shape)
+        return None if self.rows is None else (None, *self.rows)
 
-    def _refuse(self, *_: Any) -> NoReturn:
-        raise UserError(
-            f"{self!r} has no numbers yet; write nn.Add()([x, y]), nn.Multiply()([x, y]), nn.Slice(parts)(x), "
-            "or a layer of your own (docs/extending.md)"
-        )
+    @property
+    def rows(self) -> Shape | None:
+        """The shape of a row of the feature, None where it is not known."""
+        return None if self.feature is None else row_shape(self.feature)
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __matmul__ = __getitem__ = _refuse
+    def operate(self, kind: str, type: str, sources: Sequence[Symbol], **fields: Any) -> Symbol:
+        """Return the symbol of a layer of this type on some sources."""
+        symbol: Symbol = operator_layer(kind, type, fields)(*sources)
+        return symbol
 
     def __repr__(self) -> str:
         return f"<feature of {self.builder.name or self.builder.kind}, shape {self.shape or 'not known yet'}>"
+
+
+def operator_layer(kind: str, type: str, fields: Mapping[str, Any]) -> LayerBuilder:
+    """Return the layer of an operator: a layer of a type with these fields of its conf."""
+    again = functools.partial(operator_layer, kind, type, fields)
+    return LayerBuilder(kind, lambda writer: writer.add(type, **fields), {}, again)
 
 
 def preview(symbol: Symbol) -> Feature | None:
@@ -160,6 +192,21 @@ def ancestors(outputs: Iterable[Symbol]) -> list[Symbol]:
             pending.pop()
             ordered.setdefault(id(symbol), symbol)
     return list(ordered.values())
+
+
+def call_again(inputs: Sequence[Symbol], outputs: Sequence[Symbol], features: Sequence[Symbol]) -> list[Symbol]:
+    """Return the outputs of a model whose layers are called again, on ``features`` in place of its inputs."""
+    called: dict[int, Any] = {id(symbol): [feature] for symbol, feature in zip(inputs, features, strict=True)}
+
+    def feature(symbol: Symbol) -> Symbol:
+        found: Symbol = called[id(symbol.whole)][symbol.part or 0]
+        return found
+
+    for symbol in ancestors(outputs):
+        if id(symbol) not in called:
+            result = symbol.builder(*map(feature, symbol.sources))
+            called[id(symbol)] = result if isinstance(result, list) else [result]
+    return [feature(symbol) for symbol in outputs]
 
 
 def common(

@@ -10,6 +10,7 @@ import dsinga.layers  # noqa: F401  registers the built-in layers
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, LayerType, ParamConf
 from dsinga.job.message import set_fields
+from dsinga.layers.functions.function_layers import FunctionLoss
 from dsinga.layers.interface.declarations import ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.sequences.timedistributed import MustUnroll
@@ -24,9 +25,9 @@ class NetWriter:
     """The layers of a job while a model is written.
 
     ``inputs`` are the confs of the input layers, without phases; ``owners`` are the names of the params of each layer
-    that was written, by the id of its builder, for further calls to share. ``penalties`` are those of params, by name.
-    ``record_shapes`` are the shapes of records
-    by input layer, for inputs that do not say theirs.
+    that was written, by the id of its builder, for further calls to share, and ``builders`` are these. ``penalties``
+    are those of params, by name. ``record_shapes`` are the shapes of records by input layer, for inputs that do not say
+    theirs.
     """
 
     def __init__(self, record_shapes: Mapping[str, Shape] | None = None) -> None:
@@ -34,6 +35,7 @@ class NetWriter:
         self.layers: list[LayerConf] = []
         self.inputs: dict[str, LayerConf] = {}
         self.owners: dict[int, list[str]] = {}
+        self.builders: dict[int, Any] = {}
         self.penalties: dict[str, Penalty] = {}
         self.named: dict[str, Writable] = {}
 
@@ -167,6 +169,8 @@ class LayerWriter:
             shape = row_shape(sources[0])
             any_shape = cls.labels.floats and cls.labels.per is None  # these check labels when they get them
             of_row = None if shape is None else () if any_shape else shape[:-1]
+            if issubclass(cls, FunctionLoss):  # a function may take labels of any shape
+                of_row = sources[labels].label_shape
             sources = [*sources]
             sources[labels] = sources[labels]._replace(shape=of_row, flat=False)
         elif labels == 0:
@@ -216,6 +220,7 @@ class LayerWriter:
             if not self.settings["trainable"] and spec.trainable:
                 fields["static"] = True
             confs.append(ParamConf(**fields))
+        self.net.builders[id(self.builder)] = self.builder
         self.net.owners[id(self.builder)] = [
             conf.share_from or conf.name or f"{name}_{spec.role}" for conf, spec in zip(confs, specs, strict=True)
         ]

@@ -1,0 +1,260 @@
+"""Callbacks with the events of Keras: the base class, its namesakes there, and the extension that calls them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dsinga.base.arguments import shown
+from dsinga.base.errors import UserError
+from dsinga.extensions.best_value import BestValue, metric_name
+from dsinga.extensions.extension import Extension, LoopView, State
+from dsinga.extensions.triggers import EverySteps, Trigger
+from dsinga.training import Metrics
+
+NEVER = 1 << 62  # steps
+EVENTS = (
+    *("on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end"),
+    *("on_train_batch_begin", "on_train_batch_end", "on_test_begin", "on_test_end"),
+)
+
+
+class Callback:
+    """Base of callbacks with Keras's events, for ``fit(callbacks=[...])``; each event does nothing by default.
+
+    ``logs`` are metrics by the names of Keras, such as {"loss": 0.3, "val_loss": 0.4}; epochs and batches count from 0.
+    Steps may be some behind those that workers compute when a batch's events come; at the end of an epoch training
+    waits.
+
+    Attributes:
+        model: the model, which has the params of the end of the epoch; ``model.stop_training = True`` ends training.
+        params: {"epochs", "steps"} of the fit.
+    """
+
+    model: Any = None
+    params: Mapping[str, Any] = {}
+
+    def set_model(self, model: Any) -> None:
+        """Take the model."""
+        self.model = model
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        """Take the numbers of epochs and steps."""
+        self.params = params
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Called before the first step."""
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Called after the last step."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Called before each epoch."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Called after each epoch, and its validation."""
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Called before each step is seen."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Called when a step is seen, with its metrics."""
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Called when an epoch is over, where there is a validation."""
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Called with the metrics of a validation, at the end of its epoch."""
+
+
+class LambdaCallback(Callback):
+    """A callback of functions, by event: ``LambdaCallback(on_epoch_end=lambda epoch, logs: print(logs))``."""
+
+    def __init__(self, **functions: Callable[..., Any]):
+        for event, function in functions.items():
+            if event not in EVENTS:
+                raise UserError(f"LambdaCallback has no event {event!r}; its events are {', '.join(EVENTS)}")
+            if not callable(function):
+                raise UserError(f"LambdaCallback: {event} is a function, not {shown(function)}")
+            setattr(self, event, function)
+
+
+class LearningRateScheduler(Callback):
+    """The learning rate of each epoch, schedule(epoch, rate) or schedule(epoch): an epoch's from the rate before it.
+
+    A rate by step is the optimizer's: ``nn.SGD(learning_rate=lambda step: 0.1 / (1 + step))``.
+    """
+
+    def __init__(self, schedule: Callable[..., float], verbose: int = 0):
+        if not callable(schedule):
+            raise UserError(f"LearningRateScheduler takes a function of (epoch, rate), not {shown(schedule)}")
+        self._schedule = schedule
+
+    def rate(self, epoch: int, rate: float) -> float:
+        """Return the rate of an epoch. Raises UserError for one that is no number of at least 0."""
+        try:
+            new: Any = self._schedule(epoch, rate)
+        except TypeError:
+            new = self._schedule(epoch)
+        try:
+            number = float(new)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise UserError(f"the learning rate of epoch {epoch} is {shown(new)}; return a number of at least 0")
+        return number
+
+
+class ModelCheckpoint(Callback):
+    """Saves the model, a folder that nn.load_model reads, after each epoch, or after those with the best ``monitor``.
+
+    Args:
+        filepath: the folder; with {epoch} and {val_loss} among it, a folder for each epoch.
+        monitor: the metric that decides.
+        verbose: has no effect.
+        save_best_only: whether only the best model is saved.
+        save_weights_only: whether only params are saved, a file that ``model.load_weights`` reads.
+        mode: "min", "max" or "auto", by the metric's name.
+        save_freq: "epoch".
+    """
+
+    def __init__(
+        self,
+        filepath: Any,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_best_only: bool = False,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str = "epoch",
+    ):
+        if save_freq != "epoch":
+            raise UserError("ModelCheckpoint saves after epochs; give fit checkpoint_freq= for a number of steps")
+        self._path, self._monitor = filepath, monitor
+        self._best = BestValue(metric_name(monitor), mode) if save_best_only else None
+        self._save_weights_only = save_weights_only
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Save the model, if it is to be saved. Raises UserError where the metric is not there."""
+        if self._best is not None:
+            if self._monitor not in logs:
+                raise UserError(f"ModelCheckpoint: there is no {self._monitor!r}; there are {', '.join(logs)}")
+            if not self._best.update(logs[self._monitor]):
+                return
+        path = str(self._path).format(epoch=epoch + 1, **logs)
+        (self.model.save_weights if self._save_weights_only else self.model.save)(path)
+
+
+class BackupAndRestore:
+    """Lets ``fit`` go on where it was interrupted, from the checkpoint of the last epoch, or of ``save_freq`` steps.
+
+    It stands for ``fit(workspace=backup_dir, resume="auto", checkpoint_freq=...)``. When fit has ended in order, the
+    checkpoints are removed, unless ``delete_checkpoint`` is False.
+    """
+
+    def __init__(self, backup_dir: Any, save_freq: Any = "epoch", delete_checkpoint: bool = True):
+        self.backup_dir, self.save_freq, self.delete_checkpoint = backup_dir, save_freq, delete_checkpoint
+
+
+class TerminateOnNaN(Callback):
+    """Does nothing: training always ends where a loss is not finite."""
+
+
+def is_keras_callback(callback: Any) -> bool:
+    """Whether an object has methods for events of Keras."""
+    return not isinstance(callback, (Extension, type)) and any(callable(getattr(callback, e, None)) for e in EVENTS)
+
+
+class KerasEvents(Extension):
+    """Calls a callback at its events.
+
+    Args:
+        callback: has some of the methods of :class:`Callback`.
+        model: what it gets as ``model``, with a method ``take_params`` and an attribute ``stop_training``.
+        params: {"epochs", "steps"} of the run.
+    """
+
+    def __init__(self, callback: Any, model: Any, params: Mapping[str, Any]):
+        self._callback, self._model, self._params = callback, model, params
+        self._epoch = self._batch = 0
+        self._has_batches = any(self._defines(event) for event in EVENTS if "batch" in event)
+
+    def run_after(self, rows: Trigger) -> None:
+        """Run before the first step, and when rows of training are recorded, as at the end of each epoch."""
+        self.trigger = rows | EverySteps(NEVER, after=0)
+
+    def _defines(self, event: str) -> bool:
+        """Whether the callback does something at an event."""
+        method = getattr(self._callback, event, None)
+        function = getattr(method, "__func__", method)
+        return method is not None and function is not getattr(Callback, event, None)
+
+    @property
+    def name(self) -> str:
+        """The name of the callback's class."""
+        return type(self._callback).__name__
+
+    def _call(self, event: str, *arguments: Any) -> None:
+        if self._defines(event):
+            getattr(self._callback, event)(*arguments)
+
+    def _begin_epoch(self, loop: LoopView) -> None:
+        self._batch = 0
+        if isinstance(self._callback, LearningRateScheduler) and loop.step < loop.train_steps:
+            base = loop.learning_rate / loop.rate_factor if loop.rate_factor else 0.0
+            rate = self._callback.rate(self._epoch, loop.learning_rate)
+            if base:
+                loop.set_rate_factor(loop.step, rate / base)
+        self._call("on_epoch_begin", self._epoch, {})
+
+    def start(self, loop: LoopView) -> None:
+        """Give the callback what it knows, and call its first event."""
+        for method, value in (("set_params", self._params), ("set_model", self._model)):
+            if callable(getattr(self._callback, method, None)):
+                getattr(self._callback, method)(value)
+        self._call("on_train_begin", {})
+
+    def observe(self, loop: LoopView, sums: Metrics) -> None:
+        """Call the events of a step."""
+        if self._has_batches:
+            self._call("on_train_batch_begin", self._batch, {})
+            self._call("on_train_batch_end", self._batch, loop.means("train", sums))
+            self._stop_if_asked(loop)
+        self._batch += 1
+
+    def run(self, loop: LoopView) -> None:
+        """Call the events of the end of an epoch, and of the next one's beginning."""
+        if not loop.step:
+            self._begin_epoch(loop)
+            return
+        if not self._batch:
+            return  # this epoch is over already
+        logs = {name.removeprefix("train/").replace("/", "_"): value for name, value in loop.metrics.items()}
+        self._model.take_params(loop.params())
+        validated = {name.removeprefix("val_"): value for name, value in logs.items() if name.startswith("val_")}
+        if validated:
+            self._call("on_test_begin", {})
+            self._call("on_test_end", validated)
+        self._call("on_epoch_end", self._epoch, logs)
+        self._epoch += 1
+        self._stop_if_asked(loop)
+        self._batch = 0
+        if loop.step < loop.train_steps and not loop.stopped:
+            self._begin_epoch(loop)
+
+    def finish(self, loop: LoopView) -> None:
+        """Call the last event."""
+        self._call("on_train_end", {})
+
+    def _stop_if_asked(self, loop: LoopView) -> None:
+        if self._model.stop_training:
+            loop.stop(f"the callback {self.name} has set stop_training")
+
+    def state_dict(self) -> State:
+        """Return the epoch and the batch."""
+        return {"epoch": self._epoch, "batch": self._batch}
+
+    def load_state(self, state: State) -> None:
+        """Go on from an epoch and a batch."""
+        self._epoch, self._batch = int(state.get("epoch", 0)), int(state.get("batch", 0))

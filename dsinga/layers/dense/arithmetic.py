@@ -1,0 +1,209 @@
+"""kArithmetic, an operator of two features or of a feature and a number, and kIndex, part of a feature."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Fault, Settings, required, setting
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Connection, Cut
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.reach import Reach
+from dsinga.ops import Ops
+
+
+class Operator(Enum):
+    """What kArithmetic computes."""
+
+    ADD = 0
+    SUBTRACT = 1
+    MULTIPLY = 2
+    DIVIDE = 3
+    POWER = 4
+    MATMUL = 5
+    MAXIMUM = 6
+    MINIMUM = 7
+    AVERAGE = 8
+
+
+COMPUTE: Mapping[Operator, Callable[[Any, Any, Any], Any]] = {
+    Operator.ADD: lambda xp, a, b: a + b,
+    Operator.SUBTRACT: lambda xp, a, b: a - b,
+    Operator.MULTIPLY: lambda xp, a, b: a * b,
+    Operator.DIVIDE: lambda xp, a, b: a / b,
+    Operator.POWER: lambda xp, a, b: a**b,
+    Operator.MATMUL: lambda xp, a, b: xp.matmul(a, b),
+    Operator.MAXIMUM: lambda xp, a, b: xp.maximum(a, b),
+    Operator.MINIMUM: lambda xp, a, b: xp.minimum(a, b),
+    Operator.AVERAGE: lambda xp, a, b: (a + b) / 2,
+}
+
+
+def _transposed(matrices: Array) -> Array:
+    """Return the matrices of the last two axes transposed."""
+    axes = range(matrices.ndim)
+    return matrices.transpose([*axes[:-2], axes[-1], axes[-2]])
+
+
+# The derivatives by both operands, times the gradient g of the result.
+DERIVE: Mapping[Operator, Callable[..., tuple[Any, Any]]] = {
+    Operator.ADD: lambda xp, a, b, g: (g, g),
+    Operator.SUBTRACT: lambda xp, a, b, g: (g, -g),
+    Operator.MULTIPLY: lambda xp, a, b, g: (g * b, g * a),
+    Operator.DIVIDE: lambda xp, a, b, g: (g / b, -g * a / (b * b)),
+    Operator.POWER: lambda xp, a, b, g: (g * b * a ** (b - 1), None),
+    Operator.MATMUL: lambda xp, a, b, g: (xp.matmul(g, _transposed(b)), xp.matmul(_transposed(a), g)),
+    Operator.MAXIMUM: lambda xp, a, b, g: (g * (a >= b), g * (a < b)),
+    Operator.MINIMUM: lambda xp, a, b, g: (g * (a <= b), g * (a > b)),
+    Operator.AVERAGE: lambda xp, a, b, g: (g / 2, g / 2),
+}
+
+
+@register("layer", kArithmetic=795)
+class Arithmetic(Layer):
+    """x op y of two sources, or of one source and a ``number``: elementwise, or the product of matrices.
+
+    Axes of length 1 are repeated, as numpy does it; both sources have as many axes. MATMUL multiplies the matrices of
+    the last two axes of each row, (B, ..., n, k) by (B, ..., k, m). MAXIMUM and MINIMUM of equal numbers have the
+    gradient of the first source. With ``swapped`` the number comes first, as in 1 - x.
+    """
+
+    class Conf(Settings):
+        """Settings of kArithmetic."""
+
+        operator: Operator = required("ADD, SUBTRACT, MULTIPLY, DIVIDE, POWER, MATMUL, MAXIMUM, MINIMUM or AVERAGE")
+        number: float | None = setting(None, "the second operand, in place of a second source")
+        swapped: bool = setting(False, "whether the number is the first operand")
+
+        def faults(self) -> Any:
+            """Yield what contradicts each other."""
+            if self.number is None and self.operator is Operator.POWER:
+                yield Fault("POWER needs a number, the exponent", "operator")
+            if self.number is not None and self.operator is Operator.MATMUL:
+                yield Fault("MATMUL takes two sources, and no number", "number")
+            if self.swapped and (self.number is None or self.operator is Operator.POWER):
+                yield Fault("swapped is for a number that is no exponent", "swapped")
+
+    settings: Conf
+    cut = Cut(Connection.kOneToOne, by_space=True)
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.expect_sources(1 if self.settings.number is not None else 2)
+        if self.settings.number is None:
+            self.shape = self._joint_shape(*self.source_shapes)
+
+    def _joint_shape(self, first: Shape, second: Shape) -> Shape:
+        """Return the shape of the feature of two sources; raise UserError where they do not fit."""
+        matrices = self.settings.operator is Operator.MATMUL
+        if first != second or matrices:
+            self.cut = Cut(gathered_because="has sources of different shapes")
+        axes = [max(sizes) for sizes in zip(first, second, strict=False)]
+        fit = [a == b or 1 in (a, b) for a, b in zip(first, second, strict=False)]
+        if matrices:
+            fits = len(first) == len(second) > 2 and all(fit[:-2]) and first[-1] == second[-2]
+            axes[-2:] = [first[-2], second[-1]]
+        else:
+            fits = len(first) == len(second) and all(fit)
+        if not fits:
+            names = f"{self.source_name(0)} gives {as_text(first)}, {self.source_name(1)} {as_text(second)}"
+            remedy = (
+                "(B, ..., n, k) times (B, ..., k, m)" if matrices else "shapes that differ in axes of length 1 only"
+            )
+            raise self.fail(f"{names}, which do not fit; give {remedy}", field="srclayers")
+        return tuple(axes)
+
+    def reach(self) -> tuple[Reach, ...]:
+        return self.same_points()
+
+    def _operands(self, sources: Arrays) -> tuple[Any, Any]:
+        number = self.settings.number
+        if number is None:
+            return sources[0], sources[1]
+        constant = sources[0].dtype.type(number)
+        return (constant, sources[0]) if self.settings.swapped else (sources[0], constant)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(COMPUTE[self.settings.operator](ctx.ops.xp, *self._operands(sources)))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        gradients: Sequence[Any] = DERIVE[self.settings.operator](ctx.ops.xp, *self._operands(sources), grad)
+        if self.settings.number is not None:
+            gradients = (gradients[1 if self.settings.swapped else 0],)
+        return [
+            _summed(gradient, source, ctx.ops) if need else None
+            for gradient, source, need in zip(gradients, sources, needs, strict=True)
+        ], ()
+
+
+def _summed(gradient: Array, source: Array, ops: Ops) -> Array:
+    """Return a gradient in the shape of a source whose axes of length 1 were repeated."""
+    axes = tuple(axis for axis, size in enumerate(source.shape) if size == 1 != gradient.shape[axis])
+    summed = gradient.sum(axis=axes, keepdims=True) if axes else gradient
+    return summed.astype(source.dtype, copy=False)
+
+
+_ITEM = re.compile(r"(?P<int>-?\d+)|(?P<new>new)|(?P<all>\.\.\.)|(?P<slice>-?\d*:-?\d*(:-?\d*)?)")
+
+
+@register("layer", kIndex=796)
+class Index(Layer):
+    """Part of the source by numpy's basic indexing of the axes after the batch: "0", "1:3", "..., -1" or "new, ::2".
+
+    An item for each axis, separated by commas: a number takes one and leaves the axis out, start:stop:step takes
+    several, "..." stands for all axes that have no item, and "new" makes an axis of length 1.
+    """
+
+    class Conf(Settings):
+        """Settings of kIndex."""
+
+        index: str = required('an item for each axis after the batch, such as "1:3, 0"')
+
+    settings: Conf
+    source_count = 1
+    cut = Cut(gathered_because="takes some of the features of a row")
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        items = [item.strip() for item in self.settings.index.split(",")]
+        self.key = (slice(None), *map(self._item, items))
+        source = self.source_shapes[0]
+        try:
+            self.shape = np.broadcast_to(np.zeros(1, np.uint8), source)[self.key].shape
+        except IndexError as error:
+            raise self.fail(
+                f"takes [{self.settings.index}] of rows of {as_text(source[1:])}: {error}", self.settings, "index"
+            ) from None
+        if 0 in self.shape:
+            raise self.fail(f"[{self.settings.index}] of {as_text(source[1:])} is empty", self.settings, "index")
+
+    def _item(self, text: str) -> Any:
+        found = _ITEM.fullmatch(text)
+        if found is None:
+            raise self.fail(f"{text!r} is no item of an index; write 0, 1:3, new or ...", self.settings, "index")
+        if found["int"]:
+            return int(text)
+        if found["slice"]:
+            return slice(*(int(part) if part else None for part in text.split(":")))
+        return None if found["new"] else ...
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(ctx.ops.xp.ascontiguousarray(sources[0][self.key]))
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not needs[0]:
+            return (None,), ()
+        gradient = ctx.ops.xp.zeros_like(sources[0])
+        gradient[self.key] = grad
+        return (gradient,), ()

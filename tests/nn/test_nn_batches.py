@@ -1,0 +1,123 @@
+"""Batches from anywhere: generators, datasets by number, PyTorch's DataLoader, Hugging Face's and grain's datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import UserError, nn
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(300, 6)).astype(np.float32)
+Y = np.arange(300) % 3
+
+
+def net() -> nn.Sequential:
+    made = nn.Sequential([nn.Input(6), nn.Dense(3)])
+    made.compile(nn.Adam(0.01), "sparse_categorical_crossentropy")
+    return made
+
+
+def batches(size: int = 50, endless: bool = False, weights: bool = False) -> Iterator[Any]:
+    while True:
+        for start in range(0, 300, size):
+            rows = slice(start, start + size)
+            yield (X[rows], Y[rows], np.ones(len(X[rows]))) if weights else (X[rows], Y[rows])
+        if not endless:
+            return
+
+
+class ByNumber:
+    """A dataset with a length and an index, as PyTorch's Dataset."""
+
+    def __len__(self) -> int:
+        return 300
+
+    def __getitem__(self, index: int) -> Any:
+        return X[index], Y[index]
+
+
+class ByName(ByNumber):
+    def __getitem__(self, index: int) -> Any:
+        return {"label": Y[index], "pixels": X[index]}
+
+
+def assert_same(first: nn.Model, second: nn.Model) -> None:
+    for name, array in first.params.items():
+        np.testing.assert_array_equal(array, second.params[name])
+
+
+def test_a_generator_trains_as_the_arrays_of_its_batches():
+    expected = net()
+    expected.fit(X, Y, epochs=3, progress=False)
+    for source, steps in ((batches(), None), (batches(endless=True), 6), (iter(list(batches(60))), None)):
+        model = net()
+        model.fit(source, epochs=3, steps_per_epoch=steps, validation_data=batches(100), progress=False)
+        assert_same(model, expected)
+    assert model.evaluate(batches()) == expected.evaluate(X, Y)
+    np.testing.assert_array_equal(model.predict(x for x, _ in batches()), expected.predict(X))
+    weighted, all_ones = net(), net()
+    weighted.fit(batches(weights=True), progress=False)
+    all_ones.fit(X, Y, sample_weight=np.ones(300), progress=False)
+    assert_same(weighted, all_ones)
+
+
+def libraries(name: str) -> Any:
+    if name == "torch":
+        torch = pytest.importorskip("torch")
+        pairs = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
+        return torch.utils.data.DataLoader(pairs, batch_size=32)
+    if name == "datasets":
+        return pytest.importorskip(name).Dataset.from_dict({"x": X, "label": Y})
+    if name == "grain":
+        return pytest.importorskip(name).MapDataset.source(ByNumber())
+    return ByName() if name == "dict" else ByNumber()
+
+
+@pytest.mark.parametrize("name", ["pairs", "dict", "torch", "datasets", "grain"])
+def test_records_by_number_are_read_again_shuffled_and_each_once_an_epoch(name: str):
+    source = libraries(name)
+    records = dsinga.data.open_records(source)
+    x, y = records.read(np.arange(300)[::-1])
+    np.testing.assert_array_equal(x, X[::-1])
+    np.testing.assert_array_equal(y, Y[::-1])
+    model, expected = net(), net()
+    model.fit(source, epochs=2, batch_size=32, progress=False)
+    expected.fit(InBlocks(), epochs=2, batch_size=32, progress=False)
+    assert_same(model, expected)
+
+
+class InBlocks:
+    """The same as a sequence of batches, as Keras's PyDataset."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, number: int) -> Any:
+        rows = slice(256 * number, 256 * number + 256)
+        return X[rows], Y[rows]
+
+    def on_epoch_end(self) -> None:
+        pass
+
+
+REFUSED = {
+    "net().fit(batches(), steps_per_epoch=7)": "the generator ended after 6 batches of 7; give steps_per_epoch=6",
+    "net().fit(iter([]))": "the list_iterator ended after 0 batches",
+    "net().fit(iter([(X, Y), (X[:, :2], Y)]))": "batch 1 of the list_iterator has records of the shapes [(2,), ()]",
+    "net().fit(iter([(X, Y[:3])]))": "must be arrays x, (x, y) or (x, y, weights), of as many rows",
+    "net().fit(batches(), Y)": "the batches of the generator are (x, y) or (x, y, weights); leave y and weights out",
+    "net().fit(X, Y, steps_per_epoch=3)": "steps_per_epoch is for batches of a generator: an epoch reads all records",
+    "net().fit(iter([{'a': X, 'b': X}]))": "have a, b; leave one column of records, and one of labels that is called",
+}
+
+
+@pytest.mark.parametrize("statement", REFUSED)
+def test_what_is_refused(statement: str):
+    with pytest.raises(UserError) as error:
+        eval(statement)
+    assert REFUSED[statement] in str(error.value)

@@ -1,0 +1,272 @@
+"""Losses, layers and metrics that are functions of JAX, autograd or PyTorch: gradients, cuts, processes, saving."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga import UserError, nn
+from dsinga.layers.functions.probing import probe
+from dsinga.testing import LayerCase, LayerContract
+from tests.support.registries import restored_registry
+
+torch = pytest.importorskip("torch")
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(96, 6)).astype(np.float32)
+Y = RNG.normal(size=(96, 3)).astype(np.float32)
+CLASSES = np.arange(96) % 3
+
+
+def functions(library: str) -> dict[str, Callable[..., Any]]:
+    """Return losses in a library: squared error, quantile, focal, contrastive, the squared divergence of a field."""
+    pytest.importorskip(library)
+    xp: Any = importlib.import_module("torch" if library == "torch" else f"{library}.numpy")
+    return {
+        "mse": lambda y, p: xp.mean((y - p) ** 2, -1),
+        "quantile": lambda y, p: xp.maximum(0.9 * (y - p), -0.1 * (y - p)),
+        "focal": lambda y, p: -((y - p) ** 2) * (y * xp.log(p) + (1 - y) * xp.log(1 - p)),
+        "contrastive": lambda y, d: y * d**2 + (1 - y) * xp.maximum(1 - d, 0 * d) ** 2,
+        "physics": lambda y, f: (f[:, 1:] - 2 * f[:, :-1] - y[:, 1:]) ** 2,
+    }
+
+
+def closed(name: str, y: Any, p: Any) -> tuple[Any, Any]:
+    """Return the losses of rows and their derivatives by p."""
+    if name == "mse":
+        return (y - p) ** 2, 2 * (p - y)
+    if name == "quantile":
+        return np.maximum(0.9 * (y - p), 0.1 * (p - y)), np.where(y > p, -0.9, 0.1)
+    if name == "focal":
+        logs = y * np.log(p) + (1 - y) * np.log(1 - p)
+        return -((y - p) ** 2) * logs, 2 * (y - p) * logs - (y - p) ** 2 * (y / p - (1 - y) / (1 - p))
+    if name == "contrastive":
+        return y * p**2 + (1 - y) * (1 - p) ** 2, 2 * y * p - 2 * (1 - y) * (1 - p)
+    rest = p[:, 1:] - 2 * p[:, :-1] - y[:, 1:]
+    slope = np.zeros_like(p)
+    slope[:, 1:] += 2 * rest
+    slope[:, :-1] -= 4 * rest
+    return rest**2, slope * 3 / 2
+
+
+@pytest.mark.parametrize("library", ["torch", "jax", "autograd"])
+def test_losses_and_their_gradients_are_those_of_closed_forms(library: str, caplog: Any):
+    y, p = RNG.uniform(size=(5, 3)), RNG.uniform(0.1, 0.9, (5, 3))
+    for name, loss in functions(library).items():
+        with caplog.at_level(logging.INFO):
+            found = probe(loss, ((3,), (3,)), 0).function
+        assert "agrees with finite differences" in caplog.messages[-1]
+        value, pull = found.compute([y, p], [False, True])
+        losses, slopes = closed(name, y, p)
+        np.testing.assert_allclose(value.reshape(5, -1).mean(1), losses.mean(1), rtol=1e-6)
+        size = value[0].size
+        np.testing.assert_allclose(pull(np.full(value.shape, 1 / size))[1], slopes / 3, rtol=1e-6)
+
+
+def model(loss: Any, metrics: Any = None) -> nn.Sequential:
+    made = nn.Sequential([nn.Input(6), nn.Dense(8, "tanh"), nn.Dense(3)])
+    made.compile(nn.Adam(0.01), loss, metrics=metrics)
+    return made
+
+
+def torch_mse(y: Any, p: Any) -> Any:
+    return torch.mean((y - p) ** 2, dim=-1)
+
+
+def scalar_mse(y: Any, p: Any) -> Any:
+    return torch.mean((y - p) ** 2)
+
+
+def cross_entropy(y: Any, p: Any) -> Any:
+    return torch.nn.functional.cross_entropy(p, y, reduction="none")
+
+
+def worst(y: Any, p: Any) -> Any:
+    return torch.amax(torch.abs(y - p))
+
+
+def near(y: Any, p: Any) -> Any:
+    return torch.mean((torch.abs(y - p) < 1).float(), dim=-1)
+
+
+@pytest.mark.parametrize("loss", [torch_mse, scalar_mse])
+@pytest.mark.parametrize("weights", [None, np.linspace(0, 2, 96)])
+@pytest.mark.parametrize("more", [{}, {"workers": 2}])
+def test_a_function_trains_as_the_loss_of_the_same_formula(loss: Any, weights: Any, more: dict[str, Any]):
+    ours, built_in = model(loss), model("mse")
+    for each in (ours, built_in):
+        each.fit(X, Y, epochs=3, sample_weight=weights, progress=False, **more)
+    for name, array in built_in.params.items():
+        np.testing.assert_allclose(ours.params[name], array, atol=2e-6)
+    assert ours.evaluate(X, Y)["loss"] == pytest.approx(built_in.evaluate(X, Y)["loss"], rel=1e-5)
+
+
+def test_classes_accuracy_and_metrics_that_are_functions():
+    ours = model(cross_entropy, ["accuracy"])
+    built_in = model("sparse_categorical_crossentropy", ["accuracy"])
+    for each in (ours, built_in):
+        each.fit(X, CLASSES, epochs=3, progress=False)
+    assert ours.evaluate(X, CLASSES) == pytest.approx(built_in.evaluate(X, CLASSES), rel=1e-5)
+    numbers = model("mse", [worst, near])
+    numbers.fit(X, Y, progress=False)
+    errors = np.abs(numbers.predict(X) - Y)
+    found = numbers.evaluate(X, Y)
+    assert found["worst"] == pytest.approx(errors.max(), rel=1e-5)
+    assert found["near"] == pytest.approx((errors < 1).mean(), rel=1e-5)
+
+
+class Tanh(nn.Layer):
+    """A dense layer with tanh, in PyTorch."""
+
+    def __init__(self, units: int, **more: Any):
+        super().__init__(**more)
+        self.units = units
+
+    def build(self, input_shape: Any) -> None:
+        self.kernel = self.add_weight(shape=(input_shape[-1], self.units), name="kernel")
+        self.bias = self.add_weight(shape=(self.units,), initializer="zeros", name="bias")
+
+    def call(self, x: Any) -> Any:
+        return torch.tanh(torch.matmul(x, self.kernel) + self.bias)
+
+
+class Block(nn.Layer):
+    """A layer of layers."""
+
+    def __init__(self, units: int):
+        super().__init__()
+        self.first, self.second = nn.Dense(units, "relu"), nn.Dense(units)
+
+    def call(self, x: Any, training: Any = None) -> Any:
+        return x + self.second(self.first(x), training=training)
+
+
+def function(name: str, kind: str = "function", **more: Any) -> dict[str, Any]:
+    return {f"{kind}_conf": {"function": name if ":" in name else f"{__name__}:{name}", **more}}
+
+
+PAIR = [(5, 3), (5, 3)]
+
+
+class TestFunction(LayerContract):
+    cases = [
+        LayerCase("kFunction", [(5, 4)], function("Tanh", arguments='{"units": 3}')),
+        LayerCase("kFunction", PAIR, function("torch:hypot"), "two"),
+        LayerCase("kFunctionLoss", PAIR, function("torch_mse", "functionloss", scale=0.5)),
+        LayerCase("kFunctionLoss", PAIR, function("scalar_mse", "functionloss"), "scalar"),
+        LayerCase("kFunctionLoss", [*PAIR, (5,)], function("scalar_mse", "functionloss"), "weights"),
+        LayerCase("kFunctionLoss", [(5, 4), (5,)], function("cross_entropy", "functionloss"), "classes", classes=4),
+    ]
+
+
+def own_net() -> nn.Model:
+    x = nn.Input(6)
+    h = nn.Lambda(lambda pair: torch.exp(-pair[0]) * pair[1])([Tanh(4)(x), nn.Dense(4)(x)])
+    return nn.Model(x, nn.Dense(3)(Block(4)(h)))
+
+
+@pytest.mark.process
+def test_own_layers_on_processes_resumed_and_saved(processes: Any, tmp_path: Path):
+    alone, together = own_net(), own_net()
+    for each in (alone, together):
+        each.compile(nn.Adam(0.01), torch_mse)
+    alone.fit(X, Y, epochs=4, progress=False)
+    together.fit(
+        X, Y, epochs=4, progress=False, client=processes, workers=2, workspace=tmp_path / "run", train_steps=None
+    )
+    for name, array in alone.params.items():
+        np.testing.assert_allclose(together.params[name], array, atol=1e-6)
+    alone.save(tmp_path / "saved")
+    np.testing.assert_array_equal(nn.load_model(tmp_path / "saved").predict(X), alone.predict(X))
+
+
+def test_a_run_with_functions_resumes_to_the_same_bits(tmp_path: Path):
+    job = own_net().job(X, epochs=2)
+    unbroken, broken = own_net(), own_net()
+    for each in (unbroken, broken):
+        each.compile(nn.Adam(0.01), torch_mse)
+    unbroken.fit(X, Y, epochs=4, progress=False)
+    stop = lambda step, metrics: step >= 6  # noqa: E731
+    broken.fit(X, Y, epochs=4, callbacks=[stop], workspace=tmp_path, progress=False, checkpoint_freq=3)
+    broken.fit(X, Y, epochs=4, workspace=tmp_path, resume=True, progress=False)
+    for name, array in unbroken.params.items():
+        np.testing.assert_array_equal(broken.params[name], array)
+    assert f'function: "{__name__}:Tanh"' in str(job)
+
+
+def test_models_share_the_params_of_their_layers():
+    encoder = nn.Sequential([nn.Input(6), nn.Dense(4, "tanh")])
+    x, z = nn.Input(6), nn.Input(4)
+    decoder = nn.Model(z, nn.Dense(6)(z))
+    whole = nn.Model(x, decoder(encoder(x)))
+    whole.compile("adam", "mse")
+    whole.fit(X, X, epochs=2, progress=False)
+    np.testing.assert_allclose(decoder.predict(encoder.predict(X)), whole.predict(X), atol=1e-6)
+    np.testing.assert_array_equal(encoder(X[:3]), encoder.predict(X[:3]))
+    feature = nn.Model(encoder.input, encoder.layers[0].output)
+    assert [param.shape for param in feature.params.values()] == [(4, 6), (4,)]
+    twice = nn.Model(x, nn.Add()([encoder(x), encoder(x * 2.0)]))
+    assert len(twice.params) == 2
+    np.testing.assert_array_equal(twice.params["dense_weight"], encoder.params["dense_weight"])
+    decoder.set_weights([np.zeros_like(array) for array in decoder.get_weights()])
+    assert not whole.predict(X).any()
+
+
+def test_a_composed_model_is_the_flat_one():
+    def flat(x: Any) -> Any:
+        return nn.Dense(3)(nn.Dense(5, "relu")(x) * 0.5 + 1.0)
+
+    x, inner = nn.Input(6), nn.Input(6)
+    composed = nn.Sequential([nn.Model(inner, nn.Dense(5, "relu")(inner) * 0.5 + 1.0), nn.Dense(3)])
+    models = [nn.Model(x, flat(x)), composed]
+    for each in models:
+        each.compile("sgd", "mse")
+        each.fit(X, Y, progress=False)
+    first, second = (each.predict(X) for each in models)
+    np.testing.assert_array_equal(first, second)
+    expected = np.maximum(X @ models[0].params["dense_weight"].T + models[0].params["dense_bias"], 0) * 0.5 + 1
+    expected = expected @ models[0].params["dense_1_weight"].T + models[0].params["dense_1_bias"]
+    np.testing.assert_allclose(first, expected, atol=1e-5)
+
+
+FAULTS = {
+    "model(lambda y, p: torch.mean((y - p) ** 2, -1) * p.std())": "mixes the rows of a batch",
+    "model(lambda y, p: torch.sum((y - p) ** 2))": "adds up the losses of the rows of a batch; return a loss for each",
+    "model(lambda y, p: torch.argmax(p, -1))": "returns int64; return floats",
+    "model(lambda y, p: {'a': p})": "returns builtins.dict, of which no gradient is known",
+    "model(lambda y, p: torch.nope(p))": "AttributeError: module 'torch' has no attribute 'nope'",
+    "model('mse', [lambda y, p: torch.eye(3)])": "must have a name",
+}
+
+
+@pytest.mark.parametrize("statement", FAULTS)
+def test_what_is_wrong_with_a_function_is_one_sentence_before_training(statement: str):
+    with restored_registry(), pytest.raises(UserError) as error:
+        eval(statement).fit(X, Y, progress=False)
+    assert FAULTS[statement] in str(error.value) or "that have a name" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["os:system", "subprocess:Popen", "cloudpickle:loads", "pathlib:Path", "decimal:Decimal"]
+)
+def test_a_job_of_somebody_else_calls_no_function_of_the_standard_library(name: str):
+    with pytest.raises(UserError, match="is one of the standard library, which jobs cannot call"):
+        nn.Sequential([nn.Input(6), nn.Layer("kFunction", function=name, arguments='{"args": "true"}')])
+
+
+def test_a_gradient_that_is_cut_off_is_said(caplog: Any):
+    with caplog.at_level(logging.WARNING):
+        probe(lambda y, p: ((y - p.detach()) ** 2).mean(-1) + p.mean(-1), ((3,), (3,)), 0)
+    assert "differs from finite differences: it cuts off gradients" in caplog.text
+
+
+def test_dsinga_nn_loads_none_of_the_three_libraries():
+    code = "import sys, dsinga.nn; print([name for name in ('torch', 'jax', 'autograd') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,150 @@
+"""Loops of Keras: single batches, rates that are functions, callbacks with its events, backups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga import UserError, nn
+from dsinga import extensions as callbacks
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(96, 6)).astype(np.float32)
+Y = RNG.normal(size=(96, 3)).astype(np.float32)
+
+
+def net(optimizer: Any = "adam", **more: Any) -> nn.Sequential:
+    made = nn.Sequential([nn.Input(6), nn.Dense(8, "tanh"), nn.Dense(3)])
+    made.compile(optimizer, "mse", **more)
+    return made
+
+
+def assert_near(first: nn.Model, second: nn.Model) -> None:
+    for name, array in first.params.items():
+        np.testing.assert_allclose(array, second.params[name], atol=2e-6)
+
+
+@pytest.mark.parametrize("weights", [None, np.linspace(0, 2, 96)])
+@pytest.mark.parametrize("optimizer", [nn.SGD(0.1, momentum=0.9), nn.Adam(0.01)])
+def test_batches_one_by_one_train_as_fit_does_and_either_goes_on_from_the_other(optimizer: Any, weights: Any):
+    fitted, stepped, mixed = net(optimizer), net(optimizer), net(optimizer)
+    fitted.fit(X, Y, sample_weight=weights, batch_size=96, epochs=4, progress=False)
+    losses = [stepped.train_on_batch(X, Y, sample_weight=weights) for _ in range(4)]
+    assert_near(fitted, stepped)
+    np.testing.assert_allclose(fitted.history.history["loss"], losses, rtol=1e-5)
+    mixed.train_on_batch(X, Y, weights)
+    mixed.fit(X, Y, sample_weight=weights, batch_size=96, epochs=2, progress=False)
+    mixed.train_on_batch(X, Y, weights)
+    assert_near(fitted, mixed)
+
+
+def test_what_methods_of_batches_return():
+    model = net(metrics=["r2"])
+    loss, r2 = model.test_on_batch(X.tolist(), Y)
+    assert {"loss": loss, "r2": r2}.items() <= model.test_on_batch(X, Y, return_dict=True).items()
+    assert model.train_on_batch(X, Y, return_dict=True)["loss"] == pytest.approx(loss)
+    np.testing.assert_array_equal(model.predict_on_batch(X[:4]), model.predict(X[:4]))
+    assert net().train_on_batch(X, Y, class_weight=None) == pytest.approx(loss)
+
+
+def halved(step: int) -> float:
+    return 0.1 * 0.5 ** (step // 3)
+
+
+class Halved(nn.LearningRateSchedule):
+    def __call__(self, step: Any) -> Any:
+        return np.float32(0.1) * 0.5 ** (step // 3)
+
+
+def test_rates_that_are_functions_of_steps_and_epochs():
+    same = nn.ExponentialDecay(0.1, decay_steps=3, decay_rate=0.5, staircase=True)
+    models = [net(nn.SGD(rate)) for rate in (same, halved, Halved(), 0.1)]
+    for number, model in enumerate(models):
+        rate = callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5 if epoch else rate)
+        model.fit(X, Y, epochs=3, callbacks=[rate] if number == 3 else [], progress=False)
+        assert_near(models[0], model)
+    assert f'function_conf {{ function: "{__name__}:halved" }}' in str(models[1])
+
+
+class Events(callbacks.Callback):
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.events.append(self.params)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.events.append(epoch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.events.append((batch, *logs))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.events.append((*logs, self.model.evaluate(X, Y)["loss"] == pytest.approx(logs["val_loss"])))
+        self.model.stop_training = epoch == 1
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.events.append("end")
+
+
+def test_a_callback_gets_the_events_of_keras_and_stops_training():
+    model, events, ends = net(), Events(), []
+    history = model.fit(
+        X, Y, epochs=5, batch_size=48, validation_data=(X, Y), progress=False,
+        callbacks=[events, callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: ends.append(epoch))],
+    )  # fmt: skip
+    steps = [(0, "loss"), (1, "loss"), ("loss", "val_loss", True)]
+    assert events.events == [{"epochs": 5, "steps": 2, "verbose": 0}, 0, *steps, 1, *steps, "end"]
+    assert history.epoch == ends == [0, 1]
+    assert model.history is history
+
+
+def test_models_and_weights_are_saved_after_epochs(tmp_path: Path):
+    model = net()
+    saving = [
+        callbacks.ModelCheckpoint(tmp_path / "{epoch}-{loss:.2f}.keras"),
+        callbacks.ModelCheckpoint(tmp_path / "best", "loss", save_best_only=True, save_weights_only=True),
+    ]
+    history = model.fit(X, Y, epochs=2, callbacks=saving, progress=False)
+    last = tmp_path / f"2-{history[-1, 'loss']:.2f}.keras"
+    np.testing.assert_array_equal(nn.load_model(last).predict(X), model.predict(X))
+    other = net()
+    other.load_weights(tmp_path / "best")
+    np.testing.assert_array_equal(other.predict(X), model.predict(X))
+
+
+def test_a_backup_lets_fit_go_on_and_is_removed_at_the_end(tmp_path: Path):
+    def fail(step: int, metrics: Any) -> None:
+        if step == 6:
+            raise RuntimeError("power")
+
+    unbroken, broken = net(), net()
+    unbroken.fit(X, Y, epochs=4, progress=False)
+    with pytest.raises(RuntimeError, match="power"):
+        broken.fit(X, Y, epochs=4, callbacks=[callbacks.BackupAndRestore(tmp_path), fail], progress=False)
+    again = net()
+    again.fit(X, Y, epochs=4, callbacks=[callbacks.BackupAndRestore(tmp_path)], progress=False)
+    for name, array in unbroken.params.items():
+        np.testing.assert_array_equal(again.params[name], array)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+REFUSED = {
+    "net(nn.SGD(lambda step: -1)).fit(X, Y)": "gives -1 at step 0; a rate is at least 0 and finite",
+    "callbacks.LearningRateScheduler(0.1)": "takes a function of (epoch, rate), not 0.1",
+    "net().fit(X, Y, callbacks=callbacks.LearningRateScheduler(lambda epoch: None))": "the learning rate of epoch 0 is",
+    "callbacks.LambdaCallback(on_epoch=print)": "LambdaCallback has no event 'on_epoch'; its events are on_train_begin",
+    "callbacks.ModelCheckpoint('a', save_freq=10)": "give fit checkpoint_freq= for a number of steps",
+    "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('a', save_best_only=True))": "there is no 'val_loss'; there",
+    "net().train_on_batch(X, Y[:, :2])": "give the last layer as many outputs as the target has",
+}
+
+
+@pytest.mark.parametrize("statement", REFUSED)
+def test_what_is_refused(statement: str):
+    with pytest.raises(UserError) as error:
+        eval(statement)
+    assert REFUSED[statement] in str(error.value)
