@@ -120,6 +120,10 @@ class ImageOps(ElementwiseOps):
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         """Cross-correlation: (B, C, H, W), w (F, C, kh, kw), b (F,) -> (B, F, H', W'), H' = (H + 2p - k)//s + 1."""
 
+    def rectified_convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
+        """:meth:`relu` of :meth:`convolution`."""
+        return self.relu(self.convolution(x, w, b, stride, pad))
+
     @abstractmethod
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
@@ -228,6 +232,25 @@ class ImageOps(ElementwiseOps):
         sums = self.batch_norm_sums(x, dy, *moments, epsilon)
         slopes = self.batch_norm_slopes(scale, *moments, sums, size, epsilon)
         return slopes, (sums[1].astype(scale.dtype), sums[0].astype(scale.dtype))
+
+    def rectified_batch_norm_grad(
+        self,
+        x: Array,
+        y: Array,
+        dy: Array,
+        scale: Array,
+        moments: tuple[Array, Array],
+        size: int,
+        epsilon: float,
+        needs: tuple[bool, bool],
+    ) -> tuple[Array | None, Array | None, tuple[Array, Array]]:
+        """Return the gradients of y = :meth:`rectified_affine` of x for a whole batch.
+
+        They are those of x and of ``other``, None unless ``needs`` them, and those of scale and bias.
+        """
+        dy = self.relu_grad(y, dy)
+        slopes, for_params = self.batch_norm_training_grad(x, dy, scale, moments, size, epsilon)
+        return self.batch_norm_grad(x, dy, *slopes) if needs[0] else None, dy if needs[1] else None, for_params
 
     @abstractmethod
     def channel_affine(self, x: Array, scale: Array, shift: Array) -> Array:
