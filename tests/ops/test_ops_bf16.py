@@ -16,7 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 from dsinga.base.errors import UserError
-from dsinga.ops import get_ops
+from dsinga.ops import BACKENDS, get_ops
 from dsinga.ops.types import BFLOAT16
 from dsinga.testing import kernel_formulas as formulas
 from dsinga.testing.kernel_backend import WITH_WORKSPACE, KernelBackend, axes_in_memory
@@ -58,11 +58,17 @@ class OnHost:
         return placed.transpose(np.argsort(order).tolist())
 
 
-@pytest.fixture(scope="module", params=[pytest.param("onednn", marks=on_processor), "cupy"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("onednn", marks=on_processor), "cupy", pytest.param("card", marks=pytest.mark.gpu)],
+)
 def ops(request: Any) -> Any:
     if request.param == "onednn":
         return get_ops().for_worker(precision="bf16")
-    return OnHost(emulated_cupy.load(FakeCudnn()).for_worker(0, "bf16"))
+    backend = BACKENDS["cupy"]() if request.param == "card" else emulated_cupy.load(FakeCudnn())
+    worker = backend.for_worker(0, "bf16")
+    worker.enter()
+    return OnHost(worker)
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
@@ -327,7 +333,7 @@ def test_a_processor_without_bfloat16_computes_in_float32_and_says_so():
     script = """
 import logging, numpy as np
 logging.basicConfig()
-from dsinga.ops import get_ops
+from dsinga.ops import BACKENDS, get_ops
 ops = get_ops().for_worker(precision="bf16")
 print(ops.precision, ops.inner_product(np.full((1, 1), 1.001, "f"), np.ones((1, 1), "f"), None)[0, 0])
 """
