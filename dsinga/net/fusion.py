@@ -2,7 +2,8 @@
 
 Fused are a kBM and the kReLU after it, with or without a kAdd of two sources between them, where no other layer takes
 the features in between. The numbers are the same except for the last digits, and two features of three need no memory.
-So are a kInnerProduct and a kSoftmaxLoss after it that compute each step of sequences (``per_step``).
+So are a kInnerProduct and a kSoftmaxLoss after it that compute each step of sequences (``per_step``), and, on kernels
+that save a pass by it, a kConvolution and the kReLU after it.
 A fused layer is recomputed in the backward pass where the job says that of all its layers.
 The user's net keeps its layers wherever they are asked for by name: in ``forward``, in pictures, in partitioned nets.
 Layers are fused after partitioning, on each worker, and only neighbours in its order, so that messages keep theirs.
@@ -16,20 +17,24 @@ from collections.abc import Sequence
 from dsinga.layers.dense.activation import Activation, ReLU
 from dsinga.layers.dense.batchnorm import BatchNorm, RectifiedBatchNorm
 from dsinga.layers.dense.combine import Add
+from dsinga.layers.images.convolution import Convolution, RectifiedConvolution
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.steploss import StepScoresLoss, are_step_scores_and_loss
 from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.net.node import Node
 
 
-def fuse(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return the nodes of a net in which each run of nodes that can be fused is one node."""
+def fuse(nodes: Sequence[Node], convolutions: bool = False) -> tuple[Node, ...]:
+    """Return the nodes of a net in which each run of nodes that can be fused is one node.
+
+    With ``convolutions`` those with a rectifier after them can be.
+    """
     uses = Counter(source for node in nodes for source in node.sources)
     fused: list[Node] = []
     moved: list[int] = []  # the new position of the feature of each node
     while len(moved) < len(nodes):
         first = len(moved)
-        node, length = nodes[first], _length(first, nodes, uses)
+        node, length = nodes[first], _length(first, nodes, uses, convolutions)
         if length > 1:
             node = _fused(first, nodes[first : first + length])
         fused.append(node._replace(sources=tuple(moved[source] for source in node.sources)))
@@ -37,10 +42,12 @@ def fuse(nodes: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(fused)
 
 
-def _length(first: int, nodes: Sequence[Node], uses: Counter[int]) -> int:
+def _length(first: int, nodes: Sequence[Node], uses: Counter[int], convolutions: bool) -> int:
     """Return how many nodes from ``first`` on can be fused, 1 if ``first`` is not fused."""
     if _is_step_loss(first, nodes, uses):
         return 2
+    if convolutions and _is_a(Convolution, nodes[first].layer):
+        return 1 + _is_rectified(first, nodes, uses)
     if not _is_a(BatchNorm, nodes[first].layer):
         return 1
     for last in range(first + 1, min(first + 3, len(nodes))):
@@ -52,6 +59,14 @@ def _length(first: int, nodes: Sequence[Node], uses: Counter[int]) -> int:
         if not _is_a(Add, node.layer) or len(node.sources) != 2:
             return 1
     return 1
+
+
+def _is_rectified(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool:
+    """Whether the node after ``first`` is the rectifier of its feature, which no other layer takes."""
+    if first + 1 == len(nodes) or uses[first] > 1:
+        return False
+    node = nodes[first + 1]
+    return node.sources == (first,) and node.rows == nodes[first].rows and _rectifies(node.layer)
 
 
 def _is_step_loss(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool:
@@ -77,6 +92,8 @@ def _fused_whole(first: int, nodes: Sequence[Node]) -> Node:
         takes = *node.takes, *last.takes[1:]
         loss = StepScoresLoss.of(node.layer, last.layer)
         return node._replace(layer=loss, sources=(*node.sources, *last.sources[1:]), takes=takes)
+    if isinstance(node.layer, Convolution):
+        return node._replace(layer=RectifiedConvolution.of(node.layer))
     assert isinstance(node.layer, BatchNorm)
     layer = RectifiedBatchNorm.of(node.layer, len(between))
     if not between:

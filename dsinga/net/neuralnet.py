@@ -15,6 +15,7 @@ from dsinga.net.dataflow import Stage, build_stages
 from dsinga.net.fusion import fuse
 from dsinga.net.layer_cost import count_operations
 from dsinga.net.node import Node, Param
+from dsinga.ops import Ops
 
 # An iteration's operations that a kernel thread must have to do; docs/dev/measurements.md.
 OPERATIONS_PER_THREAD = 20_000_000
@@ -50,10 +51,21 @@ class NeuralNet:
         """The net as back-propagation computes it, with some layers fused (:mod:`dsinga.net.fusion`)."""
         return self._fused or self
 
+    def fused_for(self, ops: Ops) -> NeuralNet:
+        """Return the net as back-propagation computes it with these kernels."""
+        return self._rectified or self if ops.rectifies_convolutions else self.fused
+
     @cached_property
     def _fused(self) -> NeuralNet | None:
         """The net with fused layers, computed once; None where nothing is fused: a net must not refer to itself."""
-        nodes = fuse(self.nodes)
+        return self._with(fuse(self.nodes))
+
+    @cached_property
+    def _rectified(self) -> NeuralNet | None:
+        """Likewise, with fused convolutions."""
+        return self._with(fuse(self.nodes, convolutions=True))
+
+    def _with(self, nodes: tuple[Node, ...]) -> NeuralNet | None:
         return None if len(nodes) == len(self.nodes) else replace(self, nodes=nodes)
 
     @cached_property

@@ -1,20 +1,21 @@
 """Run all checks and benchmarks that need a GPU: ``python -m tests.benchmarks.gpu [TABLE ...]``.
 
 Installs missing packages (unless ``--no-install``) and prints these tables, or those that are named, each within the
-seconds of ``SECONDS``:
+seconds of ``SECONDS`` and all within ``--seconds``. Tables that the file of ``--json`` has already are made again only
+where they are named, so that a second call goes on where the first one ended:
 
 - ``smoke``: whether pieces of an iteration can be captured as CUDA graphs, and whether replays give the eager bits;
-- ``pieces``: the host's microseconds for each call of an iteration;
-- ``tests``: the contracts of the kernels and layers that a graph or a product depends on;
-- ``nets``, ``nets_bf16``: the time of an iteration, eager and as one graph, beside that of PyTorch on the same card;
+- ``tests``: the contracts of all kernels, those of bfloat16 among them;
+- ``nets_bf16``, ``nets``: the time of an iteration, eager and as one graph, beside that of PyTorch on the same card;
   whether losses and params of graphs are those of eager iterations, bit for bit, and params survive a NaN;
-- ``chooser``: the plans of cuDNN for the convolutions of the nets, in both layouts;
-- ``workers``: the first layer whose numbers depend on the sharing of a batch, and two workers against one;
-- ``compiled``: PyTorch's iterations compiled by TorchInductor;
-- ``contracts``: all contracts of kernels and of layers;
+- ``precision``: errors of each precision against float64;
 - ``limits``: the rates of products and copies on the card;
 - ``copies``: iterations with no copies, synchronous and overlapped ones (figure 20a of the paper);
-- ``precision``: errors of each precision against float64.
+- ``compiled``: PyTorch's iterations compiled by TorchInductor;
+- ``contracts``: the contracts of layers, in several processes where pytest-xdist is installed;
+- ``pieces``: the host's microseconds for each call of an iteration;
+- ``workers``: the first layer whose numbers depend on the sharing of a batch, and two workers against one;
+- ``chooser``: the plans of cuDNN for the convolutions of the nets, in both layouts.
 
 Each turn is a process of its own. A failure is printed in place of its figures, and the rest goes on. ``--json`` names
 a file for the figures: it is written after each of them and keeps those of other tables, so that several calls may make
@@ -38,10 +39,10 @@ from tests.benchmarks.gpu_tables import TABLES
 from tests.benchmarks.gpu_turns import Deadline, Figures
 
 SECONDS = {
-    "smoke": 40, "pieces": 40, "tests": 90, "nets": 160, "nets_bf16": 140, "chooser": 90, "workers": 90,
-    "compiled": 240, "contracts": 300, "limits": 40, "copies": 90, "precision": 40,
+    "smoke": 30, "tests": 90, "nets_bf16": 105, "precision": 20, "limits": 30, "copies": 40, "nets": 120,
+    "compiled": 70, "contracts": 75, "pieces": 40, "workers": 90, "chooser": 90,
 }  # fmt: skip
-"""The bounds of the tables. The first seven, in this order, are for ten minutes of a card."""
+"""The bounds of the tables. Those up to "contracts", in this order, are for ten minutes of a card."""
 
 
 def install() -> None:
@@ -53,6 +54,7 @@ def install() -> None:
         "nvidia.cudnn": f"nvidia-cudnn-cu{release}>=9",
         "pytest": "pytest>=9",
         "pytest_timeout": "pytest-timeout>=2.3",
+        "xdist": "pytest-xdist>=3.8",
         "hypothesis": "hypothesis>=6.120",
         "torch": "torch",
     }
@@ -87,6 +89,11 @@ def failures(figures: Any) -> int:
     return sum(str(key).endswith("failed") for key in figures) + sum(map(failures, figures.values()))
 
 
+def missing(figures: Figures) -> list[str]:
+    """Return the tables that are not there, or in which something failed."""
+    return [name for name in TABLES if name not in figures or failures(figures[name])]
+
+
 def write(file: Path | None, figures: Figures) -> None:
     """Write the figures so far."""
     if file:
@@ -96,18 +103,25 @@ def write(file: Path | None, figures: Figures) -> None:
 @click.command()
 @click.argument("tables", nargs=-1, type=click.Choice(list(TABLES)))
 @click.option("--install/--no-install", "wants_install", default=True, help="Install missing packages.")
-@click.option("--steps", default=50, show_default=True, help="Iterations of a measurement, of which there are three.")
+@click.option("--seconds", default=590, show_default=True, help="Bound of all tables; those without time are left.")
+@click.option("--steps", default=30, show_default=True, help="Iterations of a measurement, of which there are three.")
 @click.option(
     "--json", "file", type=click.Path(path_type=Path), help="File for the figures, which keeps those of other tables."
 )
-def main(tables: tuple[str, ...], wants_install: bool, steps: int, file: Path | None) -> None:
-    """Print the tables, all of them by default."""
+def main(tables: tuple[str, ...], wants_install: bool, seconds: int, steps: int, file: Path | None) -> None:
+    """Print the tables, by default all that the file lacks."""
+    end = time.monotonic() + seconds
     if wants_install:
         install()
     figures: Figures = json.loads(file.read_text(encoding="utf-8")) if file and file.exists() else {}
-    for name in tables or TABLES:
+    made: list[str] = []
+    for name in tables or missing(figures):
         started = time.monotonic()
-        Deadline.at = started + SECONDS[name]
+        if started >= end:
+            click.echo(f"no time is left for the table {name!r}; call this again to go on")
+            continue
+        Deadline.at = min(started + SECONDS[name], end)
+        made.append(name)
         try:
             for table in TABLES[name](figures, steps):
                 figures[name] = table
@@ -117,7 +131,7 @@ def main(tables: tuple[str, ...], wants_install: bool, steps: int, file: Path | 
             click.echo(f"the table {name!r} failed: {figures[name]['failed']}")
             write(file, figures)
         click.echo(f"({name}: {time.monotonic() - started:.0f} s)")
-    failed = sum(failures(figures[name]) for name in tables or TABLES)
+    failed = sum(failures(figures[name]) for name in made)
     if failed:
         raise click.ClickException(f"{failed} of the figures could not be measured")
 

@@ -54,12 +54,12 @@ class Convolution:
 
     def arrays(self, channels_last: bool) -> list[Any]:
         """Return the inputs and an output in a layout."""
-        from dsinga.ops.cupy.arrays import to_rows
+        from dsinga.ops.cupy.arrays import cast, to_rows
         from dsinga.ops.cupy.cudnn_graphs import empty
-        from dsinga.ops.cupy.products import to_bfloat16
+        from dsinga.ops.types import BFLOAT16
 
         inputs = [to_rows(x) if channels_last else x for x in self._inputs]
-        inputs = [to_bfloat16(x) for x in inputs] if self.problem.bf16 else inputs
+        inputs = [cast(x, BFLOAT16) for x in inputs] if self.problem.bf16 else inputs
         return [*inputs, empty(self.problem.result, inputs[0].dtype, channels_last)]
 
     def times(self, channels_last: bool, deadline: float) -> tuple[dict[str, Any], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -14,13 +15,13 @@ from tests.benchmarks.cases import GPU_CASES
 from tests.benchmarks.gpu_turns import Deadline, Figures, cell, head, row
 
 PRECISIONS = ("float32", "tf32", "bf16")
-TOUCHED = "conv or product or norm or dropout or update or recurrent or attention or uniform"  # tests of kernels
 OURS = {
     "eager": "eager ms",
     "graph": "graph ms, metrics a step late",
     "graph, metrics read": "graph ms",
     "graph alone": "graph kernels ms",
 }
+PROCESSES = 6  # which share the card
 PEERS = ("eager", "graph", "graph, loss read")
 BITS = ("losses equal", "params equal", "a bad step changes nothing")
 COPIED = ("cifar10", "alexnet")
@@ -43,13 +44,18 @@ def pieces(previous: Figures, steps: int) -> Iterator[Figures]:
 
 
 def tests(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Run the contracts that graphs and products depend on."""
-    yield from pytest_runs(["-m", "gpu", "tests/ops", "-k", TOUCHED])
+    """Run the contracts of kernels over the device."""
+    yield from pytest_runs(["-m", "gpu", "tests/ops", *processes()])
 
 
 def contracts(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Run the contracts of kernels and of layers over the device."""
-    yield from pytest_runs(["-m", "gpu", "tests/ops"], ["tests/layers/test_layers_contract.py", "-k", "CuPy"])
+    """Run the contracts of layers over the device."""
+    yield from pytest_runs(["tests/layers/test_layers_contract.py", "-k", "CuPy", *processes()])
+
+
+def processes() -> list[str]:
+    """Return the options that let pytest run tests in several processes, as far as it can."""
+    return ["-n", str(PROCESSES)] if importlib.util.find_spec("xdist") else []
 
 
 def pytest_runs(*runs: list[str]) -> Iterator[Figures]:
@@ -187,7 +193,7 @@ def workers(previous: Figures, steps: int) -> Iterator[Figures]:
 TABLES: dict[str, Callable[[Figures, int], Iterator[Figures]]] = {
     table.__name__: table
     for table in (
-        *(smoke, pieces, tests, nets, nets_bf16, chooser, workers),
-        *(compiled, contracts, limits, copies, precision),
+        *(smoke, tests, nets_bf16, precision, limits, copies, nets),
+        *(compiled, contracts, pieces, workers, chooser),
     )
 }

@@ -1,5 +1,6 @@
 """Which layers back-propagation fuses."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,26 @@ def test_a_relu_activation_is_fused_like_a_relu_layer(kind):
         relu = layer("relu", kind, "bn", activation_conf={"type": function})
         net = build(CONV, norm(), relu)
         assert (net.fused is not net) == fused
+
+
+@pytest.mark.parametrize("backend", ["numpy", "onednn"])
+def test_a_convolution_and_its_rectifier_are_fused_without_changing_a_bit(backend):
+    net, leaky = (
+        build(CONV, layer("relu", "kReLU", "conv", relu_conf={"negative_slope": slope})) for slope in (0, 0.1)
+    )
+    fused, ops = net.fused_for(SimpleNamespace(rectifies_convolutions=True)), get_ops(backend)
+    assert names(fused) == ["data", "conv", "ip", "loss"]
+    assert net.fused_for(ops) is net
+    assert leaky.fused_for(SimpleNamespace(rectifies_convolutions=True)) is leaky
+    rng, runs = np.random.default_rng(0), []
+    values = {name: rng.normal(size=param.shape).astype(np.float32) for name, param in net.params.items()}
+    records = {"data": Records(rng.normal(size=(4, *IMAGES.shape)).astype(np.float32), np.array([0, 1, 2, 0]))}
+    for each in (net, fused):
+        pushed: dict[str, Any] = {}
+        ctx = Context(ops, Phase.kTrain, Rows(0, 4, 4))
+        metrics = back_propagate(each, values, records, ctx, pushed.__setitem__)
+        runs.append((metrics, {name: array.tobytes() for name, array in pushed.items()}))
+    assert runs[0] == runs[1]
 
 
 SUM = layer("relu", "kReLU", "add")

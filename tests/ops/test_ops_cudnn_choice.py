@@ -128,17 +128,19 @@ def test_the_default_stream_is_not_timed(file, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("times", "choice"), [([3.0, 2.0, 4.0, 5.0, 6.0], PLANS[1]), ([3.0, 2.0, 4.0, 1.0, 6.0], f"float {PLANS[1]}")]
+    ("times", "choice"), [([5.0, 6.0, 3.0, 2.0, 4.0], PLANS[1]), ([3.0, 1.0, 4.0, 5.0, 6.0], f"float {PLANS[1]}")]
 )
-def test_plans_in_bfloat16_may_give_float32(file, monkeypatch, times, choice):
-    host = Host(file, times, monkeypatch)
+def test_plans_for_gradients_of_bfloat16_filters_may_give_float32(file, monkeypatch, times, choice):
+    host, dy = Host(file, times, monkeypatch), NumpyOps().convolution(X, W, None, (1, 1), (1, 1))
     for _ in range(2):  # measured, then taken from the file
         worker = host.ops.for_worker(0, "bf16")
         worker.enter()
-        y = worker.convolution(worker.asarray(X), worker.asarray(W), None, (1, 1), (1, 1))
+        arrays = map(worker.asarray, (X, W, dy))
+        _, dw, _ = worker.convolution_grad(*arrays, (1, 1), (1, 1), False, False)
         host.ops.enter()
-        expected = NumpyOps().convolution(X, W, None, (1, 1), (1, 1))
-        np.testing.assert_allclose(worker.to_numpy(y), expected, rtol=0.05, atol=0.05)
+        _, expected, _ = NumpyOps().convolution_grad(X, W, dy, (1, 1), (1, 1), False, False)
+        np.testing.assert_allclose(worker.to_numpy(dw), expected, rtol=0.05, atol=0.05 * np.abs(expected).max())
+        assert dw.dtype == np.float32
         ((name,),) = [section.values() for section in json.loads(file.read_text()).values()]
         assert name == choice
     assert host.timed == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.types import BFLOAT16
 from tests.support import emulated_cupy
 from tests.support import emulated_graphs as graphs
 
@@ -42,12 +44,19 @@ class Tensor:
     def set_stride(self, stride: list[int]) -> None:
         self.stride = stride
 
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype({"FLOAT": np.float32, "BFLOAT16": BFLOAT16}[self.data_type])
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.dim) * self.dtype.itemsize
+
     def at(self, address: int) -> np.ndarray:
         """Return a view of the memory at an address."""
-        dtype = {"FLOAT": np.float32, "BFLOAT16": np.uint16}[self.data_type]
         size = 1 + sum((n - 1) * step for n, step in zip(self.dim, self.stride, strict=True))
-        pointer = ctypes.cast(address, ctypes.POINTER(np.ctypeslib.as_ctypes_type(dtype)))
-        flat = np.ctypeslib.as_array(pointer, (size,))
+        pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_byte))
+        flat = np.ctypeslib.as_array(pointer, (size * self.dtype.itemsize,)).view(self.dtype)
         steps = [step * flat.itemsize for step in self.stride]
         return np.lib.stride_tricks.as_strided(flat, self.dim, steps)
 
@@ -88,7 +97,18 @@ class Graph:
     def _convolve(self, operation: str, padding: list, stride: list, dilation: list, **tensors: Tensor) -> Tensor:
         assert dilation == [1, 1]
         self.operation, self._geometry, self._inputs = operation, (tuple(stride), tuple(padding)), tensors
-        self._result = Tensor()
+        self._result, self._relu = Tensor(), False
+        return self._result
+
+    def bias(self, input: Tensor, bias: Tensor) -> Tensor:
+        assert input is self._result
+        assert bias.dim == [1, self._inputs["weight"].dim[0], 1, 1]
+        self._inputs["bias"], self._result = bias, Tensor()
+        return self._result
+
+    def relu(self, input: Tensor) -> Tensor:
+        assert input is self._result
+        self._result, self._relu = Tensor(), True
         return self._result
 
     def deselect_numeric_notes(self, notes: list[str]) -> None:
@@ -139,15 +159,17 @@ class Graph:
         assert handle is self._cudnn.handle
         assert not any(address % 16 for address in pointers.values()), "CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER"
         self.executed = True
-        emulated_cupy.note(f"cudnn {self.operation}")
+        emulated_cupy.note(f"cudnn {self.operation}", *(tensor.nbytes for tensor in pointers))
         pointers = dict(pointers)
         graphs.launch(lambda: self._compute(pointers))
 
     def _compute(self, pointers: dict[Tensor, int]) -> None:
-        arrays = {name: plain_float(tensor.at(pointers[tensor])) for name, tensor in self._inputs.items()}
+        arrays = {name: tensor.at(pointers[tensor]).astype(np.float32) for name, tensor in self._inputs.items()}
         shape = self._result.dim
         if self.operation == "conv_fprop":
-            result = plain.convolution(arrays["image"], arrays["weight"], None, *self._geometry)
+            bias = arrays["bias"].reshape(-1) if "bias" in arrays else None
+            result = plain.convolution(arrays["image"], arrays["weight"], bias, *self._geometry)
+            result = plain.relu(result) if self._relu else result
         elif self.operation == "conv_dgrad":
             image = np.zeros(shape, np.float32)  # whose shape alone is used
             result, *_ = plain.convolution_grad(image, arrays["filter"], arrays["loss"], *self._geometry, True, False)
@@ -158,12 +180,7 @@ class Graph:
             )
         result = result + np.float32(self._cudnn.error_of.get(self.built, 0))
         out = self._result.at(pointers[self._result])
-        out[...] = result if out.dtype == np.float32 else (result.view(np.uint32) >> 16).astype(np.uint16)
-
-
-def plain_float(array: np.ndarray) -> np.ndarray:
-    """Return bfloat16 in uint16 as float32; float32 as it is."""
-    return array if array.dtype == np.float32 else (array.astype(np.uint32) << 16).view(np.float32)
+        out[...] = result.astype(out.dtype)  # rounded to the nearest, ties to even
 
 
 class Names(dict):

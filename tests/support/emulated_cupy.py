@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -33,6 +34,8 @@ WAITS = re.compile(r"__syncthreads|block_sum|block_max|sum_columns")
 
 log: list[tuple[Any, ...]] = []
 """The operations of streams: (stream, "kernel" | "copy" | "record" | "wait", name or event)."""
+traffic: Counter[str] = Counter()
+"""The bytes of all arrays that launches were given or returned, by the name of the kernel."""
 
 
 class DeviceArray(np.ndarray):
@@ -46,7 +49,7 @@ class DeviceArray(np.ndarray):
         if any(isinstance(array, np.ndarray) and array.ndim and not isinstance(array, DeviceArray) for array in arrays):
             raise TypeError(f"{ufunc} was called with arrays of the host and of the device")
         plain = [_plain(value) for value in inputs]
-        note(f"cupy.{ufunc.__name__}")
+        note(f"cupy.{ufunc.__name__}", *arrays, *(() if out else arrays[:1]))
         if out:
             options["out"] = tuple(_plain(array) for array in out)
             graphs.launch(lambda: getattr(ufunc, method)(*plain, **options))
@@ -62,13 +65,13 @@ class DeviceArray(np.ndarray):
             return self.view(np.ndarray)[(*indices, *dots)].view(DeviceArray)
         if any(isinstance(part, np.ndarray) and part.dtype == bool for part in indices):
             graphs.refuse("an index of booleans, for whose number the host waits,")
-        note("cupy.take")
+        note("cupy.take", 2 * self.nbytes)
         x, places = self.view(np.ndarray), tuple(_plain(part) for part in indices)
         zeros = tuple(np.zeros_like(part) if isinstance(part, np.ndarray) else part for part in places)
         return _device(graphs.produce(lambda: x[places], lambda: x[zeros]))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        note("cupy.copyto")
+        note("cupy.copyto", 2 * self[index].nbytes if not isinstance(index, np.ndarray) else self)
         if isinstance(value, np.ndarray) and not isinstance(value, DeviceArray):
             graphs.refuse("a copy from the host")
         x, places, plain = self.view(np.ndarray), _plain_index(index), _plain(value)
@@ -77,12 +80,12 @@ class DeviceArray(np.ndarray):
     def astype(self, dtype: Any, copy: bool = True, **options: Any) -> Any:
         if self.dtype == dtype and not copy:
             return self
-        note("cupy.astype")
+        note("cupy.astype", self, self.size * np.dtype(dtype).itemsize)
         x = self.view(np.ndarray)
         return _device(graphs.produce(lambda: x.astype(dtype, **options)))
 
     def copy(self, order: Any = "C") -> Any:
-        note("cupy.copy")
+        note("cupy.copy", self, self)
         x = self.view(np.ndarray)
         return _device(graphs.produce(lambda: x.copy(order)))
 
@@ -93,7 +96,7 @@ class DeviceArray(np.ndarray):
 
     def _method(self, name: str, *arguments: Any, **options: Any) -> Any:
         """Return a new array by one of numpy's methods that call no ufunc."""
-        note(f"cupy.{name}")
+        note(f"cupy.{name}", self, self)
         x, plain = self.view(np.ndarray), tuple(map(_plain, arguments))
         return _device(graphs.produce(lambda: getattr(x, name)(*plain, **options)))
 
@@ -221,10 +224,11 @@ def current() -> Stream:
     return getattr(_thread, "stream", Stream.null)  # type: ignore[attr-defined]
 
 
-def note(kernel: str) -> None:
-    """Record the launch of a kernel, unless it is captured or run by a graph."""
+def note(kernel: str, *arrays: Any) -> None:
+    """Record the launch of a kernel on arrays, or on numbers of bytes, unless it is captured or run by a graph."""
     if not graphs.is_silent():
         log.append((current(), "kernel", kernel))
+        traffic[kernel] += sum(array if isinstance(array, int) else getattr(array, "nbytes", 0) for array in arrays)
 
 
 @functools.cache
@@ -263,7 +267,7 @@ class Kernel:
         self._launch = getattr(compiled(code, options), f"launch_{name}")
 
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple, shared_mem: int = 0) -> None:
-        note(self._name)
+        note(self._name, *arguments_of(arguments))
         assert all(0 < side < 2**31 for side in grid)
         assert shared_mem <= 48 * 1024
         assert block[0] % 32 == 0
@@ -289,6 +293,11 @@ class Kernel:
             assert not fault, f"{self._name}: {faults[fault - 1]}"
 
         graphs.launch(run)
+
+
+def arguments_of(arguments: tuple[Any, ...]) -> list[Any]:
+    """Return the arrays among the arguments of a kernel."""
+    return [argument for argument in arguments if isinstance(argument, DeviceArray)]
 
 
 class ArgumentKind(ctypes.Structure):
@@ -322,11 +331,23 @@ class Cublas:
 
 def gemm(function: Any, *arguments: int) -> int:
     """Call a function that multiplies matrices; return its status."""
-    note(f"gemm {arguments[-2]}")
+    note(f"gemm {arguments[-2]}", bytes_of_product(*arguments))
     if graphs.capture() is None:
         return int(function(*arguments))
     graphs.launch(lambda: function(*arguments))
     return 0
+
+
+def bytes_of_product(*arguments: int) -> int:
+    """Return the bytes of the matrices of cublasGemmEx, or of its form for several products, given its arguments."""
+    m, n, k = arguments[3:6]
+    is_batched = len(arguments) > 19
+    types = (arguments[8], arguments[12 if is_batched else 11], arguments[17 if is_batched else 15])
+    count = arguments[20] if is_batched else 1
+    return count * sum(size * BYTES[kind] for size, kind in zip((m * k, k * n, m * n), types, strict=True))
+
+
+BYTES = {0: 4, 1: 8, 14: 2}  # of a number, by cuBLAS's number of its type
 
 
 def _device(array: Any) -> Any:
@@ -406,6 +427,7 @@ def _call(function: Any, *arguments: Any, **options: Any) -> Any:
             return same.view(DeviceArray)
     note(f"cupy.{name}")
     result = graphs.produce(lambda: function(*plain, **options))
+    traffic[f"cupy.{name}"] += 2 * getattr(result, "nbytes", 0)
     return _device(result)
 
 

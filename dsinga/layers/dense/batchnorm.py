@@ -168,6 +168,13 @@ class RectifiedBatchNorm(BatchNorm):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
+        if ctx.all_reduce is single_worker and not self.use_global_stats:
+            x, statistics, both = sources[0], output.saved, (needs[0], any(needs[1:]))
+            moments = statistics.mean, statistics.variance
+            dx, dother, (dscale, dbias) = ctx.ops.rectified_batch_norm_grad(
+                x, output.feature, grad, params[0], moments, statistics.size, EPSILON, both
+            )
+            return (dx, *(dother for _ in needs[1:])), (dscale, dbias, None, None)
         dy = ctx.ops.relu_grad(output.feature, grad)
         for_source, for_params = super().compute_gradient(params, sources, output, dy, needs, ctx)
         return (*for_source, *(dy if need else None for need in needs[1:])), for_params

@@ -58,15 +58,16 @@ class InnerProduct(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = to_matrix(sources[0], ctx.ops)
-        y = ctx.ops.inner_product(x, params[0], params[1] if self.bias else None, self.transpose)
+        weight = ctx.ops.as_factor(params[0])
+        y = ctx.ops.inner_product(x, weight, params[1] if self.bias else None, self.transpose)
         return Output(
-            y, saved=x if ctx.training else None
-        )  # saved, since flattening a channels-last image makes a copy
+            y, saved=(x, weight) if ctx.training else None
+        )  # x is saved, since flattening a channels-last image makes a copy
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        x, weight, ops = output.saved, params[0], ctx.ops
+        (x, weight), ops = output.saved, ctx.ops
         if self.gathers:
             arrays = {"x": ops.to_numpy_bf16(x), "dy": ops.to_numpy_bf16(grad)}
             gathered = (ctx.all_gather(f"{self.name}.{name}", array) for name, array in arrays.items())

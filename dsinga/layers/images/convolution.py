@@ -13,9 +13,10 @@ from dsinga.job.limits import Count
 from dsinga.layers.images.sliding import WindowConf, as_images, sliding_window, whole_image, window_shape
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.interface.reach import Reach
 from dsinga.layers.interface.region import Region
+from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, to_image
 
 
@@ -57,21 +58,26 @@ class Convolution(Layer):
         return None if len(self.source_shapes[0]) == 3 else self.window.reach()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        weight, bias = params[0], params[1] if self.bias else None
+        weight, bias = ctx.ops.as_factor(params[0].reshape(self.kernels)), params[1] if self.bias else None
         x = self.window.extend(as_images(sources[0]), ctx.ops)
-        return Output(ctx.ops.convolution(x, weight.reshape(self.kernels), bias, self.window.stride, self.window.pad))
+        y = self.convolve(x, weight, bias, ctx.ops)
+        return Output(y, saved=weight if ctx.training else None)
+
+    def convolve(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
+        """Return the feature, given the images with the padding that kernels do not add."""
+        return ops.convolution(x, weight, bias, self.window.stride, self.window.pad)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        x, weight = self.window.extend(as_images(sources[0]), ctx.ops), params[0]
+        x = self.window.extend(as_images(sources[0]), ctx.ops)
         dx, dw, db = ctx.ops.convolution_grad(
-            x, weight.reshape(self.kernels), grad, self.window.stride, self.window.pad, needs[0], self.bias
+            x, output.saved, grad, self.window.stride, self.window.pad, needs[0], self.bias
         )
         if dx is not None:
             dx = self.window.crop(dx)
             dx = dx[:, 0] if sources[0].ndim == 3 else dx
-        dw = dw.reshape(weight.shape)
+        dw = dw.reshape(params[0].shape)
         return (dx,), (dw, db) if self.bias else (dw,)
 
     def backward_sizes(self, rows: int) -> list[int]:
@@ -80,6 +86,33 @@ class Convolution(Layer):
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         return window_part(self, region, source_shapes)
+
+
+class RectifiedConvolution(Convolution):
+    """A convolution and the rectifier after it, fused (:mod:`dsinga.net.fusion`)."""
+
+    bf16 = Bfloat16.kFeatures
+
+    @classmethod
+    def of(cls, layer: Convolution) -> RectifiedConvolution:
+        """Return the fused layer with the params of ``layer``."""
+        fused = cls.__new__(cls)
+        vars(fused).update(vars(layer))
+        return fused
+
+    def convolve(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
+        return ops.rectified_convolution(x, weight, bias, self.window.stride, self.window.pad)
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        return [
+            *super().backward_sizes(rows),
+            float_bytes(rows, self.shape),
+        ]  # the gradient where the feature is above 0
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return super().compute_gradient(params, sources, output, ctx.ops.relu_grad(output.feature, grad), needs, ctx)
 
 
 def window_part(layer: Convolution | Pooling, region: Region, source_shapes: Sequence[Shape]) -> Any:

@@ -11,9 +11,9 @@ from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.recording import CupyRecording
 from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.layout import LAST, is_channels_last, to_image
-from dsinga.ops.types import Array
+from dsinga.ops.types import BFLOAT16, FLOAT32, Array
 
-_images = Source("images")
+_images, _elementwise = Source("images"), Source("elementwise")
 TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float32", "float64"}
 CONSTANTS = 64  # means and standard deviations of records kept on the device
 
@@ -22,7 +22,31 @@ def contiguous(x: Array, dtype: Any = None) -> Array:
     """Return x if it is C-contiguous and has that dtype, else such a copy: CuPy's function takes longer to see it."""
     if x.flags.c_contiguous and (dtype is None or x.dtype == dtype):
         return x
+    if dtype is not None and x.dtype != dtype and BFLOAT16 in (x.dtype, dtype):
+        return cast(contiguous(x), dtype)
     return cupy.ascontiguousarray(x, dtype)
+
+
+def cast(x: Array, dtype: Any) -> Array:
+    """Return x in float32 or bfloat16, if it is of the other dtype, in its layout, dense; else x itself.
+
+    Numbers are rounded to the nearest, ties to even.
+    """
+    if x.dtype == FLOAT32 and dtype == BFLOAT16:
+        kernel = "to_bfloat16"
+    elif x.dtype == BFLOAT16 and dtype == FLOAT32:
+        kernel = "from_bfloat16"
+    else:
+        return x
+    x = x if x.flags.f_contiguous else dense(x)
+    result = cupy.empty_like(x, dtype=dtype)
+    _elementwise.each(kernel, FLOAT32, x.size, x, result)
+    return result
+
+
+def real(dtype: Any) -> Any:
+    """Return the dtype in which kernels compute with numbers of ``dtype``: float32 for bfloat16, else itself."""
+    return FLOAT32 if dtype == BFLOAT16 else dtype
 
 
 def to_rows(x: Array) -> Array:
@@ -61,6 +85,8 @@ def empty_like(x: Array) -> Array:
 def aligned(x: Array, model: Array) -> Array:
     """Return x with the dtype and layout of ``model``, which is dense."""
     same = x.flags.c_contiguous if model.flags.c_contiguous else is_channels_last(x)
+    if same:
+        x = cast(x, model.dtype)
     if same and x.dtype == model.dtype:
         return x
     copy = empty_like(model)

@@ -1,10 +1,12 @@
 // One step of a recurrent cell, for n numbers of the new output at once, forward and backward: the formulas of numpy_cells.py.
 //
 // A row of `gates` has the gates of one row of the batch next to each other, `size` numbers each; they already hold the
-// sums of the two products. A state is a row of `size` numbers, of an LSTM two such rows, h and then c.
+// sums of the two products. A state is a row of `size` numbers, of an LSTM two such rows, h and then c. The outputs alone
+// are factors of later products, and are also written as bfloat16 if `factor` is given; of the gradients of gates no other
+// use is made.
 
-#define STEP const REAL *before, REAL *now, REAL *gates
-#define STEP_GRAD const REAL *before, const REAL *now, const REAL *gates, const REAL *dy, REAL *d, REAL *dgates
+#define STEP const REAL *before, REAL *now, STORED *factor, REAL *gates
+#define STEP_GRAD const REAL *before, const REAL *now, const REAL *gates, const REAL *dy, REAL *d, STORED *dgates
 
 // The number of an activation is the same for all threads of a launch.
 enum { SIGMOID, TANH, RELU, IDENTITY };
@@ -29,7 +31,10 @@ __device__ inline REAL slope(Index function, REAL y) {
 }
 
 KERNEL rnn(STEP, Index size, Index n) {
-    FOR_EACH(i, n) now[i] = tanh(gates[i]);
+    FOR_EACH(i, n) {
+        now[i] = tanh(gates[i]);
+        if (factor) factor[i] = now[i];
+    }
 }
 
 KERNEL rnn_grad(STEP_GRAD, Index size, Index n) {
@@ -50,6 +55,7 @@ KERNEL gru(STEP, Index gates_by, Index candidate_by, Index size, Index n) {
         gate[size] = z;
         gate[2 * size] = r;
         now[i] = (before[i] - c) * z + c;
+        if (factor) factor[i] = now[i];
     }
 }
 
@@ -57,7 +63,7 @@ KERNEL gru_grad(STEP_GRAD, Index gates_by, Index candidate_by, Index size, Index
     FOR_EACH(i, n) {
         const Index row = i / size, unit = i % size;
         const REAL* gate = gates + row * 4 * size + unit;
-        REAL* dgate = dgates + row * 4 * size + unit;
+        STORED* dgate = dgates + row * 4 * size + unit;
         const REAL c = gate[0], z = gate[size], r = gate[2 * size], s = gate[3 * size];
         const REAL whole = d[i] + dy[i], dc = slope(candidate_by, c) * whole * (1 - z);
         dgate[0] = dc;
@@ -83,6 +89,7 @@ KERNEL lstm(STEP, Index gates_by, Index candidate_by, Index cell_by, Index size,
         gate[3 * size] = out;
         now[c] = cell;
         now[h] = out * activate(cell_by, cell);
+        if (factor) factor[i] = now[h];
     }
 }
 
@@ -90,7 +97,7 @@ KERNEL lstm_grad(STEP_GRAD, Index gates_by, Index candidate_by, Index cell_by, I
     FOR_EACH(i, n) {
         const Index row = i / size, unit = i % size;
         const REAL* gate = gates + row * 4 * size + unit;
-        REAL* dgate = dgates + row * 4 * size + unit;
+        STORED* dgate = dgates + row * 4 * size + unit;
         const Index h = row * 2 * size + unit, c = h + size;
         const REAL in = gate[0], forget = gate[size], g = gate[2 * size], out = gate[3 * size];
         const REAL t = activate(cell_by, now[c]), dh = d[h] + dy[i], dc = d[c] + slope(cell_by, t) * out * dh;
@@ -104,7 +111,7 @@ KERNEL lstm_grad(STEP_GRAD, Index gates_by, Index candidate_by, Index cell_by, I
 }
 
 // Rows of n numbers by their places: packed[i] = x[places[i]], and back; all other rows of x are 0.
-KERNEL pack(const REAL* x, const long long* places, REAL* packed, Index n, Index total) {
+KERNEL pack(const REAL* x, const long long* places, STORED* packed, Index n, Index total) {
     FOR_EACH(i, total) packed[i] = x[places[i / n] * n + i % n];
 }
 

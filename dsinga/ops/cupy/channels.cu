@@ -21,16 +21,16 @@ template <typename Value> __device__ void sum_columns(Value value, double* parti
 
 // Several rows may be joined to one; its columns are then of the channels 0, 1, ..., 0, 1, ...
 
-KERNEL sums_of(const REAL* x, double* partial, Index rows, Index stretch, Index c) {
+KERNEL sums_of(const STORED* x, double* partial, Index rows, Index stretch, Index c) {
     sum_columns([=](Index i, Index) { return (double)x[i]; }, partial, rows, stretch, c);
 }
 
-KERNEL sums_of_products(const REAL* x, const REAL* y, double* partial, Index rows, Index stretch, Index c) {
+KERNEL sums_of_products(const STORED* x, const STORED* y, double* partial, Index rows, Index stretch, Index c) {
     sum_columns([=](Index i, Index) { return (double)x[i] * y[i]; }, partial, rows, stretch, c);
 }
 
 KERNEL sums_of_squares(
-    const REAL* x, const double* mean, Index channels, double* partial, Index rows, Index stretch, Index c
+    const STORED* x, const double* mean, Index channels, double* partial, Index rows, Index stretch, Index c
 ) {
     sum_columns(
         [=](Index i, Index column) {
@@ -42,7 +42,7 @@ KERNEL sums_of_squares(
 
 // Of dy, and of dy·(x - mean)/√(variance + epsilon).
 KERNEL sums_of_gradients(
-    const REAL* x, const REAL* dy, const double* mean, const double* variance, double epsilon, Index channels,
+    const STORED* x, const STORED* dy, const double* mean, const double* variance, double epsilon, Index channels,
     double* partial, double* partial_along, Index rows, Index stretch, Index c
 ) {
     sum_columns([=](Index i, Index) { return (double)dy[i]; }, partial, rows, stretch, c);
@@ -107,7 +107,7 @@ KERNEL batch_norm_training_grad(
 }
 
 // Across channels: norm = k + scale·Σ x² over c ± half, y = x·norm^-beta.
-KERNEL lrn(const REAL* x, REAL* y, REAL* norm, Index half, double scale, double beta, double k, Index c, Index n) {
+KERNEL lrn(const STORED* x, STORED* y, REAL* norm, Index half, double scale, double beta, double k, Index c, Index n) {
     FOR_EACH(i, n) {
         const Index channel = i % c, start = i - channel;
         REAL sum = 0;
@@ -120,7 +120,7 @@ KERNEL lrn(const REAL* x, REAL* y, REAL* norm, Index half, double scale, double 
 }
 
 // The share of each channel in the gradients of its neighbours, dy·x·norm^(-beta - 1), and in its own, dy·norm^-beta.
-KERNEL lrn_shares(const REAL* x, const REAL* norm, const REAL* dy, REAL* share, REAL* dx, double beta, Index n) {
+KERNEL lrn_shares(const STORED* x, const REAL* norm, const STORED* dy, REAL* share, STORED* dx, double beta, Index n) {
     FOR_EACH(i, n) {
         const REAL own = dy[i] * pow(norm[i], -(REAL)beta);
         dx[i] = own;
@@ -128,12 +128,12 @@ KERNEL lrn_shares(const REAL* x, const REAL* norm, const REAL* dy, REAL* share, 
     }
 }
 
-KERNEL lrn_grad(const REAL* x, const REAL* share, REAL* dx, Index half, double factor, Index c, Index n) {
+KERNEL lrn_grad(const STORED* x, const REAL* share, STORED* dx, Index half, double factor, Index c, Index n) {
     FOR_EACH(i, n) {
         const Index channel = i % c, start = i - channel;
         REAL sum = 0;
         for (Index j = max(channel - half, (Index)0); j <= min(channel + half, c - 1); ++j) sum += share[start + j];
-        dx[i] -= (REAL)factor * x[i] * sum;
+        dx[i] = dx[i] - (REAL)factor * x[i] * sum;
     }
 }
 

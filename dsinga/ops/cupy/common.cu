@@ -1,4 +1,5 @@
-// Included before every file of kernels. REAL is float or double, set when a file is compiled.
+// Included before every file of kernels. REAL is float or double, set when a file is compiled; with REAL float, BFLOAT16
+// may be set.
 //
 // Arguments that are numbers are long long and double. Images are channels-last: a row is a pixel, C numbers long.
 
@@ -12,6 +13,30 @@ typedef long long Index;
 
 // Loop over the columns of one row with the threads of one block.
 #define FOR_COLUMN(j, n) for (Index j = threadIdx.x; j < (n); j += blockDim.x)
+
+// float as bfloat16, to the nearest, ties to even; NaN stays NaN.
+__device__ inline unsigned short round_to_bfloat16(float x) {
+    const unsigned bits = __float_as_uint(x);
+    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    return nan ? 0x7fff : (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+__device__ inline float from_bfloat16_bits(unsigned short bits) { return __uint_as_float((unsigned)bits << 16); }
+
+// How features and their gradients are in memory: as REAL, or as bfloat16, of which each number is read as float, and
+// rounded when it is written.
+#ifdef BFLOAT16
+struct STORED {
+    unsigned short bits;
+    __device__ operator float() const { return from_bfloat16_bits(bits); }
+    __device__ STORED& operator=(float x) {
+        bits = round_to_bfloat16(x);
+        return *this;
+    }
+};
+#else
+typedef REAL STORED;
+#endif
 
 __device__ inline REAL logistic(REAL x) { return 1 / (1 + exp(-x)); }  // exp may be infinite: the inverse is 0
 

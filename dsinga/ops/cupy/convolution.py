@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.arrays import by_channel, contiguous, empty_image, from_channel_rows, to_rows
-from dsinga.ops.cupy.cudnn_choice import PRODUCTS
+from dsinga.ops.cupy.arrays import by_channel, cast, contiguous, empty_image, real, to_rows
+from dsinga.ops.cupy.cudnn_choice import PRODUCTS, SEPARATE
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionProblem, Direction
 from dsinga.ops.cupy.cudnn_plans import ConvolutionPlans
 from dsinga.ops.cupy.filters import filter_gradients, has_direct_gradients
 from dsinga.ops.cupy.library import Source, cupy
-from dsinga.ops.cupy.products import Blas, column_sums, to_bfloat16
+from dsinga.ops.cupy.products import Blas, column_sums
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import output_sizes, to_image
-from dsinga.ops.types import Array, Sizes
+from dsinga.ops.types import BFLOAT16, FLOAT32, Array, Sizes
 
 windows = Source("windows")
 
@@ -40,8 +40,8 @@ class CupyPooling(Ops):
         return y, winners
 
     def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        dx, sizes = empty_image(x.shape, dy.dtype), geometry(x.shape, dy.shape[2:], kernel, stride, pad)
-        windows.each("max_pool_grad", dy.dtype, dx.size, workspace, to_rows(dy), dx, *sizes)
+        dx, sizes = empty_image(x.shape, x.dtype), geometry(x.shape, dy.shape[2:], kernel, stride, pad)
+        windows.each("max_pool_grad", x.dtype, dx.size, workspace, to_rows(cast(dy, x.dtype)), dx, *sizes)
         return dx
 
     def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
@@ -51,8 +51,8 @@ class CupyPooling(Ops):
         return y
 
     def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
-        dx, sizes = empty_image(x.shape, dy.dtype), geometry(x.shape, dy.shape[2:], kernel, stride, pad)
-        windows.each("avg_pool_grad", dy.dtype, dx.size, to_rows(dy), dx, *sizes)
+        dx, sizes = empty_image(x.shape, x.dtype), geometry(x.shape, dy.shape[2:], kernel, stride, pad)
+        windows.each("avg_pool_grad", x.dtype, dx.size, to_rows(cast(dy, x.dtype)), dx, *sizes)
         return dx
 
 
@@ -61,65 +61,86 @@ Shapes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Sizes, Sizes]
 
 
 class CupyConvolution(Ops):
-    """Convolutions of channels-last images; filters are copied to channels-last memory during a call."""
+    """Convolutions of channels-last images; filters are copied to channels-last memory once for a pass.
+
+    In bf16 images, filters and the results that are images are bfloat16; the gradients of filters are float32.
+    """
 
     blas: Blas
     plans: ConvolutionPlans
 
+    def as_factor(self, w: Array) -> Array:
+        if not self.blas.bf16 or w.dtype != FLOAT32:
+            return w
+        if w.ndim != 4 or not w.flags.c_contiguous:
+            return cast(w, BFLOAT16)
+        rows = cupy.empty((w.shape[0], *w.shape[2:], w.shape[1]), BFLOAT16)
+        sizes = w.shape[1], w.shape[2] * w.shape[3]
+        _elementwise.each("filters_to_bfloat16", w.dtype, w.size, w, rows, *sizes)
+        return to_image(rows)
+
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
-        shape = (x.shape[0], w.shape[0], *output_sizes(x.shape, w.shape[2:], stride, pad))
-        y = self._compute("fprop", (x.shape, w.shape, shape, stride, pad), x, w)
-        if b is not None:
-            _elementwise.each("add_rows", y.dtype, y.size, contiguous(b, y.dtype), y, y.shape[1])
-        return y
+        return self._convolve(x, w, b, stride, pad, False)
+
+    def rectified_convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
+        return self._convolve(x, w, b, stride, pad, True)
+
+    def _convolve(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, relu: bool) -> Array:
+        x, w = self._image_factor(x), self.as_factor(w)
+        shapes = (
+            x.shape,
+            w.shape,
+            (x.shape[0], w.shape[0], *output_sizes(x.shape, w.shape[2:], stride, pad)),
+            stride,
+            pad,
+        )
+
+        def separate() -> Array:
+            y = _with_bias(self._compute("fprop", shapes, x, w), b)
+            return self.relu(y) if relu else y
+
+        if b is None or x.dtype != BFLOAT16 or not (x.size and w.size):
+            return separate()
+        problem = ConvolutionProblem("fprop", *shapes[:3], (*stride,), (*pad,), True, bias=True, relu=relu)
+        if not self.plans.knows(problem):
+            separate()  # whose plan must be known where it is timed as a candidate
+        bias = contiguous(b, FLOAT32)
+        return self.plans.compute(problem, lambda: [to_rows(x), to_rows(w), bias], {SEPARATE: separate})
 
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
-        shapes = x.shape, w.shape, dy.shape, stride, pad
-        dy = to_image(to_rows(dy))  # copied, and rounded, once for all kernels below
-        rounded: dict[int, Array] = {}
-        dw = self._compute("wgrad", shapes, x, dy, rounded)
-        dx = self._compute("dgrad", shapes, w, dy, rounded) if need_dx else None
-        db = column_sums(by_channel(dy), rounded=dy.dtype) if need_db else None
-        return dx, contiguous(dw), db
+        shapes, dtype = (x.shape, w.shape, dy.shape, stride, pad), x.dtype
+        x, w, dy = self._image_factor(x), self.as_factor(w), to_image(to_rows(self._image_factor(dy)))
+        dw = self._compute("wgrad", shapes, x, dy)
+        dx = self._compute("dgrad", shapes, w, dy) if need_dx else None
+        db = column_sums(by_channel(dy), rounded=real(dy.dtype)) if need_db else None
+        return None if dx is None else cast(dx, dtype), _as_filters(dw), db
 
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
     ) -> Array:
+        x, w = self._image_factor(x), self.as_factor(w)
         y = self._compute("dgrad", ((x.shape[0], w.shape[1], *size), w.shape, x.shape, stride, pad), w, x)
-        if b is not None:
-            _elementwise.each("add_rows", y.dtype, y.size, contiguous(b, y.dtype), y, y.shape[1])
-        return y
+        return _with_bias(y, b)
 
-    def _compute(
-        self, direction: Direction, shapes: Shapes, left: Array, right: Array, rounded: dict[int, Array] | None = None
-    ) -> Array:
-        """Return a convolution of ``shapes`` x, w, y, stride and pad, given two of x, w and dy, in this order.
+    def _image_factor(self, x: Array) -> Array:
+        """Return images as products take them: in bf16 rounded, else as they are."""
+        return cast(x, BFLOAT16) if self.blas.bf16 else x
 
-        ``rounded`` has the bfloat16 copies of arrays, by their id, that another call may use.
-        """
+    def _compute(self, direction: Direction, shapes: Shapes, left: Array, right: Array) -> Array:
+        """Return a convolution of ``shapes`` x, w, y, stride and pad, given two of x, w and dy, in this order."""
 
         def products() -> Array:
             return self._by_products(direction, shapes, left, right)
 
-        if left.dtype != np.float32 or not (left.size and right.size):
+        if left.dtype not in (FLOAT32, BFLOAT16) or not (left.size and right.size):
             return products()
         (x, w, y, stride, pad), others = shapes, {PRODUCTS: products}
         if direction == "wgrad" and not self.blas.bf16 and has_direct_gradients(x, w, stride, pad):
             others["direct"] = lambda: filter_gradients(left, right)
         problem = ConvolutionProblem(direction, x, w, y, (*stride,), (*pad,), self.blas.bf16)
-
-        def arrays() -> list[Array]:
-            if not problem.bf16:
-                return [to_rows(left), to_rows(right)]
-            copies = {} if rounded is None else rounded
-            for array in (left, right):
-                if id(array) not in copies:
-                    copies[id(array)] = to_bfloat16(to_rows(array))
-            return [copies[id(left)], copies[id(right)]]
-
-        return self.plans.compute(problem, arrays, others)
+        return self.plans.compute(problem, lambda: [to_rows(left), to_rows(right)], others)
 
     def _by_products(self, direction: Direction, shapes: Shapes, left: Array, right: Array) -> Array:
         """Return a convolution by matrix products."""
@@ -131,7 +152,31 @@ class CupyConvolution(Ops):
         if direction == "wgrad":
             product = self.blas.multiply(by_channel(right).T, _to_columns(left, w, y, stride, pad))
             return product.reshape(w[0], *w[2:], w[1]).transpose(0, 3, 1, 2)
-        return _from_columns(self.blas.multiply(by_channel(right), _matrix(left)), x, w, y, stride, pad)
+        if is_pixelwise(w, stride, pad):
+            result = empty_image(x, left.dtype)
+            self.blas.multiply(by_channel(right), _matrix(left), by_channel(result))
+            return result
+        dx, columns = empty_image(x, left.dtype), self.blas.multiply(by_channel(right), _matrix(left))
+        sizes = geometry(x, y[2:], (w[2], w[3]), stride, pad)
+        windows.each("from_columns", dx.dtype, dx.size, columns, dx, *sizes)
+        return dx
+
+
+def _with_bias(y: Array, b: Array | None) -> Array:
+    """Add a bias to each row of a new image, and return it."""
+    if b is not None:
+        _elementwise.each("add_rows", y.dtype, y.size, contiguous(b, real(y.dtype)), y, y.shape[1])
+    return y
+
+
+def _as_filters(dw: Array) -> Array:
+    """Return gradients of filters (F, C, kh, kw) in C-contiguous memory, float32 or float64."""
+    if dw.flags.c_contiguous or dw.dtype not in (FLOAT32, BFLOAT16):
+        return contiguous(dw, real(dw.dtype))
+    result = cupy.empty(dw.shape, FLOAT32)
+    sizes = dw.shape[1], dw.shape[2] * dw.shape[3]
+    _elementwise.each("filters_from_rows", dw.dtype, dw.size, to_rows(dw), result, *sizes)
+    return result
 
 
 def _matrix(w: Array) -> Array:
@@ -152,14 +197,3 @@ def _to_columns(x: Array, w: tuple[int, ...], y: tuple[int, ...], stride: Sizes,
     sizes = geometry(x.shape, y[2:], (w[2], w[3]), stride, pad)
     windows.each("to_columns", x.dtype, columns.size, to_rows(x), columns, *sizes)
     return columns
-
-
-def _from_columns(
-    columns: Array, x: tuple[int, ...], w: tuple[int, ...], y: tuple[int, ...], stride: Sizes, pad: Sizes
-) -> Array:
-    """Return col2im: for each pixel of an image of shape ``x`` the sum of its numbers in the columns."""
-    if is_pixelwise(w, stride, pad):
-        return from_channel_rows(columns, x)
-    dx = empty_image(x, columns.dtype)
-    windows.each("from_columns", dx.dtype, dx.size, columns, dx, *geometry(x, y[2:], (w[2], w[3]), stride, pad))
-    return dx

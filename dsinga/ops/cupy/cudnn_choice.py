@@ -22,7 +22,8 @@ from dsinga.ops.types import Array
 
 _log = logging.getLogger(__name__)
 
-PRODUCTS = "products"  # the choice that is no plan
+PRODUCTS = "products"  # a choice that is no plan
+SEPARATE = "separate"  # likewise, of a convolution whose bias another kernel adds
 CALLS, RUNS = 3, 3  # calls in the graph that is timed, and launches of it
 TINY = 1e-30
 NEAR = 1.05  # the first candidate in order that takes at most this many times the shortest time is chosen
@@ -99,7 +100,8 @@ class PlanChoices:
 def key_of(problem: ConvolutionProblem) -> str:
     """Return the key of a problem in the file."""
     numbers = (problem.x, problem.w, problem.y, problem.stride, problem.pad)
-    return " ".join((problem.direction, *("x".join(map(str, sizes)) for sizes in numbers)))
+    after = ("bias",) * problem.bias + ("relu",) * problem.relu
+    return " ".join((problem.direction, *("x".join(map(str, sizes)) for sizes in numbers), *after))
 
 
 def fastest(candidates: Iterator[Candidate], reference: Array | None, bound: float) -> str | None:

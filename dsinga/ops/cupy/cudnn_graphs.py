@@ -19,14 +19,17 @@ _log = logging.getLogger(__name__)
 
 Direction = Literal["fprop", "dgrad", "wgrad"]
 CANDIDATES = 10  # plans of a problem that are timed
-FLOAT = "float "  # begins the names of plans in bfloat16 whose results are float32
+FLOAT = "float "  # begins the names of plans for gradients of bfloat16 filters whose results are float32
 INEXACT = "eng17_"
 """The engine of weight gradients that is left out in float32 and TF32, although no numerical note covers it: errors of
 1e-3 of the root mean square, 1e-2 at most, where others have 1e-6 (cuDNN 9.19 on an H200, November 2026)."""
 
 
 class ConvolutionProblem(NamedTuple):
-    """One convolution: its direction, and the shapes x (B, C, H, W), w (F, C, kh, kw) and y (B, F, H', W')."""
+    """One convolution: its direction, and the shapes x (B, C, H, W), w (F, C, kh, kw) and y (B, F, H', W').
+
+    In a forward direction a bias (F,), float32, may be added, and the sum may be rectified, before y is rounded.
+    """
 
     direction: Direction
     x: tuple[int, ...]
@@ -36,21 +39,28 @@ class ConvolutionProblem(NamedTuple):
     pad: Sizes
     bf16: bool = False
     channels_last: bool = True
+    bias: bool = False
+    relu: bool = False
 
     @property
     def result(self) -> tuple[int, ...]:
         """The shape of the result."""
         return {"fprop": self.y, "dgrad": self.x, "wgrad": self.w}[self.direction]
 
+    @property
+    def may_be_float(self) -> bool:
+        """Whether the result of bfloat16 factors may be float32, as gradients of params are."""
+        return self.bf16 and self.direction == "wgrad"
+
 
 class ConvolutionPlan(NamedTuple):
-    """A graph that can be run: its two input tensors and its output, and the bytes of workspace that it needs.
+    """A graph that can be run: its two input tensors, its output, its bias if it has one, and its bytes of workspace.
 
     With ``float_result`` the output is float32, whatever the inputs.
     """
 
     graph: Any
-    tensors: tuple[Any, Any, Any]
+    tensors: tuple[Any, ...]
     workspace: int
     name: str = ""
     float_result: bool = False
@@ -63,16 +73,25 @@ class PlanMaker:
         self._frontend, self.precision = frontend, precision
 
     def make(self, problem: ConvolutionProblem, handle: Any) -> ConvolutionPlan | None:
-        """Return a plan whose sums have a fixed order, else any plan, else None with a warning that says why."""
-        for ordered in (True, False):
+        """Return a plan whose sums have a fixed order, else any plan, else None, of which a warning says why.
+
+        There is no warning for a problem with a bias, which may be added by another kernel.
+
+        Gradients of bfloat16 filters are float32 if that is possible.
+        """
+        for ordered, float_result in itertools.product(
+            (True, False), (True, False) if problem.may_be_float else (False,)
+        ):
             try:
-                graph, tensors = self.describe(problem, handle, ordered)
+                graph, tensors = self.describe(problem, handle, ordered, float_result)
                 graph.check_support()
                 graph.build_plans(self._frontend.build_plan_policy.HEURISTICS_CHOICE)
-                return ConvolutionPlan(graph, tensors, int(graph.get_workspace_size()))
+                workspace = int(graph.get_workspace_size())
+                return ConvolutionPlan(graph, tensors, workspace, float_result=float_result)
             except (self._frontend.cudnnGraphNotSupportedError, RuntimeError) as error:  # the second is the backend's
                 reason = error
-        _log.warning("cuDNN has no plan for %s; matrix products of cuBLAS compute it: %s", problem, reason)
+        if not problem.bias:
+            _log.warning("cuDNN has no plan for %s; matrix products of cuBLAS compute it: %s", problem, reason)
         return None
 
     def named(self, problem: ConvolutionProblem, handle: Any, name: str) -> ConvolutionPlan | None:
@@ -82,10 +101,10 @@ class PlanMaker:
     def plans(self, problem: ConvolutionProblem, handle: Any, name: str = "") -> Iterator[ConvolutionPlan]:
         """Yield up to CANDIDATES plans whose sums have a fixed order, or the one of that name; each is built.
 
-        They are in the order of the heuristics: each can be run until the next one is built. Those of a problem in
-        bfloat16 whose results are float32 come after the others, and their names begin with FLOAT.
+        They are in the order of the heuristics: each can be run until the next one is built. Those for gradients of
+        bfloat16 filters that are float32 come before the others, and their names begin with FLOAT.
         """
-        for prefix in ("", FLOAT) if problem.bf16 else ("",):
+        for prefix in (FLOAT, "") if problem.may_be_float else ("",):
             if name.startswith(FLOAT) == bool(prefix) or not name:
                 plans = self._plans(problem, handle, bool(prefix), name.removeprefix(FLOAT))
                 for plan in itertools.islice(plans, CANDIDATES):
@@ -113,7 +132,7 @@ class PlanMaker:
 
     def describe(
         self, problem: ConvolutionProblem, handle: Any, ordered: bool, float_result: bool = False
-    ) -> tuple[Any, tuple[Any, Any, Any]]:
+    ) -> tuple[Any, tuple[Any, ...]]:
         """Return a graph with its admissible plans, of which none is built, and its tensors.
 
         Raises the front end's errors where there is no plan. With ``ordered`` sums must have a fixed order.
@@ -123,7 +142,7 @@ class PlanMaker:
         graph = self._frontend.pygraph(
             io_data_type=dtype, intermediate_data_type=types.FLOAT, compute_data_type=types.FLOAT, handle=handle
         )
-        tensors = describe(graph, problem, dtype)
+        tensors = describe(graph, problem, dtype, types.FLOAT)
         result = tensors[2]
         result.set_output(True)
         result.set_uid(3)
@@ -143,10 +162,10 @@ class PlanMaker:
         return graph, tensors
 
 
-def describe(graph: Any, problem: ConvolutionProblem, dtype: Any) -> tuple[Any, Any, Any]:
-    """Add the convolution to a graph; return its input tensors, in the order x, w, dy, and its output.
+def describe(graph: Any, problem: ConvolutionProblem, dtype: Any, real: Any) -> tuple[Any, ...]:
+    """Add the convolution to a graph; return its input tensors, in the order x, w, dy, its output, and its bias if any.
 
-    They have the numbers 1, 2 and 3.
+    They have the numbers 1, 2, 3 and 4. ``real`` is the type of the bias.
     """
 
     def tensor(name: str, shape: tuple[int, ...], number: int) -> Any:
@@ -156,7 +175,14 @@ def describe(graph: Any, problem: ConvolutionProblem, dtype: Any) -> tuple[Any, 
     geometry = {"padding": list(problem.pad), "stride": list(problem.stride), "dilation": [1, 1]}
     if problem.direction == "fprop":
         x, w = tensor("x", problem.x, 1), tensor("w", problem.w, 2)
-        return x, w, graph.conv_fprop(image=x, weight=w, **geometry)
+        y = graph.conv_fprop(image=x, weight=w, **geometry)
+        if not problem.bias:
+            return x, w, y
+        filters = problem.w[0]
+        stride = [filters, 1, filters, filters]
+        bias = graph.tensor(name="b", dim=[1, filters, 1, 1], stride=stride, data_type=real, uid=4)
+        y = graph.bias(input=y, bias=bias)
+        return x, w, graph.relu(input=y) if problem.relu else y, bias
     if problem.direction == "dgrad":
         w, dy = tensor("w", problem.w, 1), tensor("dy", problem.y, 2)
         return w, dy, graph.conv_dgrad(loss=dy, filter=w, **geometry)

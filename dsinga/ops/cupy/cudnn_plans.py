@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.cudnn_choice import ERRORS, PRODUCTS, Candidate, PlanChoices, choices_file, fastest
+from dsinga.ops.cupy.cudnn_choice import ERRORS, Candidate, PlanChoices, choices_file, fastest
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlan, ConvolutionProblem, PlanMaker, empty
 from dsinga.ops.cupy.library import cudnn, cupy
-from dsinga.ops.cupy.products import from_bfloat16
-from dsinga.ops.types import Array
+from dsinga.ops.types import FLOAT32, Array
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +30,10 @@ LARGEST = 2**30  # bytes of workspace of a plan that is chosen: a thread keeps o
 FAST = "1.32."  # the versions of the front end whose plans can be run by an array of addresses
 
 
+SECTIONS = {"float32": "float32", "tf32": "tf32", "bf16": "bf16 between layers"}
+"""What choices are kept for, by precision; those of "bf16" were made when results were float32."""
+
+
 class PlanRunner:
     """Runs a plan on the handle of one thread, with addresses in an array that is made once.
 
@@ -40,33 +43,34 @@ class PlanRunner:
 
     def __init__(self, plan: ConvolutionPlan, frontend: Any, handle: Any, workspace: Array):
         self._plan, self._handle, self._workspace = plan, handle, workspace
-        self.dtype = np.float32 if plan.float_result else None  # of the result; None for that of the inputs
-        self._addresses = (ctypes.c_void_p * 3)()
-        self._fast = fast_execution(frontend, plan.graph)
+        self.dtype = FLOAT32 if plan.float_result else None  # of the result; None for that of the inputs
+        self._count = len(plan.tensors)
+        self._addresses = (ctypes.c_void_p * self._count)()
+        self._fast = fast_execution(frontend, plan.graph, self._count)
         if self._fast:
             execute, index = self._fast
             self._execute, self._last = execute, (workspace.data.ptr, handle.backend_handle, index)
             self._at = ctypes.addressof(self._addresses)
 
-    def run(self, left: int, right: int, result: int) -> None:
-        """Compute on arrays at these addresses."""
+    def run(self, *arrays: int) -> None:
+        """Compute on arrays at these addresses: the inputs, the result, and the bias if there is one."""
         if not self._fast:
-            addresses = dict(zip(self._plan.tensors, (left, right, result), strict=True))
+            addresses = dict(zip(self._plan.tensors, arrays, strict=True))
             self._plan.graph.execute(addresses, int(self._workspace.data.ptr), handle=self._handle)
             return
-        self._addresses[:] = [left, right, result]
-        self._execute(self._at, 3, *self._last)
+        self._addresses[:] = list(arrays)
+        self._execute(self._at, self._count, *self._last)
 
 
-def fast_execution(frontend: Any, graph: Any) -> tuple[Any, int] | None:
-    """Return the method that runs a built graph by an array of addresses, and the number of its plan; None if neither.
+def fast_execution(frontend: Any, graph: Any, count: int) -> tuple[Any, int] | None:
+    """Return the method that runs a graph by an array of ``count`` addresses, and the number of its plan, or None.
 
     The method is of the C++ graph below the Python one. The number is that of the plan in the list of the former.
     """
     if not str(getattr(frontend, "__version__", "")).startswith(FAST) or graph.selected_engine is not None:
         return None
     number = graph._plans[graph._plan_index].cpp_index
-    if number is None or list(graph._variant_pack_uids() or ()) != [1, 2, 3]:
+    if number is None or list(graph._variant_pack_uids() or ()) != list(range(1, count + 1)):
         return None
     return graph._lowered_graph._execute_with_raw_ptrs, number
 
@@ -92,14 +96,20 @@ class ConvolutionPlans:
         self._thread, self._lock = _ThreadPlans(), threading.Lock()
         self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
 
-    def compute(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> Array:
-        """Return a convolution, float32, by its plan, or by one of ``others`` where there is no plan or that is faster.
+    def knows(self, problem: ConvolutionProblem) -> bool:
+        """Whether the calling thread has a runner of a problem, so that it need not be chosen."""
+        return problem in self._thread.runners
 
-        ``arrays()`` are the inputs of the direction in the order x, w, dy, in the problem's layout. They are float32,
-        or bfloat16 stored as uint16. ``others`` compute the result without a plan, by name, PRODUCTS among them.
+    def compute(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> Array:
+        """Return a convolution by its plan, or by one of ``others`` where there is no plan or that is faster.
+
+        ``arrays()`` are the inputs of the direction in the order x, w, dy, in the problem's layout, all of them float32
+        or all bfloat16, and the bias if the problem has one. The result is of their dtype; the gradient of filters may
+        be float32 in any case. ``others`` compute the result without a plan, by name; the first is taken where there is
+        no plan.
         """
         if self._frontend is None:
-            return others[PRODUCTS]()
+            return next(iter(others.values()))()
         thread = self._thread
         if problem not in thread.runners:
             self._add_runner(problem, arrays, others)
@@ -107,14 +117,14 @@ class ConvolutionPlans:
         return others[runner]() if isinstance(runner, str) else self._run(problem, runner, arrays)
 
     def _run(self, problem: ConvolutionProblem, runner: PlanRunner, arrays: Inputs) -> Array:
-        left, right = map(_aligned, arrays())
+        left, right, *bias = map(_aligned, arrays())
         thread, stream = self._thread, cupy.cuda.get_current_stream().ptr
         if thread.stream != stream:
             self._frontend.set_stream(handle=thread.handle, stream=stream)
             thread.stream = stream
         result = empty(problem.result, runner.dtype or left.dtype, problem.channels_last)
-        runner.run(left.data.ptr, right.data.ptr, result.data.ptr)
-        return from_bfloat16(result) if result.dtype == np.uint16 else result
+        runner.run(left.data.ptr, right.data.ptr, result.data.ptr, *(array.data.ptr for array in bias))
+        return result
 
     def _add_runner(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> None:
         """Make a runner of the problem's plan for the calling thread, or keep the name of what computes it instead."""
@@ -146,7 +156,7 @@ class ConvolutionPlans:
         if choice is not None and choice in others:
             return choice
         plan = None if choice is None else self._maker.named(problem, handle, choice)
-        return plan or self._maker.make(problem, handle) or PRODUCTS
+        return plan or self._maker.make(problem, handle) or next(iter(others))
 
     def _choose(self, problem: ConvolutionProblem, choices: PlanChoices, arrays: Inputs, others: Others) -> str | None:
         """Return the choice that another worker has made meanwhile, or measure and keep one."""
@@ -162,16 +172,18 @@ class ConvolutionPlans:
         if self._kept_choices is None:
             device = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())["name"].decode()
             libraries = f"cuDNN {self._frontend.backend_version_string()} {getattr(self._frontend, '__version__', '')}"
-            self._kept_choices = PlanChoices(f"{device}, {libraries}, {self._maker.precision}", choices_file())
+            self._kept_choices = PlanChoices(
+                f"{device}, {libraries}, {SECTIONS[self._maker.precision]}", choices_file()
+            )
         return self._kept_choices
 
     def _measure(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> str | None:
         """Return the name of the fastest plan, or of one of ``others``; None if nothing could be timed."""
         pool = cupy.cuda.MemoryPool()
         with cupy.cuda.using_allocator(pool.malloc):
-            reference = None
+            reference, first = None, next(iter(others))
             with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
-                reference = others[PRODUCTS]()
+                reference = others[first]()
 
             def candidates() -> Iterator[Candidate]:
                 for plan in self._maker.plans(problem, self._thread.handle):
@@ -182,7 +194,7 @@ class ConvolutionPlans:
                         runner = PlanRunner(plan, self._frontend, self._thread.handle, workspace)
                         yield Candidate(plan.name, functools.partial(self._run, problem, runner, arrays))
                 for name, compute in others.items():
-                    if name != PRODUCTS or reference is not None:
+                    if name != first or reference is not None:
                         yield Candidate(name, compute)
 
             comparable = None if problem.bf16 else reference
@@ -201,6 +213,6 @@ def _aligned(array: Array) -> Array:
     """Return the array, or a copy if it does not begin where plans take it to."""
     if array.data.ptr % ALIGNMENT == 0:
         return array
-    copy = empty(array.shape, array.dtype, array.strides[1] == array.itemsize)
+    copy = empty(array.shape, array.dtype, array.ndim == 4 and array.strides[1] == array.itemsize)
     copy[...] = array
     return copy

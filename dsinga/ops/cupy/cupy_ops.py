@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from dsinga.base.errors import UserError
-from dsinga.ops.cupy.arrays import CupyArrays, dense
+from dsinga.ops.cupy.arrays import CupyArrays, cast
+from dsinga.ops.cupy.batchnorm import CupyBatchNorm
 from dsinga.ops.cupy.cudnn_plans import ConvolutionPlans
 from dsinga.ops.cupy.device_pass import CupyPass
 from dsinga.ops.cupy.elementwise import CupyLookup
 from dsinga.ops.cupy.library import cupy, describe, lacks
-from dsinga.ops.cupy.normalisation import CupyNormalisation
 from dsinga.ops.cupy.points import CupyPoints
-from dsinga.ops.cupy.products import PRECISIONS, Blas, CupyProducts, from_bfloat16, to_bfloat16
+from dsinga.ops.cupy.products import PRECISIONS, Blas, CupyProducts
 from dsinga.ops.cupy.recurrent import CupyRecurrent
 from dsinga.ops.cupy.sequences import CupyAttention, CupyCRF
 from dsinga.ops.cupy.streams import Download, Streams, Upload
 from dsinga.ops.cupy.update import CupyUpdate
 from dsinga.ops.cupy.volumes import CupyVolumeConvolution, CupyVolumePooling
 from dsinga.ops.interface import Ops
-from dsinga.ops.types import BFLOAT16, Array, AsyncCopy, FinishedCopy
+from dsinga.ops.types import BFLOAT16, FLOAT32, Array, AsyncCopy, FinishedCopy
 
 
 class CupyOps(
@@ -29,7 +27,7 @@ class CupyOps(
     CupyProducts,
     CupyVolumeConvolution,
     CupyVolumePooling,
-    CupyNormalisation,
+    CupyBatchNorm,
     CupyPoints,
     CupyRecurrent,
     CupyAttention,
@@ -48,6 +46,7 @@ class CupyOps(
     def __init__(self, device: int = 0, precision: str = "float32", own_streams: bool = False):
         super().__init__()
         self.device, self.precision, self._own_streams = device, precision, own_streams
+        self.has_bf16_features = self.rectifies_convolutions = precision == "bf16"
         self.streams, self.blas, self.plans = Streams(device, own_streams), Blas(precision), ConvolutionPlans(precision)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -81,13 +80,20 @@ class CupyOps(
         return CupyPass(self, self.streams) if self._own_streams else None
 
     def to_numpy_bf16(self, array: Array) -> Array:
-        if self.precision != "bf16" or array.dtype != np.float32:
-            return self.to_numpy(array)
-        return self.to_numpy(to_bfloat16(dense(array))).view(BFLOAT16)
+        return self.to_numpy(cast(array, BFLOAT16) if self.has_bf16_features else array)
+
+    def to_float32(self, x: Array) -> Array:
+        if isinstance(x, tuple):
+            return tuple(map(self.to_float32, x))
+        return cast(x, FLOAT32) if isinstance(x, cupy.ndarray) and x.dtype == BFLOAT16 else x
+
+    def cast_like(self, x: Array, target: Array) -> Array:
+        both = isinstance(x, cupy.ndarray) and isinstance(target, cupy.ndarray)
+        return cast(x, target.dtype) if both and {x.dtype, target.dtype} == {FLOAT32, BFLOAT16} else x
 
     def upload(self, array: Array) -> AsyncCopy:
-        if array.dtype == BFLOAT16:
-            return FinishedCopy(from_bfloat16(self.upload(array.view(np.uint16)).result()))
+        if array.dtype == BFLOAT16 and not self.has_bf16_features:
+            return FinishedCopy(cast(Upload(self.streams, array).result(), FLOAT32))
         return FinishedCopy(array) if isinstance(array, cupy.ndarray) else Upload(self.streams, array)
 
     def download(self, array: Array) -> AsyncCopy:

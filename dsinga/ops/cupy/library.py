@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.ops.types import BFLOAT16
 
 CUDNN = 90000  # the first release that the graphs are for
 INSTEAD = "without it the backends onednn and numpy run, on CPUs"
@@ -98,7 +99,11 @@ BLOCKS = 4096  # at most, some 30 for each multiprocessor of a large GPU; beyond
 ROW_THREADS = 128  # of a block that computes one row; whole warps
 
 _COMMON = (Path(__file__).parent / "common.cu").read_text()
-_REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
+_REALS = {
+    np.dtype(np.float32): ("-DREAL=float",),
+    np.dtype(np.float64): ("-DREAL=double",),
+    BFLOAT16: ("-DREAL=float", "-DBFLOAT16"),
+}
 
 
 class Source:
@@ -134,7 +139,7 @@ class Source:
     def _kernel(self, kernel: str, dtype: np.dtype) -> Any:
         function = self._kernels.get((kernel, dtype.char))
         if function is None:
-            module = cupy.RawModule(code=self.code(), options=("-std=c++17", f"-DREAL={_REALS[dtype]}"))
+            module = cupy.RawModule(code=self.code(), options=("-std=c++17", *_REALS[dtype]))
             function = self._kernels[kernel, dtype.char] = module.get_function(kernel)
         return function
 

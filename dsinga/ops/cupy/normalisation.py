@@ -7,33 +7,43 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.arrays import by_channel, contiguous, empty_image, empty_like, from_channel_rows, to_rows
+from dsinga.ops.cupy.arrays import (
+    by_channel,
+    cast,
+    contiguous,
+    empty_image,
+    empty_like,
+    from_channel_rows,
+    real,
+    to_rows,
+)
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.products import ChannelSums, column_sums, source
-from dsinga.ops.interface import Ops
+from dsinga.ops.cupy.recording import CupyRecording
 from dsinga.ops.types import Array
 
 _elementwise, _rows = Source("elementwise"), Source("rows")
 
 
-class CupyNormalisation(Ops):
+class CupyNormalisation(CupyRecording):
     """Normalisation across channels, of each channel, and of rows."""
 
     def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
         rows, y = to_rows(x), empty_image(x.shape, x.dtype)
-        norm = cupy.empty(rows.shape, x.dtype) if train else None
+        norm = cupy.empty(rows.shape, real(x.dtype)) if train else None
         constants = size // 2, alpha / size, float(beta), float(k), x.shape[1]
         source.each("lrn", x.dtype, x.size, rows, y, norm, *constants)
         return y, norm
 
     def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
         rows, share, dx = to_rows(x), empty_like(workspace), empty_image(x.shape, x.dtype)
-        source.each("lrn_shares", x.dtype, x.size, rows, workspace, to_rows(dy), share, dx, float(beta))
+        gradients = to_rows(cast(dy, x.dtype))
+        source.each("lrn_shares", x.dtype, x.size, rows, workspace, gradients, share, dx, float(beta))
         source.each("lrn_grad", x.dtype, x.size, rows, share, dx, size // 2, 2 * alpha * beta / size, x.shape[1])
         return dx
 
     def channel_sums(self, x: Array, y: Array | None = None) -> Array:
-        return column_sums(by_channel(x), None if y is None else by_channel(y))
+        return column_sums(by_channel(x), None if y is None else by_channel(cast(y, x.dtype)))
 
     def channel_moments(self, x: Array) -> tuple[Array, Array]:
         rows = by_channel(x)
@@ -51,7 +61,16 @@ class CupyNormalisation(Ops):
         sums = ChannelSums(*rows.shape)
         statistics = cupy.asarray(mean, np.float64), cupy.asarray(variance, np.float64)
         partial = sums.partial(
-            *("sums_of_gradients", x.dtype, rows, by_channel(dy), *statistics, float(epsilon), sums.channels), results=2
+            *(
+                "sums_of_gradients",
+                x.dtype,
+                rows,
+                by_channel(cast(dy, x.dtype)),
+                *statistics,
+                float(epsilon),
+                sums.channels,
+            ),
+            results=2,
         )
         total, along = sums.total(partial)
         return total, along
@@ -107,7 +126,7 @@ class CupyNormalisation(Ops):
         if not rows.size:
             return super().batch_norm_training_grad(x, dy, scale, moments, size, epsilon)
         sums, statistics, scale = ChannelSums(*rows.shape), _doubles(*moments), contiguous(scale)
-        arguments = rows, by_channel(dy), *statistics, float(epsilon), sums.channels
+        arguments = rows, by_channel(cast(dy, x.dtype)), *statistics, float(epsilon), sums.channels
         partial = sums.partial("sums_of_gradients", x.dtype, *arguments, results=2)
         results = [empty_like(scale) for _ in range(5)]
         constants = float(size), float(epsilon), *sums.counts()
@@ -175,8 +194,8 @@ def _by_rows(kernel: str, arrays: tuple[Array | None, ...], vectors: tuple[Array
     All arrays but the first may be None.
     """
     x: Array = arrays[0]
-    rows = [None if array is None else contiguous(by_channel(array), x.dtype) for array in arrays]
+    rows = [None if array is None else by_channel(cast(array, x.dtype)) for array in arrays]
     result = cupy.empty((x.size // max(x.shape[1], 1), x.shape[1]), x.dtype)
-    constants = (contiguous(cupy.asarray(vector), x.dtype) for vector in vectors)
+    constants = (contiguous(cupy.asarray(vector), real(x.dtype)) for vector in vectors)
     _elementwise.each(kernel, x.dtype, x.size, *rows, *constants, result, x.shape[1])
     return from_channel_rows(result, x.shape)

@@ -1,10 +1,11 @@
 """Matrix products by cuBLAS, with a precision for each call, inner products, and sums over rows in float64.
 
-A product of float32 matrices is float32, and so are its sums. The precision says how its factors are rounded:
+A product of float32 matrices is float32, and so are its sums; the result may be rounded to bfloat16. The precision says
+how its factors are rounded:
 
 - "float32": not at all; tensor cores are not used;
 - "tf32": to 10 bits of mantissa, inside the tensor cores;
-- "bf16": to 7 bits of mantissa, before the product.
+- "bf16": to 7 bits of mantissa, before the product. Matrices of bfloat16 are taken as they are.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.ops.cupy.arrays import contiguous
+from dsinga.ops.cupy.arrays import cast, contiguous, real
 from dsinga.ops.cupy.cublas import CuBlas
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.interface import Ops
-from dsinga.ops.types import Array
+from dsinga.ops.types import BFLOAT16, FLOAT32, Array
 
 source = Source("channels")
 _WIDTH = 32  # columns of a block
@@ -79,7 +80,6 @@ class MatrixOperand(NamedTuple):
     shape: tuple[int, int]
     transposed: bool
     step: int
-    bf16: bool = False
 
     @property
     def transpose(self) -> MatrixOperand:
@@ -87,26 +87,9 @@ class MatrixOperand(NamedTuple):
         return self._replace(shape=self.shape[::-1], transposed=not self.transposed)
 
 
-def to_bfloat16(x: Array) -> Array:
-    """Return dense float32 x rounded to bfloat16, as uint16 with the same layout."""
-    result = cupy.empty_like(x, dtype=np.uint16)
-    _elementwise.each("to_bfloat16", x.dtype, x.size, x, result)
-    return result
-
-
-def from_bfloat16(x: Array) -> Array:
-    """Undo :func:`to_bfloat16`."""
-    result = cupy.empty_like(x, dtype=np.float32)
-    _elementwise.each("from_bfloat16", result.dtype, x.size, x, result)
-    return result
-
-
 def operand(x: Array, bf16: bool = False) -> MatrixOperand:
     """Return a matrix (m, n) as an operand, copied if neither its rows nor its columns are contiguous."""
-    if bf16 and x.dtype == np.float32:
-        x = x if x.flags.c_contiguous or x.flags.f_contiguous else contiguous(x)
-        return _located(to_bfloat16(x))._replace(bf16=True)
-    return _located(x)
+    return _located(cast(x, BFLOAT16) if bf16 else x)
 
 
 def _located(x: Array) -> MatrixOperand:
@@ -132,7 +115,10 @@ class Blas:
     def multiply(
         self, a: MatrixOperand | Array, b: MatrixOperand | Array, out: Array | None = None, add: bool = False
     ) -> Array:
-        """Return the product of a (m, k) and b (k, n) in ``out``, whose rows are contiguous, added to it if ``add``."""
+        """Return the product of a (m, k) and b (k, n) in ``out``, whose rows are contiguous, added to it if ``add``.
+
+        Without ``out`` it is float32, or float64 if the factors are.
+        """
         if not isinstance(a, MatrixOperand):
             a = operand(a, self.bf16)
         if not isinstance(b, MatrixOperand):
@@ -140,18 +126,20 @@ class Blas:
         (m, k), n = a.shape, b.shape[1]
         assert k == b.shape[0], f"{a.shape} does not multiply {b.shape}"
         if out is None:
-            out = cupy.empty((m, n), np.float32 if a.bf16 else a.array.dtype)
+            out = cupy.empty((m, n), real(a.array.dtype))
         if not k and not add:
             out[...] = 0
         if not (m and n and k):
             return out
         kind, zero, one, size = _KINDS[out.dtype]
+        assert a.array.dtype == b.array.dtype, "a product has factors of two dtypes"
+        factors = _KINDS[a.array.dtype][0]
         self._cublas.gemm(
             *(b.transposed, a.transposed, n, m, k, one),
-            *(b.array.data.ptr, _BFLOAT16 if b.bf16 else kind, b.step),
-            *(a.array.data.ptr, _BFLOAT16 if a.bf16 else kind, a.step),
+            *(b.array.data.ptr, factors, b.step),
+            *(a.array.data.ptr, factors, a.step),
             *(one if add else zero, out.data.ptr, kind, max(n, out.strides[0] // size)),
-            *(self._single if kind == _FLOAT32 else cublas.CUBLAS_COMPUTE_64F, cublas.CUBLAS_GEMM_DEFAULT),
+            *(cublas.CUBLAS_COMPUTE_64F if kind == _FLOAT64 else self._single, cublas.CUBLAS_GEMM_DEFAULT),
         )
         return out
 
@@ -185,12 +173,16 @@ def _batch(x: Array) -> tuple[Array, bool, int]:
 
 
 _FLOAT32, _FLOAT64, _BFLOAT16 = (getattr(cupy.cuda.runtime, f"CUDA_R_{name}") for name in ("32F", "64F", "16BF"))
-_ZERO_AND_ONE = {np.dtype(real): np.array([0, 1], real) for real in (np.float32, np.float64)}
+_ZERO_AND_ONE = {np.dtype(kind): np.array([0, 1], kind) for kind in (np.float32, np.float64)}
 _KINDS: dict[np.dtype, tuple[int, int, int, int]] = {
-    dtype: (kind, numbers.ctypes.data, numbers.ctypes.data + dtype.itemsize, dtype.itemsize)
-    for kind, (dtype, numbers) in zip((_FLOAT32, _FLOAT64), _ZERO_AND_ONE.items(), strict=True)
+    dtype: (kind, numbers.ctypes.data, numbers.ctypes.data + numbers.itemsize, dtype.itemsize)
+    for dtype, kind in ((FLOAT32, _FLOAT32), (np.dtype(np.float64), _FLOAT64), (BFLOAT16, _BFLOAT16))
+    for numbers in (_ZERO_AND_ONE[real(dtype)],)
 }
-"""cuBLAS's number of a dtype, the addresses of a zero and a one in host memory, and the bytes of a number."""
+"""cuBLAS's number of a dtype, the addresses of a zero and a one in host memory, and the bytes of a number.
+
+The two are of the dtype of sums: float32 for products of bfloat16.
+"""
 
 
 class CupyProducts(Ops):
@@ -199,17 +191,19 @@ class CupyProducts(Ops):
     blas: Blas
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
-        y = cupy.empty((x.shape[0], w.shape[1 if transpose else 0]), x.dtype)
+        y = cupy.empty((x.shape[0], w.shape[1 if transpose else 0]), real(x.dtype))
         if b is not None:
-            _elementwise.each("fill_rows", x.dtype, y.size, contiguous(b, x.dtype), y, y.shape[1])
+            _elementwise.each("fill_rows", y.dtype, y.size, contiguous(b, y.dtype), y, y.shape[1])
         return self.blas.multiply(x, w if transpose else w.T, y, add=b is not None)
 
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         features, gradient = operand(x, self.blas.bf16), operand(dy, self.blas.bf16)
-        dx = self.blas.multiply(gradient, w.T if transpose else w) if need_dx else None
+        dx = None
+        if need_dx:
+            dx = self.blas.multiply(gradient, w.T if transpose else w, cupy.empty(x.shape, x.dtype))
         left, right = (features, gradient) if transpose else (gradient, features)
         dw = self.blas.multiply(left.transpose, right)
-        db = column_sums(contiguous(dy), rounded=dy.dtype) if need_db else None
+        db = column_sums(contiguous(dy), rounded=real(dy.dtype)) if need_db else None
         return dx, dw, db

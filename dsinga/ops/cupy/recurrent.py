@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.ops.cupy.arrays import contiguous
+from dsinga.ops.cupy.arrays import cast, contiguous
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.products import Blas, column_sums, operand
 from dsinga.ops.cupy.recording import CupyRecording
 from dsinga.ops.packing import Packing, pack_sequences
-from dsinga.ops.types import CELL_ACTIVATIONS, Array, CellActivations
+from dsinga.ops.types import BFLOAT16, CELL_ACTIVATIONS, FLOAT32, Array, CellActivations
 
 _cells, _elementwise = Source("cells"), Source("elementwise")
 
@@ -56,6 +56,7 @@ class DevicePacking(NamedTuple):
 class CupyRecurrentWorkspace(NamedTuple):
     """The values for the backward pass: steps, packed x (N, n), gates (N, width·H), states (B + N, parts·H).
 
+    ``outputs`` (B + N, H) are those of the states, and ``weights`` are w_x and w_h, as products take them; so is x.
     ``functions`` are the numbers of the activations that the cell's kernels take.
     """
 
@@ -63,6 +64,8 @@ class CupyRecurrentWorkspace(NamedTuple):
     x: Array
     gates: Array
     states: Array
+    outputs: Array
+    weights: tuple[Array, Array]
     functions: Sequence[int]
 
 
@@ -104,48 +107,60 @@ class CupyRecurrent(CupyRecording):
         size, (batch, times) = w_h.shape[1], x.shape[:2]
         packed = self._packing(batch, times, lengths, reverse)
         packing, order, places = packed[:3]
-        total = len(packing.places)
+        total, x = len(packing.places), cast(x, FLOAT32)
         gates = cupy.empty((total, layout.width * size), x.dtype)
         states = cupy.empty((batch + total, layout.parts * size), x.dtype)
-        functions = _numbers(cell, activations)
-        run = CupyRecurrentWorkspace(packed, pack(x, places), gates, states, functions)
+        rounds, functions = self._rounds(x), _numbers(cell, activations)
+        outputs, dtype = states[:, :size], x.dtype
+        if rounds:
+            outputs, dtype = cupy.empty((batch + total, size), BFLOAT16), BFLOAT16
+            w_x, w_h = cast(w_x, BFLOAT16), cast(w_h, BFLOAT16)
+        run = CupyRecurrentWorkspace(packed, pack(x, places, dtype), gates, states, outputs, (w_x, w_h), functions)
         rows = cupy.zeros(gates.shape[1], x.dtype)
         if b is not None:
             rows[_columns(layout.from_x, size)] = b
         _elementwise.each("fill_rows", x.dtype, gates.size, rows, gates, gates.shape[1])
         self.blas.multiply(run.x, w_x.T, gates[:, _columns(layout.from_x, size)], add=True)
         states[:batch] = 0 if state is None else state[order]
-        weights = operand(w_h.T, self.blas.bf16)
+        if rounds:
+            outputs[:batch] = cast(contiguous(states[:batch, :size]), BFLOAT16)
+        weights = operand(w_h.T)
         for count, before, now in packing.steps():
             step = gates[now - batch : now - batch + count]
             old, new = states[before : before + count], states[now : now + count]
-            self.blas.multiply(old[:, :size], weights, step[:, _columns(layout.from_h, size)], add=True)
-            _cells.each(cell, x.dtype, count * size, old, new, step, *functions, size)
+            previous, factor = outputs[before : before + count], outputs[now : now + count] if rounds else None
+            self.blas.multiply(previous, weights, step[:, _columns(layout.from_h, size)], add=True)
+            _cells.each(cell, dtype, count * size, old, new, factor, step, *functions, size)
         y = unpack(states[batch:, :size], places, (batch, times))
         return y, states[packed.last], run if train else None
+
+    def _rounds(self, x: Array) -> bool:
+        """Whether factors of the products with these inputs are rounded to bfloat16."""
+        return self.blas.bf16 and x.dtype == FLOAT32
 
     def recurrent_grad(
         self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
     ) -> tuple[Array | None, Array | None, Sequence[Array]]:
-        layout, (w_x, w_h, b) = CELL_LAYOUTS[cell], join(cell, params)
-        packed, x, gates, states, functions = workspace
+        layout, has_bias = CELL_LAYOUTS[cell], len(params) > (6 if cell == "gru" else 2)
+        packed, x, gates, states, outputs, (w_x, w_h), functions = workspace
         packing, order, places = packed[:3]
         size, (batch, times) = w_h.shape[1], dy.shape[:2]
-        dh, dgates = pack(dy, places), cupy.empty_like(gates)
+        dy = cast(dy, FLOAT32)
+        dh, dgates = pack(dy, places, dy.dtype), cupy.empty_like(gates, dtype=outputs.dtype)
         d = cupy.zeros((batch, states.shape[1]), states.dtype)
-        weights = operand(w_h, self.blas.bf16)
+        weights = operand(w_h)
         for count, before, now in reversed(list(packing.steps())):
             rows = slice(now - batch, now - batch + count)
             old, new = states[before : before + count], states[now : now + count]
             arrays = old, new, gates[rows], dh[rows], d, dgates[rows]
-            _cells.each(f"{cell}_grad", x.dtype, count * size, *arrays, *functions, size)
+            _cells.each(f"{cell}_grad", dgates.dtype, count * size, *arrays, *functions, size)
             self.blas.multiply(dgates[rows, _columns(layout.from_h, size)], weights, d[:count, :size], add=True)
         from_x = dgates[:, _columns(layout.from_x, size)]
         from_h = dgates[:, _columns(layout.from_h, size)]
         dw_x = self.blas.multiply(from_x.T, x)
-        previous = states[: len(packing.places)] if packed.before is None else states[packed.before]
-        dw_h = self.blas.multiply(from_h.T, previous[:, :size])
-        db = None if b is None else column_sums(contiguous(from_x), rounded=x.dtype)
+        previous = outputs[: len(packing.places)] if packed.before is None else outputs[packed.before]
+        dw_h = self.blas.multiply(from_h.T, previous)
+        db = column_sums(contiguous(from_x), rounded=states.dtype) if has_bias else None
         dx = unpack(self.blas.multiply(from_x, w_x), places, (batch, times)) if need_dx else None
         dstate = None
         if need_dstate:
@@ -172,10 +187,10 @@ def split(cell: str, w_x: Array, w_h: Array, b: Array | None) -> list[Array]:
     return [w_x, w_h] if b is None else [w_x, w_h, b]
 
 
-def pack(x: Array, places: Array) -> Array:
-    """Return the steps of x (B, T, n) at these places of its B·T rows, (N, n)."""
-    packed = cupy.empty((places.size, x.shape[2]), x.dtype)
-    _cells.each("pack", x.dtype, packed.size, contiguous(x), places, packed, x.shape[2])
+def pack(x: Array, places: Array, dtype: np.dtype) -> Array:
+    """Return the steps of x (B, T, n) at these places of its B·T rows, (N, n), in its dtype or rounded to bfloat16."""
+    packed = cupy.empty((places.size, x.shape[2]), dtype)
+    _cells.each("pack", dtype, packed.size, contiguous(x), places, packed, x.shape[2])
     return packed
 
 

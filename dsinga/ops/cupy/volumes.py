@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-from dsinga.ops.cupy.arrays import by_channel, empty_image, to_rows
+from dsinga.ops.cupy.arrays import by_channel, cast, empty_image, real, to_rows
 from dsinga.ops.cupy.convolution import CupyConvolution, CupyPooling
 from dsinga.ops.cupy.library import cupy
 from dsinga.ops.cupy.products import column_sums
 from dsinga.ops.layout import output_sizes, to_image
-from dsinga.ops.types import Array, Sizes
+from dsinga.ops.types import BFLOAT16, FLOAT32, Array, Sizes
 
 
 def meetings(size: int, outputs: int, kernel: int, stride: int, pad: int) -> Iterator[tuple[int, slice, slice]]:
@@ -58,46 +58,51 @@ class CupyVolumeConvolution(CupyConvolution):
         if x.ndim == 4:
             return super().convolution(x, w, b, stride, pad)
         outputs = output_sizes(x.shape, w.shape[2:], stride, pad)
-        y = empty_image((x.shape[0], w.shape[0], *outputs), x.dtype)
+        y = empty_image((x.shape[0], w.shape[0], *outputs), real(x.dtype))
         y[...] = 0 if b is None else b.reshape(-1, 1, 1, 1)
         rows, sums = to_rows(x), to_rows(y)
         for depth, part, target in meetings(x.shape[2], outputs[0], w.shape[2], stride[0], pad[0]):
             image = super().convolution(as_images(rows, part), w[:, :, depth], None, stride[1:], pad[1:])
             slices = sums[:, target]
-            slices += as_volumes(image, slices.shape[1])
-        return y
+            slices += as_volumes(cast(image, y.dtype), slices.shape[1])
+        return cast(y, BFLOAT16) if self.blas.bf16 else y
+
+    def rectified_convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
+        if x.ndim == 4:
+            return super().rectified_convolution(x, w, b, stride, pad)
+        return self.relu(self.convolution(x, w, b, stride, pad))
 
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
         if x.ndim == 4:
             return super().convolution_grad(x, w, dy, stride, pad, need_dx, need_db)
-        rows, dy_rows, dw = to_rows(x), to_rows(dy), cupy.zeros(w.shape, w.dtype)
-        dx = cupy.zeros(rows.shape, x.dtype) if need_dx else None
+        rows, dy_rows, dw = to_rows(x), to_rows(dy), cupy.zeros(w.shape, real(w.dtype))
+        dx = cupy.zeros(rows.shape, real(x.dtype)) if need_dx else None
         for depth, part, target in meetings(x.shape[2], dy.shape[2], w.shape[2], stride[0], pad[0]):
             images, outputs = as_images(rows, part), as_images(dy_rows, target)
             gradients = super().convolution_grad(images, w[:, :, depth], outputs, stride[1:], pad[1:], need_dx, False)
             dw[:, :, depth] = gradients[1]
             if dx is not None:
                 slices = dx[:, part]
-                slices += as_volumes(gradients[0], slices.shape[1])
-        db = column_sums(by_channel(dy), rounded=dy.dtype) if need_db else None
-        return None if dx is None else to_image(dx), dw, db
+                slices += as_volumes(cast(gradients[0], dx.dtype), slices.shape[1])
+        db = column_sums(by_channel(dy), rounded=real(dy.dtype)) if need_db else None
+        return None if dx is None else cast(to_image(dx), x.dtype), dw, db
 
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
     ) -> Array:
         if x.ndim == 4:
             return super().transposed_convolution(x, w, b, stride, pad, size)
-        y = empty_image((x.shape[0], w.shape[1], *size), x.dtype)
+        y = empty_image((x.shape[0], w.shape[1], *size), real(x.dtype))
         y[...] = 0 if b is None else b.reshape(-1, 1, 1, 1)
         rows, sums = to_rows(x), to_rows(y)
         for depth, target, part in meetings(size[0], x.shape[2], w.shape[2], stride[0], pad[0]):
             images = as_images(rows, part)
             image = super().transposed_convolution(images, w[:, :, depth], None, stride[1:], pad[1:], size[1:])
             slices = sums[:, target]
-            slices += as_volumes(image, slices.shape[1])
-        return y
+            slices += as_volumes(cast(image, y.dtype), slices.shape[1])
+        return cast(y, BFLOAT16) if self.blas.bf16 else y
 
 
 class CupyVolumePooling(CupyPooling):
@@ -126,6 +131,8 @@ class CupyVolumePooling(CupyPooling):
     def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         if x.ndim == 4:
             return super().avg_pool(x, kernel, stride, pad)
+        if x.dtype == BFLOAT16:  # rounded once, after both means
+            return cast(self.avg_pool(cast(x, FLOAT32), kernel, stride, pad), BFLOAT16)
         slices = super().avg_pool(as_images(to_rows(x)), kernel[1:], stride[1:], pad[1:])
         columns = as_columns(to_image(as_volumes(slices, x.shape[2])))
         y = super().avg_pool(columns, *along_depth(kernel, stride, pad))
@@ -134,6 +141,8 @@ class CupyVolumePooling(CupyPooling):
     def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
         if x.ndim == 4:
             return super().avg_pool_grad(x, dy, kernel, stride, pad)
+        if x.dtype == BFLOAT16:
+            return cast(self.avg_pool_grad(cast(x, FLOAT32), cast(dy, FLOAT32), kernel, stride, pad), BFLOAT16)
         sizes = x.shape[2], *dy.shape[3:]
         columns = empty_image((*x.shape[:2], sizes[0], prod(sizes[1:])), x.dtype)
         depth = super().avg_pool_grad(columns, as_columns(dy), *along_depth(kernel, stride, pad))

@@ -25,12 +25,12 @@ __device__ inline int last_window(int at, int stride, int pad, int count) { retu
         for (int b = first_b; b <= last_b; ++b)
 
 // The first maximum of each window, row by row, and its position in the window; NaN counts as the largest.
-KERNEL max_pool(const REAL* x, REAL* y, unsigned short* winner, WINDOWS) {
+KERNEL max_pool(const STORED* x, STORED* y, unsigned short* winner, WINDOWS) {
     FOR_EACH(i, n) {
         PLACE(oh, ow);
         const int top = row * (int)sh - (int)ph, left = column * (int)sw - (int)pw;
         const int last_a = min((int)kh, (int)h - top), last_b = min((int)kw, (int)w - left);
-        const REAL* start = x + ((image * h + top) * w + left) * c + channel;
+        const STORED* start = x + ((image * h + top) * w + left) * c + channel;
         REAL best = 0;
         int place = -1;
         for (int a = max(-top, 0); a < last_a; ++a)
@@ -47,7 +47,7 @@ KERNEL max_pool(const REAL* x, REAL* y, unsigned short* winner, WINDOWS) {
 }
 
 // Each pixel adds the gradients of the windows whose maximum it is, in their order.
-KERNEL max_pool_grad(const unsigned short* winner, const REAL* dy, REAL* dx, WINDOWS) {
+KERNEL max_pool_grad(const unsigned short* winner, const STORED* dy, STORED* dx, WINDOWS) {
     FOR_EACH(i, n) {
         PLACE(h, w);
         const Index start = image * oh * ow * c + channel;
@@ -61,13 +61,13 @@ KERNEL max_pool_grad(const unsigned short* winner, const REAL* dy, REAL* dx, WIN
     }
 }
 
-KERNEL avg_pool(const REAL* x, REAL* y, WINDOWS) {
+KERNEL avg_pool(const STORED* x, STORED* y, WINDOWS) {
     const REAL share = (REAL)1 / (REAL)(kh * kw);
     FOR_EACH(i, n) {
         PLACE(oh, ow);
         const int top = row * (int)sh - (int)ph, left = column * (int)sw - (int)pw;
         const int last_a = min((int)kh, (int)h - top), last_b = min((int)kw, (int)w - left);
-        const REAL* start = x + ((image * h + top) * w + left) * c + channel;
+        const STORED* start = x + ((image * h + top) * w + left) * c + channel;
         REAL sum = 0;
         for (int a = max(-top, 0); a < last_a; ++a)
             for (int b = max(-left, 0); b < last_b; ++b) sum += start[(a * w + b) * c];
@@ -75,11 +75,11 @@ KERNEL avg_pool(const REAL* x, REAL* y, WINDOWS) {
     }
 }
 
-KERNEL avg_pool_grad(const REAL* dy, REAL* dx, WINDOWS) {
+KERNEL avg_pool_grad(const STORED* dy, STORED* dx, WINDOWS) {
     const REAL share = (REAL)1 / (REAL)(kh * kw);
     FOR_EACH(i, n) {
         PLACE(h, w);
-        const REAL* start = dy + image * oh * ow * c + channel;
+        const STORED* start = dy + image * oh * ow * c + channel;
         REAL sum = 0;
         FOR_WINDOWS(a, b) sum += start[(a * ow + b) * c];
         dx[i] = sum * share;
@@ -87,7 +87,7 @@ KERNEL avg_pool_grad(const REAL* dy, REAL* dx, WINDOWS) {
 }
 
 // im2col: a row for each window, its kh·kw·C numbers in the order of a filter (kh, kw, C); padding is 0.
-KERNEL to_columns(const REAL* x, REAL* columns, WINDOWS) {
+KERNEL to_columns(const STORED* x, STORED* columns, WINDOWS) {
     FOR_EACH(i, n) {
         const Index window = i / (c * kh * kw);
         const int rest = (int)(i - window * (c * kh * kw)), tap = rest / (int)c, channel = rest - tap * (int)c;
@@ -96,12 +96,12 @@ KERNEL to_columns(const REAL* x, REAL* columns, WINDOWS) {
         const int pixel = (int)(window - image * (oh * ow)), out = pixel / (int)ow;
         const int column = (pixel - out * (int)ow) * (int)sw - (int)pw + b, row = out * (int)sh - (int)ph + a;
         const bool inside = row >= 0 && row < h && column >= 0 && column < w;
-        columns[i] = inside ? x[((image * h + row) * w + column) * c + channel] : (REAL)0;
+        columns[i] = inside ? (REAL)x[((image * h + row) * w + column) * c + channel] : (REAL)0;
     }
 }
 
 // col2im: each pixel adds its numbers in the windows, in their order.
-KERNEL from_columns(const REAL* columns, REAL* x, WINDOWS) {
+KERNEL from_columns(const REAL* columns, STORED* x, WINDOWS) {
     FOR_EACH(i, n) {
         PLACE(h, w);
         REAL sum = 0;

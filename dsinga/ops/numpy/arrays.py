@@ -25,6 +25,9 @@ class NumpyArrays:
     has_bf16_features: bool = False
     """Whether some features are bfloat16 arrays: then only layers that take these get them."""
 
+    rectifies_convolutions: bool = False
+    """Whether ``rectified_convolution`` takes less time than a convolution and a rectifier."""
+
     # -- arrays ----------------------------------------------------------------------------------------------
 
     def asarray(self, array: Array) -> Array:
@@ -49,6 +52,13 @@ class NumpyArrays:
     def cast_like(self, x: Array, target: Array) -> Array:
         """Return x in the dtype of ``target``, if one of them is bfloat16 and the other float32; else x itself."""
         return x
+
+    def as_factor(self, w: Array) -> Array:
+        """Return a weight as products take it, rounded once for all products of a pass if the precision rounds factors.
+
+        The kernels take it in place of w, and give the same bits.
+        """
+        return w
 
     def read(self, numbers: Sequence[Any]) -> list[float]:
         """Return numbers and 0-d arrays of the backend as floats, by one copy to the host, which waits for it."""

@@ -12,10 +12,11 @@ from typing import Any, Self
 import numpy as np
 
 from dsinga.ops.layout import crop_rows, output_sizes, pad_rows, padded_sizes, taps, to_image, to_rows
+from dsinga.ops.numpy.elementwise import NumpyElementwise
 from dsinga.ops.types import Array, Sizes
 
 
-class NumpyConvolution:
+class NumpyConvolution(NumpyElementwise):
     """Inner products and convolutions, by numpy's matrix product."""
 
     def with_fast_rounding(self) -> Self:
@@ -46,6 +47,10 @@ class NumpyConvolution:
         if b is not None:
             y += b
         return to_image(y.reshape(x.shape[0], *outputs, w.shape[0]))
+
+    def rectified_convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
+        """:meth:`relu` of :meth:`convolution`."""
+        return self.relu(self.convolution(x, w, b, stride, pad))
 
     def convolution_grad(
         self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool

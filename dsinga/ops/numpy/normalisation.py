@@ -169,6 +169,25 @@ class NumpyNormalisation(NumpyElementwise):
         slopes = self.batch_norm_slopes(scale, *moments, sums, size, epsilon)
         return slopes, (sums[1].astype(scale.dtype), sums[0].astype(scale.dtype))
 
+    def rectified_batch_norm_grad(
+        self,
+        x: Array,
+        y: Array,
+        dy: Array,
+        scale: Array,
+        moments: tuple[Array, Array],
+        size: int,
+        epsilon: float,
+        needs: tuple[bool, bool],
+    ) -> tuple[Array | None, Array | None, tuple[Array, Array]]:
+        """Return the gradients of y = :meth:`rectified_affine` of x for a whole batch.
+
+        They are those of x and of ``other``, None unless ``needs`` them, and those of scale and bias.
+        """
+        dy = self.relu_grad(y, dy)
+        slopes, for_params = self.batch_norm_training_grad(x, dy, scale, moments, size, epsilon)
+        return self.batch_norm_grad(x, dy, *slopes) if needs[0] else None, dy if needs[1] else None, for_params
+
     def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:
         """max(x·scale + shift + other, 0): ``channel_affine``, ``add`` of an array of the shape of x, and ``relu``."""
         y = self.channel_affine(x, scale, shift)

@@ -110,6 +110,8 @@ class BackwardWeights:
         forward = forward_of(x, w, stride, pad, False, dtype)
         if dtype != FLOAT32 and not all(map(_reaches_images, x[2:], w[2:], stride, pad)):
             raise Unsupported("oneDNN 3.2 leaves the gradient of a weight that meets nothing but padding undefined")
+        if dtype != FLOAT32 and len(x) == 5 and w[2] > x[2]:
+            raise Unsupported("oneDNN 3.2 leaves gradients of a kernel that is deeper than its volumes undefined")
         self.shape = w
         # No bias here: column_sums is several times quicker than the library's sums beside a first convolution.
         self.convolve = Primitive(

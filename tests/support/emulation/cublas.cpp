@@ -24,6 +24,23 @@ static double read(const void* matrix, int type, long long at) {
     return value;
 }
 
+// float as bfloat16, to the nearest, ties to even.
+static uint16_t rounded(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+static void write(void* matrix, int type, long long at, double value) {
+    if (type == R_64F)
+        ((double*)matrix)[at] = value;
+    else if (type == R_32F)
+        ((float*)matrix)[at] = (float)value;
+    else
+        ((uint16_t*)matrix)[at] = rounded((float)value);
+}
+
 extern "C" int cublasCreate_v2(Handle** handle) {
     *handle = new Handle();
     return OK;
@@ -54,7 +71,9 @@ extern "C" int cublasGemmStridedBatchedEx(
     const bool wide = compute == COMPUTE_64F;
     if (wide != (ctype == R_64F) || wide != (atype == R_64F) || atype != btype || algorithm != -1) return INVALID_VALUE;
     if (!wide && compute != COMPUTE_32F && compute != COMPUTE_32F_FAST_TF32) return INVALID_VALUE;
-    const double scale = read(alpha, ctype, 0), keep = read(beta, ctype, 0);
+    if (ctype == R_16BF && atype != R_16BF) return INVALID_VALUE;
+    const int scaletype = wide ? R_64F : R_32F;
+    const double scale = read(alpha, scaletype, 0), keep = read(beta, scaletype, 0);
     for (long long number = 0; number < count; ++number)
         for (int column = 0; column < n; ++column)
             for (int row = 0; row < m; ++row) {
@@ -66,10 +85,7 @@ extern "C" int cublasGemmStridedBatchedEx(
                 }
                 const long long at = number * cstride + row + (long long)column * ldc;
                 sum = scale * sum + (keep != 0 ? keep * read(c, ctype, at) : 0);
-                if (wide)
-                    ((double*)c)[at] = sum;
-                else
-                    ((float*)c)[at] = (float)sum;
+                write(c, ctype, at, sum);
             }
     return OK;
 }

@@ -1,4 +1,7 @@
-"""Kernels in bfloat16: within its rounding of float64, in any shape and layout, from float32 and from bfloat16."""
+"""Kernels in bfloat16: within its rounding of float64, in any shape and layout, from float32 and from bfloat16.
+
+They are those of this processor, if it has bfloat16, and those of the cupy backend on an emulated device.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,66 @@ import os
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 from dsinga.base.errors import UserError
-from dsinga.ops import get_ops
+from dsinga.ops import BACKENDS, get_ops
+from dsinga.ops.types import BFLOAT16
 from dsinga.testing import kernel_formulas as formulas
-from dsinga.testing.kernel_backend import KernelBackend
+from dsinga.testing.kernel_backend import WITH_WORKSPACE, KernelBackend, axes_in_memory
 from dsinga.testing.kernel_cases import BATCHES, CHANNELS, given, normal, windowed
+from tests.support import emulated_cupy
+from tests.support.emulated_cudnn import FakeCudnn
 
 ROUNDOFF = 2.0**-8  # half a unit in the last of 8 digits, for a number just above a power of two
 SUMS = 1e-5  # of float32, for some hundred terms
 
-bf16_ops = pytest.importorskip("dsinga.ops.onednn.bf16_ops")
-BFLOAT16 = np.dtype(bf16_ops.BFLOAT16)
-
-pytestmark = pytest.mark.skipif(
+on_processor = pytest.mark.skipif(
     get_ops().name != "onednn" or bool(get_ops().lacks_bf16()), reason="the processor has no bfloat16"
 )
 
 
-@pytest.fixture
-def ops():
-    return get_ops().for_worker(precision="bf16")
+class OnHost:
+    """The kernels of a device on arrays of the host; workspaces stay as they are."""
+
+    def __init__(self, ops: Any):
+        self._ops, self._backend = ops, KernelBackend(lambda: ops, BFLOAT16)
+
+    def __getattr__(self, kernel: str) -> Any:
+        run = getattr(self._ops, kernel)
+        return lambda *arguments: self._call(kernel, run, *arguments)
+
+    def _call(self, kernel: str, run: Any, *arguments: Any) -> Any:
+        result = run(*map(self._place, arguments))
+        if kernel in WITH_WORKSPACE:
+            return (*map(self._backend.host, result[:-1]), result[-1])
+        return self._backend.host(result)
+
+    def _place(self, value: Any) -> Any:
+        if type(value) in (list, tuple):
+            return type(value)(map(self._place, value))
+        if type(value) is not np.ndarray:
+            return value
+        order = axes_in_memory(value)
+        placed = self._ops.asarray(np.ascontiguousarray(value.transpose(order)))
+        return placed.transpose(np.argsort(order).tolist())
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("onednn", marks=on_processor), "cupy", pytest.param("card", marks=pytest.mark.gpu)],
+)
+def ops(request: Any) -> Any:
+    if request.param == "onednn":
+        return get_ops().for_worker(precision="bf16")
+    backend = BACKENDS["cupy"]() if request.param == "card" else emulated_cupy.load(FakeCudnn())
+    worker = backend.for_worker(0, "bf16")
+    worker.enter()
+    return OnHost(worker)
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
@@ -57,31 +95,39 @@ DTYPES = st.sampled_from([np.dtype(np.float32), BFLOAT16])
 
 
 @given(case=windowed(), filters=CHANNELS, bias=st.booleans(), x_dtype=DTYPES, dy_dtype=DTYPES)
-def test_convolution(case, filters, bias, x_dtype, dy_dtype):
-    ops = get_ops().for_worker(precision="bf16")
+def test_convolution(ops, case, filters, bias, x_dtype, dy_dtype):
     kernel, stride, pad = case["window"]
     x = rounded(normal(case["seed"], *case["shape"]))
     w = rounded(normal(case["seed"], filters, case["shape"][1], *kernel))
     b = normal(case["seed"], filters).astype(np.float32) if bias else None
     x_placed, w_placed = place(x, case["layout"], x_dtype), w.astype(np.float32)
-    y = ops.convolution(x_placed, w_placed, b, stride, pad)
+    factor = ops.as_factor(w_placed)  # may be given in place of w
+    y = ops.convolution(x_placed, factor, b, stride, pad)
+    assert y.tobytes() == ops.convolution(x_placed, w_placed, b, stride, pad).tobytes()
     exact = formulas.convolution(x, w, b, stride, pad)
+    # A device adds up the rounded images of each depth of a volume's kernel.
+    wide = ROUNDOFF / SUMS if isinstance(ops, OnHost) and x.ndim == 5 else 1
     if x.size:
-        assert_near(y, exact, scale=np.abs(x).max() * np.abs(w).sum())
+        assert_near(y, exact, scale=wide * np.abs(x).max() * np.abs(w).sum())
+        rectified = ops.rectified_convolution(x_placed, factor, b, stride, pad)
+        np.testing.assert_array_equal(rectified.astype(np.float32), np.maximum(y.astype(np.float32), 0))
 
     dy = rounded(normal(case["seed"] + 1, *exact.shape))
     dx, dw, db = ops.convolution_grad(x_placed, w_placed, place(dy, case["layout"], dy_dtype), stride, pad, True, True)
     exact_ops = get_ops("numpy")
     exact_dx, exact_dw, exact_db = exact_ops.convolution_grad(x, w, dy, stride, pad, True, True)
     assert dx.dtype == x_dtype
-    assert_near(dx, exact_dx, int(x_dtype == BFLOAT16), scale=np.abs(dy).max(initial=0) * np.abs(w).sum())
+    roundings = int(x_dtype == BFLOAT16)
+    if isinstance(ops, OnHost):  # whose library has results in bfloat16 only
+        dx, roundings = dx.astype(BFLOAT16), 1
+    assert_near(dx, exact_dx, roundings, scale=wide * np.abs(dy).max(initial=0) * np.abs(w).sum())
     assert_near(dw, exact_dw, 0, scale=np.abs(dy).sum() * np.abs(x).max(initial=0))
     assert_near(db, exact_db, 0, scale=np.abs(dy).sum())
 
 
 @given(case=windowed(), mean=st.booleans(), dy_dtype=DTYPES)
-def test_pooling(case, mean, dy_dtype):
-    ops, exact_ops = get_ops().for_worker(precision="bf16"), get_ops("numpy")
+def test_pooling(ops, case, mean, dy_dtype):
+    exact_ops = get_ops("numpy")
     if not all(case["shape"]):
         return
     x = rounded(normal(case["seed"], *case["shape"]))
@@ -105,11 +151,11 @@ def test_pooling(case, mean, dy_dtype):
 
 @given(rows=BATCHES, inputs=CHANNELS, outputs=CHANNELS, transpose=st.booleans(), bias=st.booleans(), dtype=DTYPES,
        dy_dtype=DTYPES, seed=st.integers(0, 99))  # fmt: skip
-def test_inner_product(rows, inputs, outputs, transpose, bias, dtype, dy_dtype, seed):
-    ops = get_ops().for_worker(precision="bf16")
+def test_inner_product(ops, rows, inputs, outputs, transpose, bias, dtype, dy_dtype, seed):
     x, w = rounded(normal(seed, rows, inputs)), rounded(normal(seed, outputs, inputs))
     b = normal(seed, outputs).astype(np.float32) if bias else None
     w_placed = np.ascontiguousarray(w.T if transpose else w, np.float32)
+    w_placed = ops.as_factor(w_placed)
     y = ops.inner_product(x.astype(dtype), w_placed, b, transpose)
     assert_near(y, x @ w.T + (0 if b is None else b), 0, scale=np.abs(w).sum())
     dy = rounded(normal(seed + 1, rows, outputs))
@@ -191,6 +237,40 @@ def test_batch_normalisation(ops, channels, size):
     assert_near(ops.batch_norm_grad(placed, dy_placed, scale, scale, shift), dx, scale=30)
 
 
+@pytest.mark.parametrize("shape", [(6, 3, 4, 5), (4, 16, 8, 8), (3, 40, 5, 3), (70, 100)])
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)])
+def test_batch_normalisation_of_a_whole_batch(ops, shape, needs):
+    """With the rectifier after it, and what is added in between; the first channel is far from 0."""
+    exact_ops, channels = get_ops("numpy"), shape[1]
+    x, dy = (rounded(normal(seed, *shape)) for seed in (0, 1))
+    x[:, 0] = rounded(x[:, 0] + 100)
+    params = [normal(seed, channels).astype(np.float32) for seed in (2, 3, 4)]
+    params.append(np.abs(params[0]))
+    placed, dy_placed = (place(values, "channels last", BFLOAT16) for values in (x, dy))
+    constants = 0.25, 1.5, 1e-5
+    moments, affine, moved = ops.batch_norm_training(placed, params, *constants)
+    exact_params = [param.astype(np.float64) for param in params]
+    exact_moments, exact_affine, exact_moved = exact_ops.batch_norm_training(x, exact_params, *constants)
+    for actual, exact in zip((*moments, *affine, *moved), (*exact_moments, *exact_affine, *exact_moved), strict=True):
+        np.testing.assert_allclose(actual, exact, rtol=2e-3, atol=1e-4)
+    y = ops.rectified_affine(placed, *affine)
+    size = x.size // channels
+    arguments = params[0], moments, size, 1e-5, needs
+    dx, dother, for_params = ops.rectified_batch_norm_grad(placed, y, dy_placed, *arguments)
+    before = np.where(y.astype(np.float64) > 0, dy, 0)
+    exact_moments = tuple(array.astype(np.float64) for array in moments)
+    exact_dx, _, exact_for_params = exact_ops.rectified_batch_norm_grad(
+        x, y.astype(np.float64), dy, exact_params[0], exact_moments, size, 1e-5, needs
+    )
+    for actual, exact in zip(for_params, exact_for_params, strict=True):
+        np.testing.assert_allclose(actual, exact, rtol=2e-3, atol=2e-2)
+    assert [dx is not None, dother is not None] == list(needs)
+    if needs[0]:
+        assert_near(dx, exact_dx, 2, scale=2000)
+    if needs[1]:
+        np.testing.assert_array_equal(dother.astype(np.float64), before)
+
+
 def test_a_mean_far_from_zero_does_not_hide_the_variance(ops):
     x = rounded(normal(0, 4, 8, 16, 16) + 100)
     mean, variance = ops.channel_moments(place(x, "channels last", BFLOAT16))
@@ -227,7 +307,7 @@ def test_recurrent_layers_differ_from_float32_by_their_rounding(ops, cell):
     params = [0.2 * normal(index, *shape).astype(np.float32) for index, shape in enumerate(shapes)]
     x, dy = normal(7, 5, 9, 24).astype(np.float32), normal(8, 5, 9, 32).astype(np.float32)
     results = []
-    for backend in (ops, get_ops()):
+    for backend in (ops, get_ops("numpy")):
         y, last, workspace = backend.recurrent(cell, x, params, None, None, False, True)
         dx, _, gradients = backend.recurrent_grad(cell, params, workspace, dy, True, False)
         results.append([y, last, dx, *gradients])
@@ -248,11 +328,12 @@ def test_infinite_numbers_and_nan_stay(ops):
     assert np.isinf(ops.cast_like(x, x.astype(BFLOAT16)).astype(np.float32)[0, 3])  # above the largest bfloat16
 
 
+@on_processor
 def test_a_processor_without_bfloat16_computes_in_float32_and_says_so():
     script = """
 import logging, numpy as np
 logging.basicConfig()
-from dsinga.ops import get_ops
+from dsinga.ops import BACKENDS, get_ops
 ops = get_ops().for_worker(precision="bf16")
 print(ops.precision, ops.inner_product(np.full((1, 1), 1.001, "f"), np.ones((1, 1), "f"), None)[0, 0])
 """
@@ -264,11 +345,13 @@ print(ops.precision, ops.inner_product(np.full((1, 1), 1.001, "f"), np.ones((1, 
     assert "precision kBF16 computes in float32 here: the processor has neither AVX512_BF16 nor AMX" in done.stderr
 
 
+@on_processor
 def test_other_precisions_are_refused():
     with pytest.raises(UserError, match="tf32 needs a GPU"):
         get_ops().for_worker(precision="tf32")
 
 
+@on_processor
 def test_an_unpickled_array_is_float32_to_every_kernel():
     """Its dtype is equal to numpy's float32, but another object."""
     x, w, one = normal(0, 64, 40).astype(np.float32), normal(1, 8, 40).astype(np.float32), np.ones(40, np.float32)
@@ -285,8 +368,13 @@ def test_sums_of_an_odd_number_of_rows_are_right(ops):
     np.testing.assert_allclose(variance, x.astype(np.float64).var(axis=(0, 2, 3)), atol=1e-5)
 
 
-def test_codes_are_no_numbers(ops):
+@on_processor
+def test_codes_are_no_numbers():
     """As in float32, so that the layer says that it has got codes."""
-    product = ops.inner_product(np.array([[1, 2]], np.int32), np.ones((3, 2), np.float32), None)
+    product = (
+        get_ops()
+        .for_worker(precision="bf16")
+        .inner_product(np.array([[1, 2]], np.int32), np.ones((3, 2), np.float32), None)
+    )
     assert product.dtype == np.float64
     np.testing.assert_array_equal(product, 3)
