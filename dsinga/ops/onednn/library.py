@@ -50,7 +50,7 @@ AVX512_CORE, AVX512_BF16 = 0x27, 0xE7
 IMPLEMENTATION, ARGUMENT = 8, 255
 
 # statuses
-UNSUPPORTED = (2, 3)  # "invalid arguments" also means a case that a primitive does not have
+UNSUPPORTED = (2, 3, 4)  # "invalid arguments" also means a case that a primitive does not have; 4: no further one
 
 
 def library_paths() -> Iterator[str]:
