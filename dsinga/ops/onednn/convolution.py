@@ -33,7 +33,6 @@ from dsinga.ops.onednn.products import column_sums
 from dsinga.ops.onednn.thread import get_kernel, thread_state
 from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
 
-
 DIRECT = "jit:avx512_core"  # the library's name for a direct convolution, one of its later choices
 
 
