@@ -228,7 +228,7 @@ def _entry(array: Any) -> tuple[str, str, tuple[int, ...]]:
 
 TAKES_HOST_ARRAYS = {
     "images", "bernoulli", "dropout_mask", "recurrent", "attention", "attention_grad", "attention_weights",
-    "crf_decode", "batch_norm_sums", "batch_norm_grad",
+    "crf_decode", "batch_norm_sums", "rectified_batch_norm_sums", "batch_norm_grad",
 }  # fmt: skip
 """Kernels some of whose arguments may be in host memory: records, random numbers, lengths."""
 

@@ -182,6 +182,12 @@ class ImageOps(ElementwiseOps):
         ``mean`` and ``variance`` are float64 (C,).
         """
 
+    def rectified_batch_norm_sums(
+        self, x: Array, feature: Array, dy: Array, mean: Array, variance: Array, epsilon: float
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        """Return ``relu_grad(feature, dy)``, and :meth:`batch_norm_sums` of it if one pass over x computes both."""
+        return self.relu_grad(feature, dy), None
+
     @abstractmethod
     def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:
         """Return factor·(dy + slope·x + shift) in the layout of x (B, C, ...); the constants are (C,) along axis 1."""
