@@ -23,6 +23,7 @@ from typing import Any
 
 import click
 
+from dsinga.ops import describe_kernels
 from tests.benchmarks.cases import CASES, Case
 from tests.benchmarks.form_process import TURN_SECONDS, FormProcess
 from tests.benchmarks.machine_state import MachineState
@@ -139,6 +140,7 @@ def main(
     if unknown := pythons.keys() - LIBRARIES.keys():
         raise click.BadParameter(f"{', '.join(unknown)}: a library is one of {', '.join(LIBRARIES)}")
     versions = {package: version(pythons[name], package) for name, (_, package) in LIBRARIES.items()}
+    versions["kernels"] = describe_kernels()
     about = {"date": f"{datetime.date.today()}", "machine": processor(), "versions": versions, "preload": preload}
     click.echo(f"{', '.join(map(str, about.values()))}, load {os.getloadavg()[0]:.1f}\n")
     rows = []

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -37,6 +37,13 @@ def _load(module: str) -> ModuleType | None:
     except Exception as error:  # numba refuses versions of numpy and Python that it does not know
         _log.warning("computing without compiled loops, since numba cannot compile them: %s", error)
         return None
+
+
+def describe() -> str:
+    """Return which numba compiles loops, or that none does."""
+    if find_spec("numba") is None:
+        return "no loops are compiled: pip install numba"
+    return f"loops are compiled by numba {metadata.version('numba')}" if is_wanted() else "no loops are compiled"
 
 
 def is_wanted() -> bool:

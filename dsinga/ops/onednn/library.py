@@ -117,6 +117,11 @@ lib.dnnl_memory_desc_get_size.argtypes = [_pointer]
 lib.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
 
 
+def version() -> str:
+    """Return the version of the library, such as "3.2.0"."""
+    return ".".join(map(str, lib.dnnl_version()[:3]))
+
+
 class Unsupported(Exception):
     """The library has no kernel for this case."""
 
