@@ -20,6 +20,7 @@ from dsinga.commands import data, inference, inspection, searching, training
 
 SHELLS = ("bash", "zsh", "fish")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
+VERSION_HELP = "Show the versions of dsinga and of its kernels, and exit."
 # Exit statuses of commands that SIGINT has ended, and one of TERMINATIONS or a cluster that has not come in time.
 INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
 
@@ -47,8 +48,19 @@ class Commands(click.Group):
             sys.exit(TERMINATED_STATUS if is_terminated else INTERRUPTED_STATUS)
 
 
+def _show_version(ctx: click.Context, option: click.Parameter, is_asked: bool) -> None:
+    """Print the versions of dsinga and of what computes, and end the command."""
+    if not is_asked or ctx.resilient_parsing:
+        return
+    from dsinga.ops import describe_kernels  # which loads them
+
+    click.echo(f"dsinga, version {__version__}")
+    click.echo(describe_kernels())
+    ctx.exit()
+
+
 @click.group(cls=Commands, context_settings=CONTEXT_SETTINGS)
-@click.version_option(__version__, prog_name="dsinga")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help=VERSION_HELP)
 def main_group() -> None:
     """Train neural networks on a laptop or a Dask cluster, straight from zarr and other arrays, as job files say."""
 

@@ -9,12 +9,16 @@ from collections.abc import Callable
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.ops.attention_blocks import computes_in_blocks
+from dsinga.ops.compiled.compiler import describe
 from dsinga.ops.interface import Ops
 from dsinga.ops.sparse import SparseRows
 from dsinga.ops.types import Array, AsyncCopy, Pair
 from dsinga.ops.update import Update
 
-__all__ = ["BACKENDS", "Array", "AsyncCopy", "Ops", "Pair", "SparseRows", "Update", "computes_in_blocks", "get_ops"]
+__all__ = [
+    "BACKENDS", "Array", "AsyncCopy", "Ops", "Pair", "SparseRows", "Update", "computes_in_blocks", "describe_kernels",
+    "get_ops",
+]  # fmt: skip
 
 
 def _numpy() -> Ops:
@@ -62,6 +66,14 @@ def get_ops(name: str | None = None) -> Ops:
         except UserError:
             continue
     raise AssertionError("the numpy backend always loads")
+
+
+def describe_kernels() -> str:
+    """Return the backend of this process with its version, or why there is none, and which loops are compiled."""
+    try:
+        return f"{get_ops().describe()}; {describe()}"
+    except UserError as error:
+        return str(error)
 
 
 def _load(name: str, origin: str = "") -> Ops:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
@@ -11,6 +12,13 @@ import numpy as np
 
 Array = Any
 """A ``numpy.ndarray``, or the array type of the backend."""
+
+Formula = Callable[[Array, Array, Sequence[Array], Array, Array], None]
+"""A function (w, g, slots, t, s) that changes w and slots in place, element by element, by numpy's ufuncs.
+
+All are blocks of one length; ``t`` and ``s`` are scratch. ``g`` may be ``t`` itself and is not written otherwise.
+Formulas that compare equal compute the same.
+"""
 
 Shape = tuple[int, ...]
 

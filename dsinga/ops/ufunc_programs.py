@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from dsinga.ops.update import Formula
+from dsinga.ops.types import Formula
 
 OPERATIONS = {
     np.add, np.subtract, np.multiply, np.divide, np.sqrt, np.square, np.maximum, np.minimum, np.fmax, np.fmin,

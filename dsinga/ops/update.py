@@ -1,7 +1,8 @@
 """In-place updates of params: the formula of an updater, and its application to arrays of the host or of a device.
 
 It works on any arrays that support numpy's ufuncs; host arrays are updated in blocks that stay in the caches. A backend
-with expensive calls may apply the same formulas to all params at once: see :meth:`dsinga.ops.Ops.update`.
+with expensive calls may apply the same formulas to all params at once: see :meth:`dsinga.ops.Ops.update`. Where numba
+is installed, the formula is compiled into one pass over large arrays.
 """
 
 from __future__ import annotations
@@ -13,14 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.types import Array
-
-Formula = Callable[[Array, Array, Sequence[Array], Array, Array], None]
-"""A function (w, g, slots, t, s) that changes w and slots in place, element by element, by numpy's ufuncs.
-
-All are blocks of one length; ``t`` and ``s`` are scratch. ``g`` may be ``t`` itself and is not written otherwise.
-Formulas that compare equal compute the same.
-"""
+from dsinga.ops.compiled.compiler import compiled
+from dsinga.ops.types import Array, Formula
 
 # Elements: value, gradient, state and scratch of a block stay in the caches over its passes. Each pass releases and
 # takes the interpreter's lock, so if two threads update, few large blocks are faster than many small ones: SGD of 12
@@ -74,12 +69,24 @@ def _apply(update: Update, clip_norm: float) -> None:
         return
     is_on_host = type(value) is np.ndarray
     in_blocks = is_on_host and not update.whole
+    if in_blocks and factor == 1.0 and (run := compiled_formula(formula, arrays)):
+        run(value, gradient, state, value, value)
+        return
     length = min(value.size, BLOCK) if in_blocks else value.size
     scratch: Any = buffers.empty((2, length), dtype=value.dtype) if is_on_host else (value.copy(), value.copy())
     for block in blocks(value.size) if in_blocks else (slice(None),):
         w, g, *slots = (array[block] for array in arrays)
         t, s = scratch[0][: w.size], scratch[1][: w.size]
         formula(w, np.multiply(g, factor, out=t) if factor < 1.0 else g, slots, t, s)
+
+
+def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
+    """Return the formula compiled for the value, gradient and state ``arrays``; it has the same bits, and no scratch.
+
+    None where it is not worth compiling, cannot be, or numba is missing.
+    """
+    formulas = compiled("formulas", arrays[0].size)
+    return formulas.compiled_formula(formula, arrays) if formulas else None
 
 
 def blocks(size: int) -> Iterator[slice]:

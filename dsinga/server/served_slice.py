@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.ops import Array, SparseRows, Update, buffers
-from dsinga.ops.update import BLOCK, blocks
+from dsinga.ops.update import BLOCK, blocks, compiled_formula
 from dsinga.server.gradient_accumulator import GradientAccumulator
 from dsinga.server.slicing import Slice
 from dsinga.server.staleness_meter import StalenessMeter
@@ -41,6 +41,11 @@ def split_update(update: Update, gradients: Sequence[Array], factor: float = 1.0
 def _change(update: Update, gradients: Sequence[Array], factor: float, start: int, stop: int) -> None:
     value, *others = (array[start:stop] for array in (update.value, *update.state, *gradients))
     state, pushed = others[: len(update.state)], others[len(update.state) :]
+    run = compiled_formula(update.formula, [value, pushed[0], *state])
+    if run and len(pushed) == 1 and factor == 1.0:
+        run(value, pushed[0], state, value, value)
+        return
+    formula = run or update.formula
     scratch = buffers.empty((2, BLOCK))
     for block in blocks(stop - start):
         change, spare = scratch[:, : block.stop - block.start]
@@ -49,7 +54,7 @@ def _change(update: Update, gradients: Sequence[Array], factor: float, start: in
             total = np.add(total, gradient[block], out=change)
         if factor != 1.0:
             total = np.multiply(total, np.float32(factor), out=change)
-        update.formula(value[block], total, [array[block] for array in state], change, spare)
+        formula(value[block], total, [array[block] for array in state], change, spare)
 
 
 # What the names of arrays begin with that are the state of the agreement of server groups.

@@ -35,6 +35,11 @@ class NormalisationKernels:
         sums = ops.batch_norm_sums(x, dy, *exact, EPSILON)
         expected = *ops.batch_norm_slopes(params[0], *exact, sums, size, EPSILON), *sums[::-1]
         compare(backend, (*slopes, *gradients), expected)
+        feature = backend.place(normal(7, *shape), layout)
+        masked, rectified = ops.rectified_batch_norm_sums(x, feature, dy, *exact, EPSILON)
+        compare(backend, (masked,), (ops.relu_grad(feature, dy),))
+        if rectified:
+            compare(backend, rectified, ops.batch_norm_sums(x, masked, *exact, EPSILON))
         assert all(array.dtype == backend.dtype for array in gradients)
 
 

@@ -1,6 +1,7 @@
 """dsinga compared with its peers: ``python -m tests.benchmarks [CASE ...]``, in the root of the checkout.
 
-They run in turn, each turn in a process of its own with a thread a worker, on as many cores as there are workers.
+They run in turn, each in a process of its own with a thread a worker, on as many cores as there are workers. Turns are
+repeated until the interquartile range of the ratio is below 5%, and the machine's state is printed with the tables.
 Figures are medians of iterations, then of turns; ratios are to the fastest form of any other library, in float32 and in
 any precision. A form that fails is left out, with the reason, for instance PyTorch's compiled ones without a C++
 compiler; ``--python tensorflow=/path/to/python`` runs a library that lives in another environment.
@@ -12,93 +13,89 @@ import datetime
 import json
 import os
 import platform
-import re
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
+from dsinga.ops import describe_kernels
 from tests.benchmarks.cases import CASES, Case
+from tests.benchmarks.form_process import TURN_SECONDS, FormProcess
+from tests.benchmarks.machine_state import MachineState
 from tests.benchmarks.peers import LIBRARIES, PEERS, allocator
-from tests.benchmarks.table import details, summary
-from tests.benchmarks.turns import THREADS
+from tests.benchmarks.table import OURS, best, details, states, summary
 
-TURN_SECONDS = 600  # at most, for a turn
+SPREAD = 0.05  # of the ratio, below which no further turns are taken
 MIDDLES = {"ms": statistics.median, "mb": statistics.median, "first_s": max}  # later turns compile from a cache
 
 
 def take_turn(
     form: str, python: str, name: str, case: Case, steps: int, root: Path | None = None, preload: str = ""
 ) -> dict[str, float]:
-    """Run one turn in a process of its own, of the checkout ``root`` (by default of the working directory).
-
-    Args:
-        form: the name in PEERS.
-        python: the interpreter.
-        name: the name of the case.
-        case: the case.
-        steps: the measured iterations.
-        root: the checkout.
-        preload: a library that the process loads first, such as a memory allocator.
+    """Run one turn in a process of its own; the arguments are those of FormProcess.
 
     Raises RuntimeError with the message of its exception, where it fails or takes too long.
     """
-    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[: case.workers]))
-    module = LIBRARIES[PEERS[form].library].module
-    command = ["taskset", "-c", cores, python, "-m", f"tests.benchmarks.{module}", name, str(steps)]
-    env = {**os.environ, **THREADS}
-    env |= PEERS[form].environment
-    if preload:
-        env["LD_PRELOAD"] = preload
-    if root:
-        env["PYTHONPATH"] = str(root)
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TURN_SECONDS, env=env, cwd=root, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RuntimeError(f"took more than {TURN_SECONDS} s") from error
-    if done.returncode:
-        raise RuntimeError(reason(done.stderr))
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def reason(stderr: str) -> str:
-    """Return the last message of an exception in what a process has printed, or else its last line."""
-    messages = re.findall(r"^[\w.]+: .+", stderr, re.MULTILINE) or stderr.strip().splitlines()
-    return messages[-1] if messages else "ended without a message"
+    with FormProcess(form, python, name, case, steps, root, preload) as process:
+        return process.turn()
 
 
 def compare(
-    name: str, forms: Sequence[str], pythons: dict[str, str], turns: int, steps: int, preload: str = ""
+    name: str, forms: Sequence[str], pythons: dict[str, str], turns: int, most: int, steps: int, preload: str = ""
 ) -> dict[str, Any]:
-    """Return the figures of a case: medians by form of a library, and why a form is left out.
+    """Return the figures of a case: medians by form of a library, why a form is left out, and the machine's state.
 
+    After ``turns`` turns further ones are taken until the spread of the ratio is at most SPREAD, up to ``most``.
     ``pythons`` are interpreters by library; ``preload`` is loaded first by the processes of all but dsinga.
     """
-    case = CASES[name]
+    case, state = CASES[name], MachineState()
     figures: dict[str, list[dict[str, float]]] = {}
     left_out: dict[str, str] = {}
-    for _ in range(turns):
+    with ExitStack() as stack:
+        processes = {}
         for form in forms:
             library = PEERS[form].library
-            if form in left_out or library not in ("dsinga", *case.peers):
-                continue
-            allocator = "" if library == "dsinga" else preload
-            try:
-                turn = take_turn(form, pythons[library], name, case, steps, preload=allocator)
-                figures.setdefault(form, []).append(turn)
-            except RuntimeError as error:
-                left_out[form] = str(error)
-                figures.pop(form, None)
+            if library in ("dsinga", *case.peers):
+                allocator = "" if library == "dsinga" else preload
+                process = FormProcess(form, pythons[library], name, case, steps, preload=allocator)
+                processes[form] = stack.enter_context(process)
+        for number in range(most):
+            if number >= turns and (spread := spread_of(figures)) is not None and spread <= SPREAD:
+                break
+            for form, process in processes.items():
+                if form not in left_out:
+                    try:
+                        figures.setdefault(form, []).append(process.turn())
+                    except RuntimeError as error:
+                        left_out[form] = str(error)
+                        figures.pop(form, None)
+        machine = state.figures()
     medians = {
-        form: {key: MIDDLES[key](turn[key] for turn in done) for key in done[0]} for form, done in figures.items()
+        form: {key: MIDDLES[key](turn[key] for turn in done) for key in MIDDLES if key in done[0]}
+        for form, done in figures.items()
     }
-    return {"case": name, "figures": medians, "left out": left_out}
+    counted = max(map(len, figures.values()), default=0)
+    machine |= {"turns": counted} | ({"spread": spread} if (spread := spread_of(figures)) is not None else {})
+    return {"case": name, "figures": medians, "left out": left_out, "state": machine}
+
+
+def spread_of(figures: dict[str, list[dict[str, float]]]) -> float | None:
+    """Return the interquartile range of dsinga's ratio to the best peer in float32, turn by turn, as a share of it.
+
+    None where there is no such ratio, or but one turn.
+    """
+    medians = {form: {"ms": statistics.median(turn["ms"] for turn in done)} for form, done in figures.items()}
+    peer = best(medians, "ms", bf16=False)
+    if peer is None or OURS[0] not in figures or len(figures[peer]) < 2:
+        return None
+    pairs = zip(figures[OURS[0]], figures[peer], strict=True)
+    low, middle, high = statistics.quantiles((ours["ms"] / theirs["ms"] for ours, theirs in pairs), n=4)
+    return (high - low) / middle
 
 
 def version(python: str, package: str) -> str:
@@ -119,7 +116,8 @@ def processor() -> str:
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(CASES)))
-@click.option("--turns", default=3, show_default=True)
+@click.option("--turns", default=5, show_default=True, help="Turns of each form, at least.")
+@click.option("--most-turns", "most", default=15, show_default=True, help="Turns while the ratio's spread is above 5%.")
 @click.option("--steps", default=40, show_default=True, help="Measured iterations of a turn.")
 @click.option("--peer", "forms", multiple=True, type=click.Choice(list(PEERS)), help="Only these forms take part.")
 @click.option("--python", "interpreters", multiple=True, metavar="LIBRARY=PATH", help="The interpreter for a library.")
@@ -130,6 +128,7 @@ def processor() -> str:
 def main(
     names: Sequence[str],
     turns: int,
+    most: int,
     steps: int,
     forms: Sequence[str],
     interpreters: tuple[str, ...],
@@ -141,17 +140,18 @@ def main(
     if unknown := pythons.keys() - LIBRARIES.keys():
         raise click.BadParameter(f"{', '.join(unknown)}: a library is one of {', '.join(LIBRARIES)}")
     versions = {package: version(pythons[name], package) for name, (_, package) in LIBRARIES.items()}
+    versions["kernels"] = describe_kernels()
     about = {"date": f"{datetime.date.today()}", "machine": processor(), "versions": versions, "preload": preload}
     click.echo(f"{', '.join(map(str, about.values()))}, load {os.getloadavg()[0]:.1f}\n")
     rows = []
     for name in names or CASES:
-        rows.append(compare(name, forms or tuple(PEERS), pythons, turns, steps, preload))
+        rows.append(compare(name, forms or tuple(PEERS), pythons, turns, max(turns, most), steps, preload))
         for form, message in rows[-1]["left out"].items():
             click.echo(f"{form} left out of {name}: {message}", err=True)
         if file:
             file.write_text(json.dumps({**about, "cases": rows}, indent=1), encoding="utf-8")
     cases = {row["case"]: row["figures"] for row in rows}
-    click.echo("\n".join([*summary(cases), "", *details(cases)]))
+    click.echo("\n".join([*summary(cases), "", *details(cases), "", *states(rows)]))
 
 
 if __name__ == "__main__":

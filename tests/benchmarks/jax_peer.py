@@ -6,7 +6,6 @@ Batch normalisation keeps no running statistics.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from jax import numpy as jnp
 
 from tests.benchmarks.cases import CASES
 from tests.benchmarks.nets import NETS
-from tests.benchmarks.timing import BF16, figures, times
+from tests.benchmarks.timing import BF16, print_turns
 
 DTYPE = jnp.bfloat16 if BF16 else jnp.float32
 Params = list[Array]
@@ -173,8 +172,8 @@ def char_rnn(batch: int) -> tuple[Builder, Callable[..., Array], Any, Callable[.
     return builder, loss, codes, update
 
 
-def turn(name: str, steps: int) -> dict[str, float]:
-    """Return the figures of a case."""
+def train(name: str, steps: int) -> None:
+    """Print the figures of a case, turn by turn."""
     case = CASES[name]
     builder, loss, data, update = char_rnn(case.batch) if case.net == "char_rnn" else image_net(case.net, case.batch)
     params, key = builder.params, jax.random.key(1)
@@ -193,8 +192,8 @@ def turn(name: str, steps: int) -> dict[str, float]:
         params, history, key, computed = iterate(params, history, key, data)
         jax.block_until_ready((params, computed))
 
-    return figures(times(iteration, steps))
+    print_turns(iteration, steps)
 
 
 if __name__ == "__main__":
-    print(json.dumps(turn(sys.argv[1], int(sys.argv[2]))))
+    train(sys.argv[1], int(sys.argv[2]))

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from dsinga import models
 from dsinga.api import with_workers
+from dsinga.base.errors import UserError
 from dsinga.cluster import connect
 from dsinga.cluster.run.benchmark import measure
 from dsinga.data import write_store
 from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, Precision, load
+from dsinga.passes.training_step import TrainingStep
 from tests.benchmarks.cases import CASES, ON_SENTENCES
 from tests.benchmarks.nets import WORDS, sentences
-from tests.benchmarks.timing import BF16
+from tests.benchmarks.timing import BF16, WARM_UP, figures_of_turn
 
 DATASETS = "datasets"
+MOST_STEPS = 1_000_000  # of a run that ends when no turn is asked for
 
 
 def job(net: str, batch: int) -> Job:
@@ -47,6 +54,52 @@ def write_sentences(folder: Path, count: int) -> None:
     write_store(folder / "train" / "target.zarr", [(target, labels)])
 
 
+class Ended(UserError):
+    """No further turn is asked for."""
+
+
+class Turns:
+    """Lets the steps of a run begin turn by turn, and prints the figures of each turn in a line of JSON."""
+
+    def __init__(self, steps: int):
+        self.steps, self.begun, self.milliseconds = steps, 0, list[float]()
+        self.before = time.perf_counter()
+
+    def begin_step(self) -> None:
+        """Note the time of the step before; wait at the end of a turn for a line that asks for another.
+
+        Raises Ended where there is none.
+        """
+        self.milliseconds.append(1e3 * (time.perf_counter() - self.before))
+        self.begun += 1
+        if self.begun == WARM_UP + 2:  # what has been noted are the warm-up and what was before it
+            self.milliseconds = self.milliseconds[-1:]
+        if self.begun > WARM_UP + 1 and len(self.milliseconds) == self.steps:
+            print(json.dumps(figures_of_turn(self.milliseconds)), flush=True)
+            if not sys.stdin.readline():
+                raise Ended("no further turn is asked for")
+            self.milliseconds, self.begun = [], WARM_UP
+        self.before = time.perf_counter()
+
+
+def train(name: str, steps: int) -> None:
+    """Print the median milliseconds of an iteration of a case and the peak megabytes of its largest process.
+
+    One worker trains turn by turn, as long as lines of the standard input ask for turns.
+    """
+    if CASES[name].workers > 1:
+        print(json.dumps(turn(name, steps)))
+        return
+    turns, run = Turns(steps), TrainingStep.run
+
+    def run_in_turn(*arguments: Any) -> Any:
+        turns.begin_step()
+        return run(*arguments)
+
+    with contextlib.suppress(Ended), patch.object(TrainingStep, "run", run_in_turn):
+        turn(name, MOST_STEPS)
+
+
 def turn(name: str, steps: int) -> dict[str, float]:
     """Return the median milliseconds of an iteration of a case, and the peak megabytes of its largest process."""
     case = CASES[name]
@@ -69,4 +122,4 @@ def turn(name: str, steps: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(turn(sys.argv[1], int(sys.argv[2]))))
+    train(sys.argv[1], int(sys.argv[2]))

@@ -9,6 +9,7 @@ import json
 import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -84,6 +85,17 @@ def details(cases: dict[str, Figures]) -> Iterator[str]:
             yield f"\nFirst iteration of {case}, which compiles: {', '.join(seconds)}."
 
 
+def states(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each case about its turns, the spread of its ratio, and the state of the machine meanwhile."""
+    for row in rows:
+        if state := row.get("state"):
+            spread = state.get("spread")
+            steady = "" if spread is None else f", interquartile range of the ratio {spread:.0%}"
+            steady += " (not below 5%)" if (spread or 0) > 0.05 else ""
+            machine = f"load {state['load']:.1f}, {state['mhz']:.0f} MHz, {state['steal']:.1%} stolen"
+            yield f"{row['case']}: {state['turns']} turns{steady}; {machine}"
+
+
 def is_compiled(name: str, figures: Figures) -> bool:
     """Whether a form took part and compiles in its first iteration."""
     return PEERS[name].compiled and name in figures
@@ -95,7 +107,7 @@ def main(files: tuple[Path, ...]) -> None:
     """Print the tables of the cases of all files, in the order of the benchmarks."""
     rows = [row for file in files for row in json.loads(file.read_text(encoding="utf-8"))["cases"]]
     cases = {name: row["figures"] for name in CASES for row in rows if row["case"] == name}
-    click.echo("\n".join([*summary(cases), "", *details(cases)]))
+    click.echo("\n".join([*summary(cases), "", *details(cases), "", *states(rows)]).rstrip())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ pass in bfloat16 from float32 variables.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import tensorflow as tf
 
 from tests.benchmarks.cases import CASES
 from tests.benchmarks.nets import NETS
-from tests.benchmarks.timing import BF16, COMPILED, figures, times
+from tests.benchmarks.timing import BF16, COMPILED, print_turns
 
 DTYPE = tf.bfloat16 if BF16 else tf.float32
 Layer = Callable[[tf.Tensor], tf.Tensor]
@@ -92,8 +91,8 @@ def lrn(x: tf.Tensor, size: int, alpha: float) -> tf.Tensor:
     )
 
 
-def turn(name: str, steps: int) -> dict[str, float]:
-    """Return the figures of a case."""
+def train(name: str, steps: int) -> None:
+    """Print the figures of a case, turn by turn."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     case, builder = CASES[name], Builder()
@@ -123,8 +122,8 @@ def turn(name: str, steps: int) -> dict[str, float]:
                 variable.assign_sub(net.rate * gradient)
         return loss
 
-    return figures(times(lambda: iterate().numpy(), steps))
+    print_turns(lambda: iterate().numpy(), steps)
 
 
 if __name__ == "__main__":
-    print(json.dumps(turn(sys.argv[1], int(sys.argv[2]))))
+    train(sys.argv[1], int(sys.argv[2]))

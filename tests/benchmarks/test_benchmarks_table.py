@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks import table
 from tests.benchmarks.cases import CASES
+from tests.benchmarks.form_process import FormProcess, reason
 from tests.benchmarks.peers import PEERS
 
 MLP = {
@@ -60,28 +62,54 @@ def test_forms_that_fail_are_left_out_with_the_reason(monkeypatch: pytest.Monkey
     """The second turn of a form that failed in the first is not tried; an allocator is preloaded for peers alone."""
     preloaded = []
 
-    def take_turn(form: str, python: str, *_: object, preload: str) -> dict[str, float]:
-        preloaded.append((form, python, preload))
-        if form == "JAX":
-            raise RuntimeError("No module named 'jax'")
-        return {"ms": float(len(preloaded)), "mb": 1.0, "first_s": float(len(preloaded))}
+    class Process:
+        def __init__(self, form: str, python: str, *_: object, preload: str):
+            preloaded.append((form, python, preload))
+            self.form, self.turns = form, 0
 
-    monkeypatch.setattr(benchmarks, "take_turn", take_turn)
+        def __enter__(self) -> Process:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            closed.append(self.form)
+
+        def turn(self) -> dict[str, float]:
+            self.turns += 1
+            if self.form == "JAX":
+                raise RuntimeError("No module named 'jax'")
+            return {"ms": float(self.turns), "mb": 1.0, "first_s": float(self.turns)}
+
+    closed: list[str] = []
+    monkeypatch.setattr(benchmarks, "FormProcess", Process)
     pythons = dict.fromkeys(("dsinga", "pytorch", "tensorflow", "jax"), "python") | {"pytorch": "other"}
-    row = benchmarks.compare("mnist-mlp", ["dsinga", "PyTorch", "JAX"], pythons, 2, 1, "alloc.so")
+    row = benchmarks.compare("mnist-mlp", ["dsinga", "PyTorch", "JAX"], pythons, 2, 5, 1, "alloc.so")
     assert row["left out"] == {"JAX": "No module named 'jax'"}
-    assert preloaded == [
-        ("dsinga", "python", ""), ("PyTorch", "other", "alloc.so"), ("JAX", "python", "alloc.so"),
-        ("dsinga", "python", ""), ("PyTorch", "other", "alloc.so"),
-    ]  # fmt: skip
-    assert row["figures"]["PyTorch"] == {"ms": 3.5, "mb": 1.0, "first_s": 5.0}
+    assert preloaded == [("dsinga", "python", ""), ("PyTorch", "other", "alloc.so"), ("JAX", "python", "alloc.so")]
+    assert sorted(closed) == ["JAX", "PyTorch", "dsinga"]
+    assert row["figures"]["PyTorch"] == {"ms": 1.5, "mb": 1.0, "first_s": 2.0}
+    assert (row["state"]["turns"], row["state"]["spread"]) == (2, 0.0)
+    assert next(table.states([row])).startswith("mnist-mlp: 2 turns, interquartile range of the ratio 0%; load ")
+
+
+def test_a_ratio_that_is_not_steady_is_said() -> None:
+    turns = {"dsinga": [{"ms": 1.0}, {"ms": 2.0}, {"ms": 3.0}], "PyTorch": [{"ms": 2.0}] * 3}
+    assert benchmarks.spread_of(turns) == pytest.approx(1.0)
+    state = {"turns": 3, "spread": 1.0, "load": 9.0, "mhz": 2000.0, "steal": 0.1}
+    line = "mnist-mlp: 3 turns, interquartile range of the ratio 100% (not below 5%); load 9.0, 2000 MHz, 10.0% stolen"
+    assert list(table.states([{"case": "mnist-mlp", "state": state}])) == [line]
+
+
+def test_a_process_that_fails_gives_the_reason() -> None:
+    with FormProcess("JAX", sys.executable, "nothing", CASES["mnist-mlp"], 1) as process:
+        with pytest.raises(RuntimeError, match="No module named 'jax'|nothing"):
+            process.turn()
 
 
 def test_the_reason_is_the_message_of_the_exception() -> None:
     compiler = "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found"
-    assert benchmarks.reason(f"Traceback\n  raise\n{compiler}\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack\n") == compiler
-    assert benchmarks.reason("Killed\n") == "Killed"
-    assert benchmarks.reason("") == "ended without a message"
+    assert reason(f"Traceback\n  raise\n{compiler}\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack\n") == compiler
+    assert reason("Killed\n") == "Killed"
+    assert reason("") == "ended without a message"
 
 
 def test_every_library_of_a_case_has_forms() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -14,10 +16,10 @@ WARM_UP = 10
 BF16, COMPILED = (bool(os.environ.get(name)) for name in FLAGS)
 
 
-def times(iterate: Callable[[], object], steps: int) -> list[float]:
-    """Return the milliseconds of each of ``WARM_UP + steps`` iterations; the first of them compiles."""
+def times(iterate: Callable[[], object], steps: int, warm_up: int = WARM_UP) -> list[float]:
+    """Return the milliseconds of each of ``warm_up + steps`` iterations; the first of a process compiles."""
     milliseconds = []
-    for _ in range(WARM_UP + steps):
+    for _ in range(warm_up + steps):
         started = time.perf_counter()
         iterate()
         milliseconds.append(1e3 * (time.perf_counter() - started))
@@ -29,5 +31,19 @@ def figures(milliseconds: list[float]) -> dict[str, float]:
 
     ``milliseconds`` are those that :func:`times` returns.
     """
+    return {**figures_of_turn(milliseconds[WARM_UP:]), "first_s": milliseconds[0] / 1e3}
+
+
+def figures_of_turn(milliseconds: list[float]) -> dict[str, float]:
+    """Return the median of the milliseconds of iterations, and the peak megabytes of this process."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"ms": statistics.median(milliseconds[WARM_UP:]), "mb": peak, "first_s": milliseconds[0] / 1e3}
+    return {"ms": statistics.median(milliseconds), "mb": peak}
+
+
+def print_turns(iterate: Callable[[], object], steps: int) -> None:
+    """Print the figures of a turn in a line of JSON, and of a further turn for each line of the standard input."""
+    compiled = times(iterate, steps)
+    print(json.dumps(figures(compiled)), flush=True)
+    for _ in sys.stdin:
+        turn = figures_of_turn(times(iterate, steps, warm_up=1)[1:])
+        print(json.dumps({**turn, "first_s": compiled[0] / 1e3}), flush=True)

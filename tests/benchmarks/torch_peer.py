@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,12 +20,12 @@ from torch import distributed, multiprocessing
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.benchmarks.cases import CASES, Case
-from tests.benchmarks.timing import BF16, COMPILED, WARM_UP, figures, times
+from tests.benchmarks.timing import BF16, COMPILED, WARM_UP, figures, print_turns, times
 from tests.benchmarks.torch_nets import peer
 
 
-def train(net: str, batchsize: int, steps: int, ddp: bool) -> list[float]:
-    """Return the milliseconds of each iteration, the warm-up first."""
+def training(net: str, batchsize: int, ddp: bool) -> Callable[[], object]:
+    """Return the function that runs an iteration."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
@@ -36,33 +37,34 @@ def train(net: str, batchsize: int, steps: int, ddp: bool) -> list[float]:
         trained = trained.compiled()
     batch = trained.batch(batchsize)
     precision = torch.autocast("cpu", torch.bfloat16) if BF16 else None
-    return times(lambda: trained.iterate(batch, precision), steps)
+    return lambda: trained.iterate(batch, precision)
 
 
 def train_rank(rank: int, case: Case, steps: int, results: Any) -> None:
     """Train as one process of several, and put the figures into the queue ``results``."""
     distributed.init_process_group("gloo", rank=rank, world_size=case.workers)
-    results.put(figures(train(case.net, case.batch, steps, ddp=True)))
+    results.put(figures(times(training(case.net, case.batch, ddp=True), steps)))
     distributed.destroy_process_group()
 
 
-def turn(name: str, steps: int) -> dict[str, float]:
-    """Return the figures of a case, for several processes the largest ones."""
+def train(name: str, steps: int) -> None:
+    """Print the figures of a case, turn by turn; for several processes those of one turn, the largest ones."""
     case = CASES[name]
     if case.workers == 1:
-        return figures(train(case.net, case.batch, steps, ddp=False))
+        print_turns(training(case.net, case.batch, ddp=False), steps)
+        return
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("MASTER_PORT", "29511")
     results = multiprocessing.get_context("spawn").Queue()
     multiprocessing.spawn(train_rank, (case, steps, results), nprocs=case.workers)
     ranks = [results.get() for _ in range(case.workers)]
-    return {key: max(rank_figures[key] for rank_figures in ranks) for key in ranks[0]}
+    print(json.dumps({key: max(rank_figures[key] for rank_figures in ranks) for key in ranks[0]}))
 
 
 def rank_of_hosts(net: str, steps: int, batchsize: int) -> list[float]:
     """Return the milliseconds of each iteration of this rank, of which the environment tells."""
     distributed.init_process_group("gloo")
-    milliseconds = train(net, batchsize, steps, ddp=True)[WARM_UP:]
+    milliseconds = times(training(net, batchsize, ddp=True), steps)[WARM_UP:]
     distributed.barrier()
     distributed.destroy_process_group()
     return milliseconds
@@ -70,4 +72,7 @@ def rank_of_hosts(net: str, steps: int, batchsize: int) -> list[float]:
 
 if __name__ == "__main__":
     name, *numbers = sys.argv[1:]
-    print(json.dumps((rank_of_hosts if len(numbers) > 1 else turn)(name, *map(int, numbers))))
+    if len(numbers) > 1:
+        print(json.dumps(rank_of_hosts(name, *map(int, numbers))))
+    else:
+        train(name, int(numbers[0]))

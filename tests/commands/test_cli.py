@@ -17,6 +17,7 @@ import pytest
 
 from dsinga import ops
 from dsinga.base.errors import UserError
+from dsinga.base.version import __version__
 from dsinga.cluster.connecting import embedded
 from dsinga.commands.cli import main
 from dsinga.data import open_store, write_store
@@ -97,6 +98,14 @@ def test_a_command_imports_only_what_it_runs(folder, command, output, forbidden)
     imported = set(re.findall(r"^import time:.*\| +(\S+)$", ended.stderr, re.MULTILINE))
     assert "dsinga.commands.cli" in imported
     assert not forbidden & imported
+
+
+def test_the_version_names_the_kernels(dsinga: Dsinga, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSINGA_OPS", "numpy")
+    done = dsinga("--version")
+    first, second = done.stdout.splitlines()
+    assert (done.returncode, first) == (0, f"dsinga, version {__version__}")
+    assert re.fullmatch("the kernel backend 'numpy', on CPUs; (no loops are compiled.*|loops .* numba [0-9.]+)", second)
 
 
 def test_train_test_predict(dsinga: Dsinga, folder: Path) -> None:

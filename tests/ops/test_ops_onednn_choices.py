@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dsinga.base.errors import UserError
-from tests.support.cpu_instructions import AVX2
+from tests.support.cpu_instructions import AVX2, AVX512, HAS_AVX512
 
 try:
     from dsinga.ops.onednn import choices, convolution, library, products
@@ -70,6 +70,10 @@ def library_names(kernel: str) -> set[str]:
         forward, geometry = convolution.forward_of(*shapes), convolution.geometry_of(*shapes[2:])
         y, algorithm = image(forward.output_shape), library.CONVOLUTION
         kinds = {
+            "convolution": (
+                *("convolution_forward", engine, library.TRAINING, algorithm),
+                *(image(x), free(w), None, y, *geometry),
+            ),
             "convolution_grad_x": (
                 *("convolution_backward_data", engine, algorithm),
                 *(image(x), free(w), y, *geometry, forward.convolve.description),
@@ -88,7 +92,8 @@ def library_names(kernel: str) -> set[str]:
 def test_every_name_of_the_table_exists(name):
     choice = BY_NAME[name]
     assert callable(resolve(choice.implementation))
-    assert choice.instead_of in (NONE, ANY) or choice.instead_of in library_names(choice.kernel)
+    if HAS_AVX512 or not choice.instead_of.endswith("avx512_core"):
+        assert choice.instead_of in (NONE, ANY) or choice.instead_of in library_names(choice.kernel)
     assert choice.measured
 
 
@@ -103,6 +108,7 @@ def test_one_place_asks_for_each_kernel_of_the_table():
     assert sorted(asked) == sorted({choice.kernel for choice in TABLE})
 
 
+BRGCONV_512, STRIDED = "brg_fwd:avx512_core+brgconv:avx512_core", "brgconv_strided:avx512_core"
 BRGCONV, WIDE = "brg_fwd:avx2+brgconv:avx2", ((16, 256, 13, 13), (384, 256, 3, 3))
 
 
@@ -125,6 +131,16 @@ BRGCONV, WIDE = "brg_fwd:avx2+brgconv:avx2", ((16, 256, 13, 13), (384, 256, 3, 3
         ("convolution_grad_x", BRGCONV, ((3, 20, 6, 8), (6, 20, 5, 5), (1, 1), (2, 2)), "padded-channels"),
         ("convolution_grad_x", BRGCONV, ((3, 24, 6, 8), (9, 24, 3, 3), (1, 1), (1, 1)), None),
         ("convolution_grad_x", BRGCONV, ((3, 25, 6, 8), (9, 25, 3, 3), (1, 1), (1, 1)), None),
+        (
+            *("convolution", "brgconv:avx512_core", ((64, 20, 12, 12), (50, 20, 5, 5), (1, 1), (0, 0), True)),
+            "direct-convolution",
+        ),
+        ("convolution", "brgconv:avx512_core", (*WIDE, (1, 1), (1, 1), True), None),
+        ("convolution", "brgconv:avx512_core", ((64, 3, 32, 32), (20, 3, 3, 3), (1, 1), (1, 1), True), None),
+        ("convolution_grad_x", BRGCONV_512, ((64, 32, 7, 7), (50, 32, 5, 5), (1, 1), (2, 2)), "direct-gradient"),
+        ("convolution_grad_x", BRGCONV_512, (*WIDE, (1, 1), (1, 1)), None),
+        ("convolution_grad_x", STRIDED, (*WIDE, (2, 2), (1, 1)), "direct-gradient-with-strides"),
+        ("convolution_grad_x", STRIDED, ((1, 2, 4, 4, 4), (3, 2, 3, 3, 3), (2, 2, 2), (1, 1, 1)), None),
         ("inner_product", "gemm:jit:f32", (20, 140, 130), "inner-product-by-sgemm"),
         ("inner_product", "gemm:jit:f32", (16, 140, 130), None),
         ("inner_product", "brg:avx512_core", (67, 140, 130), None),
@@ -151,6 +167,28 @@ BRGCONV, WIDE = "brg_fwd:avx2+brgconv:avx2", ((16, 256, 13, 13), (384, 256, 3, 3
 def test_a_row_is_for_these_cases(kernel, implementation, arguments, row):
     choice = choose(kernel, implementation, *arguments)
     assert (choice.name if choice else None) == row
+
+
+@AVX512
+@pytest.mark.parametrize(("x", "w", "stride", "pad"), GEOMETRIES)
+def test_a_direct_convolution_computes_what_the_first_choice_does(x, w, stride, pad):
+    rng = np.random.default_rng(0)
+    shapes = (2, *x[1:]), w, (stride, stride), (pad, pad)
+    for direct, first in (
+        (convolution.DirectForward(*shapes), convolution.ConvolutionForward(*shapes)),
+        (convolution.DirectBackwardData(*shapes), convolution.BackwardData(*shapes)),
+    ):
+        assert direct.implementation == convolution.DIRECT
+        shape = shapes[0] if isinstance(direct, convolution.ConvolutionForward) else output_shape(*shapes)
+        rows = rng.standard_normal((2, *shape[2:], shape[1]), np.float32)
+        kernel = rng.standard_normal(w, np.float32)
+        expected = first(rows, kernel)
+        np.testing.assert_allclose(direct(rows, kernel), expected, atol=1e-5 * np.abs(expected).max())
+
+
+def output_shape(*shapes):
+    """The shape of a convolution's result."""
+    return convolution.forward_of(*shapes).output_shape
 
 
 @pytest.mark.skipif(products.WeightGradient.implementation != "sgemm:avx512_core", reason="needs AVX-512")

@@ -116,15 +116,29 @@ class BatchNorm(Layer):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
+        return self.gradients(params, sources, output, grad, None, needs, ctx)
+
+    def gradients(
+        self,
+        params: Arrays,
+        sources: Arrays,
+        output: Output,
+        grad: Any,
+        sums: tuple[Array, Array] | None,
+        needs: Sequence[bool],
+        ctx: Context,
+    ) -> Gradients:
+        """Return the gradients, given Σ dy and Σ dy·x̂ over these rows, or None to compute these sums."""
         x, statistics, scale = sources[0], output.saved, params[0]
-        if ctx.all_reduce is single_worker and not self.use_global_stats:
+        if sums is None and ctx.all_reduce is single_worker and not self.use_global_stats:
             moments = statistics.mean, statistics.variance
             slopes, (dscale, dbias) = ctx.ops.batch_norm_training_grad(
                 x, grad, scale, moments, statistics.size, EPSILON
             )
             return (ctx.ops.batch_norm_grad(x, grad, *slopes) if needs[0] else None,), (dscale, dbias, None, None)
         # The gradients of bias and scale over these rows; those of all workers add up.
-        sums = ctx.ops.batch_norm_sums(x, grad, statistics.mean, statistics.variance, EPSILON)
+        if sums is None:
+            sums = ctx.ops.batch_norm_sums(x, grad, statistics.mean, statistics.variance, EPSILON)
         dx = None
         if needs[0]:
             # dx = scale·inverse·(dy - Σdy/n - x̂·Σ(dy·x̂)/n), the sums over the global batch; 0 of them where the
@@ -168,15 +182,15 @@ class RectifiedBatchNorm(BatchNorm):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
+        x, statistics = sources[0], output.saved
+        moments = statistics.mean, statistics.variance
         if ctx.all_reduce is single_worker and not self.use_global_stats:
-            x, statistics, both = sources[0], output.saved, (needs[0], any(needs[1:]))
-            moments = statistics.mean, statistics.variance
             dx, dother, (dscale, dbias) = ctx.ops.rectified_batch_norm_grad(
-                x, output.feature, grad, params[0], moments, statistics.size, EPSILON, both
+                x, output.feature, grad, params[0], moments, statistics.size, EPSILON, (needs[0], any(needs[1:]))
             )
             return (dx, *(dother for _ in needs[1:])), (dscale, dbias, None, None)
-        dy = ctx.ops.relu_grad(output.feature, grad)
-        for_source, for_params = super().compute_gradient(params, sources, output, dy, needs, ctx)
+        dy, sums = ctx.ops.rectified_batch_norm_sums(x, output.feature, grad, *moments, EPSILON)
+        for_source, for_params = self.gradients(params, sources, output, dy, sums, needs, ctx)
         return (*for_source, *(dy if need else None for need in needs[1:])), for_params
 
     def backward_sizes(self, rows: int) -> list[int]:

@@ -16,9 +16,9 @@ from dsinga.ops.cupy.arrays import contiguous
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.recording import CupyRecording
 from dsinga.ops.device_pass import NotCapturable
-from dsinga.ops.types import Array
+from dsinga.ops.types import Array, Formula
 from dsinga.ops.ufunc_programs import FIRST_SLOT, TracedFormula, UfuncOperand, UfuncProgram, Untraceable, trace
-from dsinga.ops.update import Formula, Update, apply
+from dsinga.ops.update import Update, apply
 
 CHUNK = 2048  # elements that a block changes, as in update.cu
 STATE = 6  # the first column of a param's state, likewise

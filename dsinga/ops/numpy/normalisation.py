@@ -169,6 +169,12 @@ class NumpyNormalisation(NumpyElementwise):
         slopes = self.batch_norm_slopes(scale, *moments, sums, size, epsilon)
         return slopes, (sums[1].astype(scale.dtype), sums[0].astype(scale.dtype))
 
+    def rectified_batch_norm_sums(
+        self, x: Array, feature: Array, dy: Array, mean: Array, variance: Array, epsilon: float
+    ) -> tuple[Array, tuple[Array, Array] | None]:
+        """Return ``relu_grad(feature, dy)``, and :meth:`batch_norm_sums` of it if one pass over x computes both."""
+        return self.relu_grad(feature, dy), None
+
     def rectified_batch_norm_grad(
         self,
         x: Array,
@@ -184,8 +190,12 @@ class NumpyNormalisation(NumpyElementwise):
 
         They are those of x and of ``other``, None unless ``needs`` them, and those of scale and bias.
         """
-        dy = self.relu_grad(y, dy)
-        slopes, for_params = self.batch_norm_training_grad(x, dy, scale, moments, size, epsilon)
+        dy, sums = self.rectified_batch_norm_sums(x, y, dy, *moments, epsilon)
+        if sums is None:
+            slopes, for_params = self.batch_norm_training_grad(x, dy, scale, moments, size, epsilon)
+        else:
+            slopes = self.batch_norm_slopes(scale, *moments, sums, size, epsilon)
+            for_params = sums[1].astype(scale.dtype), sums[0].astype(scale.dtype)
         return self.batch_norm_grad(x, dy, *slopes) if needs[0] else None, dy if needs[1] else None, for_params
 
     def rectified_affine(self, x: Array, scale: Array, shift: Array, other: Array | None = None) -> Array:

@@ -48,6 +48,11 @@ def needs_masks(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
     return len(x) == 4 and 5 <= x[1] < 24 and x[1] % LANES != 0
 
 
+def has_partial_registers(x: Shape, w: Shape, *arguments: Any) -> bool:
+    """Whether images or filters of a convolution, of 8 channels or more, do not fill the registers of AVX-512."""
+    return len(x) == 4 and min(w[:2]) >= LANES and any(channels % (2 * LANES) for channels in w[:2])
+
+
 def is_wide(x: Shape, w: Shape, stride: Sizes, pad: Sizes) -> bool:
     """Whether the product of a row of the kernel is large enough to pay for its call."""
     return len(x) == 4 and w[3] * w[1] >= 48 and kernel_gradient.multiplications(x, w, stride, pad) >= 800_000
@@ -102,6 +107,30 @@ TABLE = (
         needs_masks,
         "convolution.PaddedBackwardData",
         "Xeon with AVX2, 2026-11-22: mnist-convnet 0.96",
+    ),
+    Choice(
+        "direct-convolution",
+        "convolution",
+        "brgconv:avx512_core",
+        has_partial_registers,
+        "convolution.DirectForward",
+        "EPYC with AVX-512, 2026-11-26: 0.95 of the kernel's time, the median of 27 random shapes; mnist-convnet 0.89",
+    ),
+    Choice(
+        "direct-gradient",
+        "convolution_grad_x",
+        "brg_fwd:avx512_core+brgconv:avx512_core",
+        has_partial_registers,
+        "convolution.DirectBackwardData",
+        "EPYC with AVX-512, 2026-11-26: 0.91 of the kernel's time, the median of 24 random shapes; mnist-convnet 0.89",
+    ),
+    Choice(
+        "direct-gradient-with-strides",
+        "convolution_grad_x",
+        "brgconv_strided:avx512_core",
+        is_of_images,
+        "convolution.DirectBackwardData",
+        "EPYC with AVX-512, 2026-11-26: 0.78 of the kernel's time, the median of 17 random shapes; resnet 0.39 to 0.77",
     ),
     Choice(
         "kernel-gradient-by-products",

@@ -33,9 +33,13 @@ from dsinga.ops.onednn.products import column_sums
 from dsinga.ops.onednn.thread import get_kernel, thread_state
 from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
 
+DIRECT = "jit:avx512_core"  # the library's name for a direct convolution, one of its later choices
+
 
 class ConvolutionForward:
     """The library's convolution, with a bias or without, of images of ``dtype``; weights are given in float32."""
+
+    by = ""  # the library's first implementation
 
     def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, bias: bool = False, dtype: np.dtype = FLOAT32):
         self.dtype = dtype
@@ -47,6 +51,7 @@ class ConvolutionForward:
             *geometry_of(stride, pad),
             operands=(SRC, WEIGHTS, DST, BIAS) if bias else (SRC, WEIGHTS, DST),
             operations=_operations(self.output_shape, w),
+            implementation=self.by,
         )
         self.implementation = self.convolve.implementation
         self.pack = reorder(dense(w), self.convolve.layout(WEIGHTS))
@@ -64,6 +69,8 @@ class BackwardData:
     The rows are of ``dtype``, the gradient of ``result``, the kernel of float32.
     """
 
+    by = ""
+
     def __init__(
         self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32, result: np.dtype = FLOAT32
     ):
@@ -76,6 +83,7 @@ class BackwardData:
             forward.convolve.description,
             operands=(DIFF_DST, WEIGHTS, DIFF_SRC),
             operations=_operations(forward.output_shape, w),
+            implementation=self.by,
         )
         self.implementation = self.convolve.implementation
         self.pack = reorder(dense(w), self.convolve.layout(WEIGHTS))
@@ -85,6 +93,18 @@ class BackwardData:
         dx = buffers.empty(self.shape, channels_last=True, dtype=self.dtype)
         self.convolve(dy, _packed(self.pack, w), dx)
         return dx
+
+
+class DirectForward(ConvolutionForward):
+    """The convolution by the library's code for AVX-512 without products of matrices."""
+
+    by = DIRECT
+
+
+class DirectBackwardData(BackwardData):
+    """The gradient of images by the library's code for AVX-512 without products of matrices."""
+
+    by = DIRECT
 
 
 class PaddedBackwardData:
@@ -141,7 +161,8 @@ class OnednnConvolution(NumpyConvolution):
 
     def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
         shapes = x.shape, w.shape, stride, pad
-        forward = get_kernel(ConvolutionForward, *shapes, b is not None) if accepts(x, w, b) else None
+        accepted = accepts(x, w, b)
+        forward = choose_kernel("convolution", ConvolutionForward, *shapes, b is not None) if accepted else None
         if not forward:
             return super().convolution(x, w, b, stride, pad)
         bias = () if b is None else (np.ascontiguousarray(b),)

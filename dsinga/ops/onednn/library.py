@@ -50,7 +50,7 @@ AVX512_CORE, AVX512_BF16 = 0x27, 0xE7
 IMPLEMENTATION, ARGUMENT = 8, 255
 
 # statuses
-UNSUPPORTED = (2, 3)  # "invalid arguments" also means a case that a primitive does not have
+UNSUPPORTED = (2, 3, 4)  # "invalid arguments" also means a case that a primitive does not have; 4: no further one
 
 
 def library_paths() -> Iterator[str]:
@@ -115,6 +115,11 @@ lib.dnnl_primitive_desc_query_md.argtypes = [_pointer, _int, _int]
 lib.dnnl_primitive_desc_query_md.restype = _pointer
 lib.dnnl_memory_desc_get_size.argtypes = [_pointer]
 lib.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+
+
+def version() -> str:
+    """Return the version of the library, such as "3.2.0"."""
+    return ".".join(map(str, lib.dnnl_version()[:3]))
 
 
 class Unsupported(Exception):

@@ -44,8 +44,8 @@ class Primitive:
     the attributes, which set a scratchpad of the caller and append ``post_ops``: (algorithm, alpha, beta) for an
     elementwise function, (algorithm, descriptor) for a binary one, (SUM,) to add to the destination. ``operands`` are
     the arguments of an execution, in the order of the arrays of a call. A kernel with few ``operations`` (0: few for
-    each element) and bytes runs in the calling thread alone. Raises Unsupported where the library has no kernel but its
-    reference code.
+    each element) and bytes runs in the calling thread alone. Of several the library takes the first, or the one whose
+    name is ``implementation``. Raises Unsupported where it does not have that, or none but its reference code.
     """
 
     def __init__(
@@ -55,16 +55,17 @@ class Primitive:
         operands: tuple[int, ...],
         post_ops: tuple[Any, ...] = (),
         operations: int = 0,
+        implementation: str = "",
     ):
         self._team = thread_state.team
         self._threads, self._execute = 1, quick_execute
         self._team.use(1)
         description = f"{kind}_primitive_desc_create", *arguments, attributes(post_ops)
-        self.description = Handle("primitive_desc", *description)
+        self.description = _describe(description, implementation)
         if not is_small(operations, sum(map(self.size, operands))):
             self._threads, self._execute = self._team.size, execute
             self._team.use(self._threads)
-            self.description = Handle("primitive_desc", *description)  # a description depends on the number of threads
+            self.description = _describe(description, implementation)  # it depends on the number of threads
         if self.implementation.startswith(("ref", "simple")):
             raise Unsupported(f"{kind} by {self.implementation}")
         self._primitive = Handle("primitive", "primitive_create", self.description)
@@ -107,6 +108,14 @@ class Primitive:
     def implementation(self) -> str:
         """The library's name for the code behind the primitive, such as "brgconv:avx512_core"."""
         return implementation_of(self.description)
+
+
+def _describe(description: tuple[Any, ...], implementation: str) -> Handle:
+    """Return the description of the library's first implementation, or of the one with this name."""
+    handle = Handle("primitive_desc", *description)
+    while implementation and implementation_of(handle) != implementation:
+        check(lib.dnnl_primitive_desc_next_impl(handle), "next_impl")
+    return handle
 
 
 def implementation_of(description: Handle) -> str:

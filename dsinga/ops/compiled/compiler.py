@@ -1,0 +1,68 @@
+"""Finds numba, imports it when a loop is first needed, and compiles loops for given types."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from dsinga.base.errors import UserError
+
+VARIABLE = "DSINGA_COMPILED"
+# Numbers of an array. Loops over smaller ones do not pay for the second that numba takes to be imported.
+SMALLEST = 1 << 16
+
+_log = logging.getLogger(__name__)
+
+
+def compiled(module: str, size: int) -> Any:
+    """Return a module of compiled loops for arrays of ``size`` numbers; None if they are too small, or without numba.
+
+    Raises UserError for an unknown value of ``DSINGA_COMPILED``.
+    """
+    return _load(module) if size >= SMALLEST else None
+
+
+@cache
+def _load(module: str) -> ModuleType | None:
+    if not is_wanted() or find_spec("numba") is None:
+        return None
+    try:
+        return import_module(f"dsinga.ops.compiled.{module}")
+    except Exception as error:  # numba refuses versions of numpy and Python that it does not know
+        _log.warning("computing without compiled loops, since numba cannot compile them: %s", error)
+        return None
+
+
+def describe() -> str:
+    """Return which numba compiles loops, or that none does."""
+    if find_spec("numba") is None:
+        return "no loops are compiled: pip install numba"
+    return f"loops are compiled by numba {metadata.version('numba')}" if is_wanted() else "no loops are compiled"
+
+
+def is_wanted() -> bool:
+    """Whether the environment allows compiled loops."""
+    value = os.environ.get(VARIABLE, "")
+    if value not in ("", "0"):
+        raise UserError(f"{VARIABLE}={value!r} is unknown: leave it unset, or set it to '0' to do without numba")
+    return not value
+
+
+def compile_loop(signature: Any, loop: Callable[..., Any]) -> Any:
+    """Return a loop compiled for a ``signature`` of numba's types, rounded as written, without the interpreter's lock.
+
+    The machine code is kept on disk where numba finds a folder for it.
+    """
+    import numba
+
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        return numba.njit(signature, cache=True, **options)(loop)
+    except RuntimeError:  # there is no file of the source, or no folder that can be written
+        return numba.njit(signature, **options)(loop)

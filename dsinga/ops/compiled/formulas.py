@@ -1,0 +1,83 @@
+"""Updates of params by one compiled pass over memory, with the bits of the updater's formula in numpy's ufuncs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from dsinga.ops.compiled.compiler import compile_loop
+from dsinga.ops.types import FLOAT32, Array, Formula
+from dsinga.ops.ufunc_programs import FIRST_SLOT, G, UfuncOperand, UfuncProgram, Untraceable, W, trace
+
+FORMULAS = 64  # whose programs are kept
+_CALLS = {
+    "add": "{} + {}",
+    "subtract": "{} - {}",
+    "multiply": "{} * {}",
+    "divide": "{} / {}",
+    "sqrt": "np.sqrt({})",
+    "square": "{0} * {0}",
+    "maximum": "({0} if {0} >= {1} or {0} != {0} else {1})",
+    "minimum": "({0} if {0} <= {1} or {0} != {0} else {1})",
+    "fmax": "({0} if {0} >= {1} or {1} != {1} else {1})",
+    "fmin": "({0} if {0} <= {1} or {1} != {1} else {1})",
+    "absolute": "abs({})",
+    "negative": "-{}",
+    "positive": "{}",
+}
+
+
+def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | None:
+    """Return a function that does what a formula does to the value, gradient and state ``arrays``, 1-d.
+
+    It needs no scratch. None where the formula cannot be traced, as a user's may not, or the arrays are not float32.
+    """
+    if any(array.dtype != FLOAT32 or not array.flags.c_contiguous for array in arrays):
+        return None
+    try:
+        return _compiled(formula, len(arrays) - FIRST_SLOT)
+    except TypeError:  # the formula has no hash
+        return None
+
+
+@lru_cache(FORMULAS)
+def _compiled(formula: Formula, slots: int) -> Formula | None:
+    try:
+        traced = trace(formula, slots)
+    except (Untraceable, TypeError, AttributeError):  # symbols support ufuncs and operators only
+        return None
+    loop, constants = _loop(traced.program), np.array(traced.constants, np.float32)
+
+    def run(w: Array, g: Array, state: Sequence[Array], t: Array, s: Array) -> None:
+        loop(w, g, *state, constants)
+
+    return run
+
+
+@cache
+def _loop(program: UfuncProgram) -> Callable[..., None]:
+    """Return the compiled loop (w, g, *slots, constants) of a program."""
+    names: dict[str, Any] = {"np": np}
+    exec(source_of(program), names)  # of names and calls in this file alone
+    read, written = (types.Array(types.float32, 1, "C", readonly=readonly) for readonly in (True, False))
+    return compile_loop(types.void(written, read, *[written] * program.slots, read), names["loop"])
+
+
+def source_of(program: UfuncProgram) -> str:
+    """Return the Python source of the loop of a program, with registers r0, r1, ... of an element."""
+    arrays = ["w", "g", *(f"h{slot}" for slot in range(program.slots))]
+    used = {W, G, *range(FIRST_SLOT, FIRST_SLOT + program.slots)}
+    lines = [f"r{number} = {arrays[number]}[at]" for number in sorted(used)]
+    for name, result, operands in program.operations:
+        lines.append(f"r{result} = {_CALLS[name].format(*map(_written, operands))}")
+    lines += [f"{arrays[number]}[at] = r{number}" for number in program.changed]
+    body = "\n        ".join(lines)
+    return f"def loop({', '.join(arrays)}, c):\n    for at in range(w.size):\n        {body}\n"
+
+
+def _written(operand: UfuncOperand) -> str:
+    return f"r{operand.number}" if operand.kind == "register" else f"c[{operand.number}]"
