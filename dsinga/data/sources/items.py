@@ -51,7 +51,7 @@ class ItemBatches:
 
 def stack(items: list[Any], name: str) -> np.ndarray:
     """Return records of one shape as an array. Raises UserError for records of several shapes."""
-    arrays = [as_numpy(item, name) for item in items]
+    arrays = [np.asarray(item) for item in items]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise UserError(

@@ -233,7 +233,7 @@ class Trainable(ModelParams):
         """
         self.require_loss()
         callbacks = listed(callbacks)
-        batch_size = batch_size or size_of_batches(x)
+        batch_size = size_of_batches(x) if batch_size is None else batch_size
         if steps_per_epoch is not None and not is_iterable(x):
             raise UserError(
                 "steps_per_epoch is for batches of a generator: an epoch reads all records; use train_steps"
