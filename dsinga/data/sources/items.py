@@ -110,7 +110,8 @@ def read_batches(batches: Iterable[Any], count: int | None = None) -> tuple[Any,
     Raises:
         UserError: there are none or fewer, a batch has other shapes than the first, or they exceed the free memory.
     """
-    what, parts, nbytes = f"the {type(batches).__name__}", [], 0
+    what, nbytes = f"the {type(batches).__name__}", 0
+    parts: list[list[np.ndarray]] = []
     free = psutil.virtual_memory().available
     for number, batch in enumerate(itertools.islice(batches, count)):
         if isinstance(batch, Mapping):

@@ -243,8 +243,8 @@ class Trainable(ModelParams):
             validation_data = read_iterable(validation_data)
         for backup in [each for each in callbacks if isinstance(each, BackupAndRestore)]:
             workspace, resume = backup.backup_dir, "auto"
-            freq = {"checkpoint_freq": backup.save_freq} if isinstance(backup.save_freq, int) else {}
-            fields = {**freq, **fields}  # type: ignore[assignment]
+            if isinstance(backup.save_freq, int):
+                fields.setdefault("checkpoint_freq", backup.save_freq)
         cluster: Any = api.find_cluster(client, waits=True)
         check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_types(Job)], fields)
         if epochs is None and train_steps is None:
@@ -526,7 +526,7 @@ def read_iterable(x: Any, y: Any = None, weights: Any = None, count: int | None 
     if y is not None or weights is not None:
         raise UserError(f"the batches of the {type(x).__name__} are (x, y) or (x, y, weights); leave y and weights out")
     parts = read_batches(x, count)
-    return parts + (None,) * (3 - len(parts))  # type: ignore[return-value]
+    return parts + (None,) * (3 - len(parts))
 
 
 def as_arrays(value: Any, are_several: bool) -> Any:
