@@ -37,6 +37,8 @@ class ItemBatches:
         start, stop = number * BLOCK, min((number + 1) * BLOCK, self.length)
         if hasattr(self.dataset, "with_format"):  # of Hugging Face, which reads many records at once
             return columns(self.dataset.with_format("numpy")[start:stop], self.dataset)
+        if hasattr(self.dataset, "tensors"):  # PyTorch's TensorDataset
+            return tuple(np.asarray(tensor[start:stop]) for tensor in self.dataset.tensors)
         items = [self.dataset[index] for index in range(start, stop)]
         first = items[0]
         if isinstance(first, Mapping):
