@@ -43,13 +43,13 @@ def AbsoluteLoss(scale: float = 1.0, masked: bool = False, weighted: bool = Fals
         weighted: whether the last channel of the target has a weight for each point.
         std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
-def Activation(activation: str, *, name: str | None = None, param: Sequence[Any] | None = None,
+def Activation(activation: Any, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Activation by its name: linear, relu, leaky_relu, sigmoid, tanh, gelu, silu (also swish), softmax, stanh.
 
-    stanh is SINGA's 1.7159·tanh(2x/3)."""
+    stanh is SINGA's 1.7159·tanh(2x/3). A function of your own is called as that of a Lambda (kFunction)."""
 
 def Adadelta(learning_rate: Rate = 0.001, rho: float = 0.95, epsilon: float = 1e-07, weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
@@ -284,10 +284,10 @@ def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, *, name: str | None
         margin: the distance from which rows that do not belong together count no more.
         scale: the factor of the loss and its gradient."""
 
-def Conv1D(filters: int, kernel_size: int, strides: int = 1, padding: str | Sides = 'valid',
-        activation: str | None = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None, *,
-        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+def Conv1D(filters: int, kernel_size: int, strides: int = 1, padding: str | Sides = 'valid', activation: Any = None,
+        use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros',
+        kernel_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
@@ -300,7 +300,7 @@ def Conv1D(filters: int, kernel_size: int, strides: int = 1, padding: str | Side
         kernel_size: how many steps a window has.
         strides: by how many steps the window moves.
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
-        activation: the name of the function after the layer.
+        activation: the function after the layer: its name, or a function of your own.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
@@ -308,7 +308,7 @@ def Conv1D(filters: int, kernel_size: int, strides: int = 1, padding: str | Side
         bias_regularizer: the penalty of the bias."""
 
 def Conv2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
-        activation: str | None = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
+        activation: Any = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None, *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
@@ -321,7 +321,7 @@ def Conv2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: s
         kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
-        activation: the name of the function after the layer.
+        activation: the function after the layer: its name, or a function of your own.
         use_bias: whether a bias is added; beyond SINGA.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
@@ -329,7 +329,7 @@ def Conv2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: s
         bias_regularizer: the penalty of the bias."""
 
 def Conv2DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
-        output_padding: Size | None = None, activation: str | None = None, use_bias: bool = True,
+        output_padding: Size | None = None, activation: Any = None, use_bias: bool = True,
         kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', kernel_regularizer: Any = None,
         bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -346,7 +346,7 @@ def Conv2DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, p
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         output_padding: how many pixels the result has more, a number or (rows, columns); by default as in Keras.
-        activation: the name of the function after the layer.
+        activation: the function after the layer: its name, or a function of your own.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
@@ -354,7 +354,7 @@ def Conv2DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, p
         bias_regularizer: the penalty of the bias."""
 
 def Conv3D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
-        activation: str | None = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
+        activation: Any = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None, *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
@@ -367,7 +367,7 @@ def Conv3D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: s
         kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
-        activation: the name of the function after the layer.
+        activation: the function after the layer: its name, or a function of your own.
         use_bias: whether a bias is added; beyond SINGA.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
@@ -375,7 +375,7 @@ def Conv3D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: s
         bias_regularizer: the penalty of the bias."""
 
 def Conv3DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
-        output_padding: Size | None = None, activation: str | None = None, use_bias: bool = True,
+        output_padding: Size | None = None, activation: Any = None, use_bias: bool = True,
         kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', kernel_regularizer: Any = None,
         bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -392,7 +392,7 @@ def Conv3DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, p
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         output_padding: how many pixels the result has more, a number or (rows, columns); by default as in Keras.
-        activation: the name of the function after the layer.
+        activation: the function after the layer: its name, or a function of your own.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
@@ -518,7 +518,7 @@ def Cropping3D(cropping: Sides = 0, *, name: str | None = None, param: Sequence[
     Args:
         cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))."""
 
-def Dense(units: int, activation: str | None = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
+def Dense(units: int, activation: Any = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         bias_initializer: Any = 'zeros', transpose: bool = False, kernel_regularizer: Any = None,
         bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -531,7 +531,7 @@ def Dense(units: int, activation: str | None = None, use_bias: bool = True, kern
 
     Args:
         units: the number of outputs for each row.
-        activation: the name of the function after the layer.
+        activation: the function after the layer: its name, or a function of your own.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.

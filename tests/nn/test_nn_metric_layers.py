@@ -184,5 +184,5 @@ def nothing(labels, predictions):
 
 
 def test_a_function_that_returns_no_number_is_refused():
-    with pytest.raises(UserError, match="the metric 'nothing' must return a number, not NoneType"):
+    with pytest.raises(UserError, match="the metric 'nothing' must return a number, or one for each record, not None"):
         model(4, loss="sparse_categorical_crossentropy", metrics=[nothing]).fit(X, CLASSES, progress=False)

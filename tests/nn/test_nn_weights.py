@@ -218,7 +218,7 @@ def test_the_last_records_of_arrays_validate() -> None:
         _, rows = fit(x=x, y=y, validation_split=0.25)
         assert rows["val_loss"]
     with pytest.raises(UserError, match="validation_split takes arrays"):
-        fit(x=iter(X), y=Y, validation_split=0.25)
+        fit(x="records.zarr", y=Y, validation_split=0.25)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -37,6 +37,8 @@ class ItemBatches:
         start, stop = number * BLOCK, min((number + 1) * BLOCK, self.length)
         if hasattr(self.dataset, "with_format"):  # of Hugging Face, which reads many records at once
             return columns(self.dataset.with_format("numpy")[start:stop], self.dataset)
+        if hasattr(self.dataset, "tensors"):  # PyTorch's TensorDataset
+            return tuple(np.asarray(tensor[start:stop]) for tensor in self.dataset.tensors)
         items = [self.dataset[index] for index in range(start, stop)]
         first = items[0]
         if isinstance(first, Mapping):
@@ -51,7 +53,7 @@ class ItemBatches:
 
 def stack(items: list[Any], name: str) -> np.ndarray:
     """Return records of one shape as an array. Raises UserError for records of several shapes."""
-    arrays = [as_numpy(item, name) for item in items]
+    arrays = [np.asarray(item) for item in items]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
         raise UserError(
@@ -110,7 +112,8 @@ def read_batches(batches: Iterable[Any], count: int | None = None) -> tuple[Any,
     Raises:
         UserError: there are none or fewer, a batch has other shapes than the first, or they exceed the free memory.
     """
-    what, parts, nbytes = f"the {type(batches).__name__}", [], 0
+    what, nbytes = f"the {type(batches).__name__}", 0
+    parts: list[list[np.ndarray]] = []
     free = psutil.virtual_memory().available
     for number, batch in enumerate(itertools.islice(batches, count)):
         if isinstance(batch, Mapping):

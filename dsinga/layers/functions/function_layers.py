@@ -131,6 +131,11 @@ class CalledFunction(FunctionLayer):
             self.probed = self.probe(OnList(function) if self.settings.as_list else function, rows)
         self.shape = (self.source_shapes[0][0], *self.probed.row_shape)
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the function is of a library with gradients."""
+        return not isinstance(self.probed.function, NumpyFunction)
+
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         arrays = self.on_host([*params, *sources], ctx)
         rows = len(sources[0])
@@ -144,7 +149,7 @@ class CalledFunction(FunctionLayer):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        if isinstance(self.probed.function, NumpyFunction):
+        if not self.has_gradient:
             raise self.fail(no_gradient(self.settings.function))
         gradients = output.saved(np.ascontiguousarray(ctx.ops.to_numpy(grad)))
         arrays = [*params, *sources]

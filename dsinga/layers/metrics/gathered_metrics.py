@@ -96,7 +96,9 @@ def _value(name: str, rows: GatheredRows) -> float:
         error.add_note(f"in the metric {name!r}, a function of the labels and predictions of all records")
         raise
     if np.size(value) != 1 or np.asarray(value).dtype.kind not in "biuf":
-        raise UserError(f"the metric {name!r} must return a number, or one for each record, not {shown(value)}")
+        raise UserError(
+            f"the metric {name!r} must return a number, or one for each record, not {shown(np.asarray(value).tolist())}"
+        )
     return float(np.asarray(value).item())
 
 

@@ -234,7 +234,7 @@ class Trainable(ModelParams):
         """
         self.require_loss()
         callbacks = listed(callbacks)
-        batch_size = batch_size or size_of_batches(x)
+        batch_size = size_of_batches(x) if batch_size is None else batch_size
         if steps_per_epoch is not None and not is_iterable(x):
             raise UserError(
                 "steps_per_epoch is for batches of a generator: an epoch reads all records; use train_steps"
@@ -244,8 +244,8 @@ class Trainable(ModelParams):
             validation_data = read_iterable(validation_data)
         for backup in [each for each in callbacks if isinstance(each, BackupAndRestore)]:
             workspace, resume = backup.backup_dir, "auto"
-            freq = {"checkpoint_freq": backup.save_freq} if isinstance(backup.save_freq, int) else {}
-            fields = {**freq, **fields}  # type: ignore[assignment]
+            if isinstance(backup.save_freq, int):
+                fields.setdefault("checkpoint_freq", backup.save_freq)
         cluster: Any = api.find_cluster(client, waits=True)
         check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_types(Job)], fields)
         if epochs is None and train_steps is None:
@@ -528,7 +528,7 @@ def read_iterable(x: Any, y: Any = None, weights: Any = None, count: int | None 
     if y is not None or weights is not None:
         raise UserError(f"the batches of the {type(x).__name__} are (x, y) or (x, y, weights); leave y and weights out")
     parts = read_batches(x, count)
-    return parts + (None,) * (3 - len(parts))  # type: ignore[return-value]
+    return parts + (None,) * (3 - len(parts))
 
 
 def as_arrays(value: Any, are_several: bool) -> Any:

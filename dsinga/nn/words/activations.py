@@ -7,6 +7,7 @@ from typing import Any
 
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
+from dsinga.layers.functions.names import name_of
 from dsinga.nn.words.keras_names import missing_names
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import layer
@@ -26,16 +27,24 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def check_activation(owner: str, activation: Any, known: Collection[str] = ("linear", *ACTIVATIONS)) -> None:
-    """Raise UserError for an activation function of ``owner`` that is neither None nor among the ``known`` names."""
-    if activation is not None and activation not in known:
+NAMES = ("linear", *ACTIVATIONS)
+
+
+def check_activation(owner: str, activation: Any, known: Collection[str] = NAMES) -> None:
+    """Raise UserError for an activation function of ``owner`` that is neither None nor among the ``known`` names.
+
+    A layer's activation may be a function of the user's own.
+    """
+    if activation is not None and not (callable(activation) and known is NAMES) and activation not in known:
         raise UserError(f"{owner}: {unknown_name('activation', activation, known)}")
 
 
-def activate(writer: LayerWriter, feature: Feature, activation: str | None) -> Feature:
+def activate(writer: LayerWriter, feature: Feature, activation: Any) -> Feature:
     """Write the layer of an activation function and return its feature; for None and "linear" that is ``feature``."""
     if activation is None or activation == "linear":
         return feature
+    if callable(activation):
+        return writer.extra("activation", "kFunction", feature, function_conf={"function": name_of(activation)})
     kind, fields = activation_layer(writer, feature, activation)
     after = writer.extra(activation, kind, feature, **fields)
     return after._replace(before=feature if activation in ("softmax", "sigmoid") else None)
@@ -57,19 +66,21 @@ def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
 
 
 @layer
-def Activation(activation: str) -> Write:
+def Activation(activation: Any) -> Write:
     """Activation by its name: linear, relu, leaky_relu, sigmoid, tanh, gelu, silu (also swish), softmax, stanh.
 
-    stanh is SINGA's 1.7159·tanh(2x/3).
+    stanh is SINGA's 1.7159·tanh(2x/3). A function of your own is called as that of a Lambda (kFunction).
     """
     check_activation("Activation", activation)
     return lambda writer: own_activation(writer, activation)
 
 
-def own_activation(writer: LayerWriter, activation: str) -> Feature:
+def own_activation(writer: LayerWriter, activation: Any) -> Feature:
     """Write an activation function as the layer of the call itself."""
     if activation == "linear":
         return writer.source
+    if callable(activation):
+        return writer.add("kFunction", function_conf={"function": name_of(activation)})
     kind, fields = activation_layer(writer, writer.source, activation)
     feature = writer.add(kind, **fields)
     return feature._replace(before=writer.source if activation in ("softmax", "sigmoid") else None)
@@ -81,4 +92,7 @@ def Softmax() -> Write:
     return lambda writer: own_activation(writer, "softmax")
 
 
-__getattr__ = missing_names(__name__, public="dsinga.nn.activations")
+# Keras's functions, activation=nn.activations.relu, are their names.
+__getattr__ = missing_names(
+    __name__, public="dsinga.nn.activations", derived=lambda: {name: name for name in NAMES if name not in ("stanh",)}
+)

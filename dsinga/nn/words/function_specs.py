@@ -31,7 +31,7 @@ _FURTHER: Mapping[str, tuple[str, Any, str]] = {
     "pool_size": ("Size", 2, "the window, a number or (rows, columns), of volumes (depth, rows, columns)"),
     "strides": ("Size | None", 1, "by how much the window moves, a number or one for each axis"),
     "padding": ("str | Sides", "valid", '"valid", "same", as in Keras, or how many zeros are on each side'),
-    "activation": ("str | None", None, "the name of the function after the layer"),
+    "activation": ("Any", None, "the function after the layer: its name, or a function of your own"),
     "kernel_initializer": ("Any", "glorot_uniform", "the initialiser of the weight, or its name"),
     "recurrent_initializer": ("Any", "glorot_uniform", "the initialiser of the hidden state's weight, or its name"),
     "bias_initializer": ("Any", "zeros", "the initialiser of the bias, or its name"),

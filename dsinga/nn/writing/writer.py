@@ -10,7 +10,7 @@ import dsinga.layers  # noqa: F401  registers the built-in layers
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, LayerType, ParamConf
 from dsinga.job.message import set_fields
-from dsinga.layers.functions.function_layers import FunctionLoss
+from dsinga.layers.functions.function_layers import CalledFunction, FunctionLoss, no_gradient
 from dsinga.layers.interface.declarations import ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.sequences.timedistributed import MustUnroll
@@ -36,6 +36,7 @@ class NetWriter:
         self.inputs: dict[str, LayerConf] = {}
         self.owners: dict[int, list[str]] = {}
         self.builders: dict[int, Any] = {}
+        self.trained: set[str] = set()  # the layers with params that training moves
         self.penalties: dict[str, Penalty] = {}
         self.named: dict[str, Writable] = {}
 
@@ -50,6 +51,18 @@ class NetWriter:
         if not any(conf.name == name for conf in self.layers):
             self.layers.append(make_conf(name, "kReshape", [source.layer]))
         return Feature(name, row_shape(source), before=source.before)
+
+    def trained_below(self, conf: LayerConf) -> str:
+        """Return the name of a layer below one whose params training moves, "" for none."""
+        confs, waiting, seen = {each.name: each for each in self.layers}, list(conf.srclayers), set[str]()
+        while waiting:
+            name = waiting.pop()
+            if name in self.trained:
+                return name
+            if name in confs and name not in seen:
+                seen.add(name)
+                waiting += confs[name].srclayers
+        return ""
 
     def unused_name(self, builder: Writable) -> str:
         """Return the name of the next call of a layer; raise UserError where two layers were given one name."""
@@ -186,6 +199,8 @@ class LayerWriter:
             return None
 
     def _feature(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
+        if isinstance(layer, CalledFunction) and not layer.has_gradient and (below := self.net.trained_below(conf)):
+            raise self.fail(f"{no_gradient(layer.settings.function)}; the params of {below!r} below need it")
         flat = layer_class(conf).source_kind is SourceKind.kAnyShape and any(source.flat for source in sources)
         parts = tuple(Feature(conf.name, shape[1:]) for shape in layer.part_shapes) if layer is not None else ()
         return Feature(conf.name, None if layer is None else layer.shape[1:], flat, parts=parts)
@@ -203,6 +218,8 @@ class LayerWriter:
         if len(given) > len(specs):
             roles = ", ".join(spec.role for spec in specs) or "none"
             raise self.fail(f"has the params {roles}, but {len(given)} are given")
+        if self.settings["trainable"] and any(spec.trainable and not spec.static for spec in specs):
+            self.net.trained.add(name)
         owners = self.net.owners.get(id(self.builder))
         if owners is not None:  # a further call shares the params of the first
             pairs = zip(specs, owners, strict=True)
