@@ -252,7 +252,9 @@ def Cluster(**fields: Any) -> ClusterConf:
     """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``.
 
     ``workers`` and ``servers`` are those of one group; ``workers_per_process`` and ``servers_per_process`` say where
-    they run. Every field of ``cluster { }`` in a job is an argument, too. Raises UserError for an unknown one."""
+    they run. ``sites=2, sync_freq=100`` are two worker groups with their servers, each of such workers, that agree by
+    the mean of their changes every 100 steps, as in DiLoCo (docs/sites.md). Every field of ``cluster { }`` in a job is
+    an argument, too. Raises UserError for an unknown one."""
 
 def Concate(concate_dim: int = 0, num_concates: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,

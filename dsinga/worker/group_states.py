@@ -35,7 +35,7 @@ def group_state(
 ) -> tuple[ParamArrays, Mapping[str, ParamArrays] | None]:
     """Return the values and the state of a server group, by param and slot, from those of a checkpoint.
 
-    A group that the checkpoint lacks begins with the outer values and the state of the updater of group 0.
+    A further group that the checkpoint lacks begins with the outer values and the updater's state of group 0.
     """
     if state is None:
         return values, None

@@ -32,7 +32,7 @@ def test_groups_compute_algorithm_1_of_diloco(groups, period, kind, outer):
     trained.train_all(period * blocks)
     for group in range(groups):
         np.testing.assert_array_equal(trained.value(group), trained.value(0))
-    np.testing.assert_allclose(trained.value(0), expected, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(trained.value(0), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_an_agreement_after_each_step_is_synchronous_data_parallelism():
