@@ -46,7 +46,7 @@ def _change(update: Update, gradients: Sequence[Array], factor: float, start: in
         run(value, pushed[0], state, value, value)
         return
     formula = run or update.formula
-    scratch = buffers.empty((2, BLOCK))
+    scratch = buffers.empty((2, value.size))
     for block in blocks(stop - start):
         change, spare = scratch[:, : block.stop - block.start]
         total = pushed[0][block]
