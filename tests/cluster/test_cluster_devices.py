@@ -5,9 +5,11 @@ The backend is that of ``tests/support/device_array.py``: numpy's kernels, on ar
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask.config
@@ -23,6 +25,7 @@ from dsinga.data import import_records
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
 from dsinga.job.overrides import with_fields
 from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.passes.processor import ProcessGpus
 from dsinga.training import initial_values
 from tests.support.device_array import StubOps, load_backends
 from tests.support.small_job import assert_close, assert_same, with_topology
@@ -271,3 +274,58 @@ def test_a_missing_cudnn_is_warned_of_once(job: Job, threads: Client, stub: Stub
 def test_an_unknown_device_is_refused(job: Job, threads: Client):
     with dask.config.set({"dsinga.device": "tpu"}), pytest.raises(UserError, match="give auto, cpu or gpu"):
         train(with_topology(job, 1), threads, 1)
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, gpus: dict[str, ProcessGpus]) -> dict[str, Any]:
+    """Let Dask workers answer that they have these GPUs; return what they are asked later."""
+    asked: dict[str, Any] = {}
+
+    def ask_for_memory(client: Any, addresses: list[str], function: Any, numbers: Any) -> dict[str, dict[int, int]]:
+        asked.update(numbers)
+        return {address: dict.fromkeys(numbers[address], 2**30) for address in addresses}
+
+    monkeypatch.setattr(devices, "_ask", lambda client, addresses, function: gpus)
+    monkeypatch.setattr(devices, "run_on_workers", ask_for_memory)
+    return asked
+
+
+def test_each_worker_of_a_local_cuda_cluster_takes_the_first_gpu_that_it_sees(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+):
+    """dask-cuda lets each process see all GPUs of the host, its own one first."""
+    visible = ("0,1,2", "1,2,0", "2,0,1")
+    gpus = {f"tcp://10.0.0.1:{port}": ProcessGpus(3, numbers, "a GPU") for port, numbers in enumerate(visible, 40000)}
+    asked = answer(monkeypatch, gpus)
+    client: Any = SimpleNamespace()
+
+    def needs(number: int) -> int:
+        return 2**29
+
+    with dask.config.set({"dsinga.device": "gpu"}):
+        chosen = devices.choose_devices(job, client, (tuple(gpus),), needs)
+    assert chosen == ((0, 0, 0),)  # three cards, each with memory of its own
+    assert asked == {address: [0] for address in gpus}
+    everywhere = {address: process._replace(visible="") for address, process in gpus.items()}
+    answer(monkeypatch, everywhere)
+    with dask.config.set({"dsinga.device": "gpu"}):
+        chosen = devices.choose_devices(job, client, (tuple(gpus),), needs)
+    assert chosen == ((0, 1, 2),)
+
+
+def test_hosts_that_have_measured_other_plans_are_named_once(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    hosts = [("1", "a GPU", "abc"), ("2", "a GPU", "abc"), ("3", "another", "xyz"), ("4", "a GPU", "")]
+    addresses = [f"tcp://10.0.0.{number}:4000" for number, *_ in hosts]
+    gpus = {
+        address: ProcessGpus(1, "", words, choices=each)
+        for address, (_, words, each) in zip(addresses, hosts, strict=True)
+    }
+    monkeypatch.setattr(devices, "_warn_once", functools.cache(logging.getLogger("dsinga").warning))
+    answer(monkeypatch, gpus)
+    with caplog.at_level(logging.WARNING, "dsinga"), dask.config.set({"dsinga.device": "gpu"}):
+        for count in (3, 4, 4):
+            chosen = (tuple(addresses[:count]),)
+            devices.choose_devices(job, SimpleNamespace(), chosen, lambda number: 1)  # type: ignore[arg-type]
+            assert len(caplog.messages) == (count == 4)
+    assert "10.0.0.1:4000 and tcp://10.0.0.4:4000 have measured other plans" in caplog.text

@@ -70,6 +70,10 @@ class CupyOps(
     def lacks(self) -> str:
         return lacks()
 
+    def choices(self) -> str:
+        with self.streams.device:
+            return self.plans.digest()
+
     def enter(self) -> None:
         self.streams.enter()
 
