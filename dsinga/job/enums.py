@@ -236,7 +236,7 @@ class UpdatePlace(Enum):
 class Precision(Enum):
     """The precision of the factors of matrix products, convolutions included; params and sums of products are float32.
 
-    kTF32, of GPUs only, and kBF16 round the factors to 10 and 7 bits of the mantissa. On CPU cores images between
+    kTF32, of GPUs only, and kBF16 round the factors to 10 and 7 bits of the mantissa. In kBF16 images between
     convolutions are bfloat16, too.
     """
 

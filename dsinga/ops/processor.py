@@ -43,6 +43,7 @@ class ProcessGpus(NamedTuple):
         text: a description of the backend that computes there.
         lacks: a description of what the backend is missing, or "".
         trouble: the reason why there are none, or "".
+        choices: a digest of the plans that their host has chosen by measurement, or "".
     """
 
     gpus: int
@@ -50,6 +51,7 @@ class ProcessGpus(NamedTuple):
     text: str = ""
     lacks: str = ""
     trouble: str = ""
+    choices: str = ""
 
 
 def find_gpus() -> ProcessGpus:
@@ -59,7 +61,7 @@ def find_gpus() -> ProcessGpus:
         ops = get_ops(GPU_BACKEND)
         if not ops.device_count():
             return ProcessGpus(0, visible, trouble=f"DSINGA_OPS selects {ops.describe()} there")
-        return ProcessGpus(ops.device_count(), visible, ops.describe(), ops.lacks())
+        return ProcessGpus(ops.device_count(), visible, ops.describe(), ops.lacks(), choices=ops.choices())
     except UserError as error:
         return ProcessGpus(0, visible, trouble=str(error))
 

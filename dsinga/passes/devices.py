@@ -102,6 +102,7 @@ def choose_devices(
             else:
                 refused[request] = trouble
         _warn_of_cpu_cores(refused)
+        _warn_of_choices({request.address: gpus[request.address] for request in assigned if request not in refused})
     return tuple(map(tuple, devices))
 
 
@@ -117,6 +118,18 @@ def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
     else:
         who = f"{len(refused)} workers compute on CPU cores, not on the GPUs of the job's gpu lines"
     _log.warning("%s: %s", who, reasons)
+
+
+def _warn_of_choices(gpus: Mapping[str, ProcessGpus]) -> None:
+    """Warn, once in a process, of hosts with the same GPU that have chosen other plans of cuDNN by measurement."""
+    first: dict[str, str] = {}  # an address by the description of its GPU
+    for address, process in gpus.items():
+        like = first.setdefault(process.text, address)
+        if process.choices != gpus[like].choices:
+            _warn_once(
+                f"the hosts of the Dask workers {like} and {address} have measured other plans of cuDNN for the same "
+                "GPU and may round otherwise; give them one ~/.cache/dsinga/convolutions.json"
+            )
 
 
 def check_precision(job: Job, devices: Devices) -> None:

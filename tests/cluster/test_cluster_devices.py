@@ -5,8 +5,10 @@ The backend is that of ``tests/support/device_array.py``: numpy's kernels, on ar
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,12 @@ from distributed import Client
 import dsinga.ops
 from dsinga import api, models
 from dsinga.base.errors import UserError
+from dsinga.cluster.dask.dask_workers import host
 from dsinga.data import import_records
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
 from dsinga.job.overrides import with_fields
 from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.processor import ProcessGpus, find_gpus
 from dsinga.passes import devices
 from dsinga.training import initial_values
 from tests.support.device_array import StubOps, load_backends
@@ -271,3 +275,47 @@ def test_a_missing_cudnn_is_warned_of_once(job: Job, threads: Client, stub: Stub
 def test_an_unknown_device_is_refused(job: Job, threads: Client):
     with dask.config.set({"dsinga.device": "tpu"}), pytest.raises(UserError, match="give auto, cpu or gpu"):
         train(with_topology(job, 1), threads, 1)
+
+
+def choose(job: Job, gpus: Mapping[str, ProcessGpus], needed: int) -> tuple[devices.Devices, dict[str, list[int]]]:
+    """Choose GPUs for a group of Dask workers that answer that they have ``gpus``; return also what they are asked."""
+    asked: dict[str, list[int]] = {}
+
+    def ask(addresses: Sequence[str], function: Any, *arguments: Any) -> dict[str, Any]:
+        if function is find_gpus:
+            return dict(gpus)
+        (numbers,) = arguments
+        asked.update(numbers)
+        return {address: dict.fromkeys(numbers[address], 2**30) for address in addresses}
+
+    with dask.config.set({"dsinga.device": "gpu"}):
+        chosen = devices.choose_devices(job, (tuple(gpus),), lambda _: needed, devices.describe_worker, ask, host)
+    return chosen, asked
+
+
+def test_each_worker_of_a_local_cuda_cluster_takes_the_first_gpu_that_it_sees(job: Job):
+    """dask-cuda lets each process see all GPUs of the host, its own one first."""
+    visible = ("0,1,2", "1,2,0", "2,0,1")
+    gpus = {f"tcp://10.0.0.1:{port}": ProcessGpus(3, numbers, "a GPU") for port, numbers in enumerate(visible, 40000)}
+    chosen, asked = choose(job, gpus, 2**29)
+    assert chosen == ((0, 0, 0),)  # three cards, each with memory of its own
+    assert asked == {address: [0] for address in gpus}
+    chosen, _ = choose(job, {address: process._replace(visible="") for address, process in gpus.items()}, 2**29)
+    assert chosen == ((0, 1, 2),)
+
+
+def test_hosts_that_have_measured_other_plans_are_named_once(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    hosts = [("1", "a GPU", "abc"), ("2", "a GPU", "abc"), ("3", "another", "xyz"), ("4", "a GPU", "")]
+    addresses = [f"tcp://10.0.0.{number}:4000" for number, *_ in hosts]
+    gpus = {
+        address: ProcessGpus(1, "", text, choices=each)
+        for address, (_, text, each) in zip(addresses, hosts, strict=True)
+    }
+    monkeypatch.setattr(devices, "_warn_once", functools.cache(logging.getLogger("dsinga").warning))
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        for count in (3, 4, 4):
+            choose(job, {address: gpus[address] for address in addresses[:count]}, 1)
+            assert len(caplog.messages) == (count == 4)
+    assert "10.0.0.1:4000 and tcp://10.0.0.4:4000 have measured other plans" in caplog.text

@@ -183,3 +183,14 @@ def test_other_filters_have_no_such_kernel(file, monkeypatch):
     worker.convolution_grad(*map(worker.asarray, (X, W, X[:, [0, 0, 0, 0]])), (1, 1), (1, 1), False, False)
     host.ops.enter()
     assert host.timed == 3
+
+
+def test_a_host_has_a_digest_of_its_choices(file, monkeypatch):
+    host = Host(file, [3.0, 2.0, 1.0], monkeypatch)
+    assert host.ops.choices() == ""
+    host.convolve()
+    first = host.ops.choices()
+    assert len(first) == 12
+    assert Host(file, [], monkeypatch).ops.choices() == first
+    file.write_text(file.read_text().replace("products", PLANS[0]))
+    assert host.ops.choices() not in ("", first)

@@ -348,14 +348,15 @@ PROGRAMS = """#define PROGRAMS case 0: { \
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-@pytest.mark.parametrize("real", ["float", "double"])
+@pytest.mark.parametrize("macros", [["REAL=float"], ["REAL=double"], ["REAL=float", "BFLOAT16"]], ids="-".join)
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_sources_compile_for_a_gpu(tmp_path, source, real):
+def test_the_sources_compile_for_a_gpu(tmp_path, source, macros):
     folder = Path(room.__path__[0])
     file = tmp_path / f"{source}.cu"
     code = (folder / f"{source}.cu").read_text()
     file.write_text((folder / "common.cu").read_text() + (PROGRAMS + code if source == "update" else code))
-    command = ["nvcc", "-std=c++17", "-arch=sm_90", f"-DREAL={real}", "-cubin", "-o", "/dev/null", str(file)]
+    defined = [f"-D{macro}" for macro in macros]
+    command = ["nvcc", "-std=c++17", "-arch=sm_90", *defined, "-cubin", "-o", "/dev/null", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert not done.returncode, done.stderr
     assert "warning" not in done.stderr

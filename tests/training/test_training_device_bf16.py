@@ -20,17 +20,17 @@ updater {{ type: kSGD momentum: {MOMENTUM} learning_rate {{ type: kFixed base_lr
 neuralnet {{
   layer {{ name: "data" type: kRecordInput store_conf {{ path: "x.zarr" batchsize: 16 shape: [3, 12, 12] }} }}
   layer {{ name: "image" type: kImagePreprocess srclayers: "data" rgbimage_conf {{ scale: 0.01 }} }}
-  layer {{ name: "c1" type: kConvolution srclayers: "image" convolution_conf {{ kernel: 3 pad: 1 num_filters: 8 }}
-          {INIT} }}
+  layer {{ name: "c1" type: kConvolution srclayers: "image"
+    convolution_conf {{ kernel: 3 pad: 1 num_filters: 8 }} {INIT} }}
   layer {{ name: "b1" type: kBM srclayers: "c1" }}
   layer {{ name: "r1" type: kReLU srclayers: "b1" }}
-  layer {{ name: "c2" type: kConvolution srclayers: "r1" convolution_conf {{ kernel: 3 pad: 1 num_filters: 8 }}
-          {INIT} }}
+  layer {{ name: "c2" type: kConvolution srclayers: "r1"
+    convolution_conf {{ kernel: 3 pad: 1 num_filters: 8 }} {INIT} }}
   layer {{ name: "b2" type: kBM srclayers: "c2" }}
   layer {{ name: "sum" type: kAdd srclayers: ["b2", "r1"] }}
   layer {{ name: "r2" type: kReLU srclayers: "sum" }}
-  layer {{ name: "c3" type: kConvolution srclayers: "r2" convolution_conf {{ kernel: 3 stride: 2 num_filters: 16 }}
-          {INIT} }}
+  layer {{ name: "c3" type: kConvolution srclayers: "r2"
+    convolution_conf {{ kernel: 3 stride: 2 num_filters: 16 }} {INIT} }}
   layer {{ name: "r3" type: kReLU srclayers: "c3" }}
   layer {{ name: "p3" type: kPooling srclayers: "r3" pooling_conf {{ kernel: 2 stride: 1 }} }}
   layer {{ name: "ip" type: kInnerProduct srclayers: "p3" innerproduct_conf {{ num_output: 10 }} {INIT} }}

@@ -41,7 +41,7 @@ class ParamSpec:
 
 
 class Bfloat16(Enum):
-    """What a layer computes in bfloat16 on CPU cores, in a job with the precision kBF16."""
+    """What a layer computes in bfloat16, in a job with the precision kBF16."""
 
     kNothing = 0  # it gets its sources in float32, and rounds no factors of products
     kProducts = 1  # its products round their factors; its sources and its feature are float32

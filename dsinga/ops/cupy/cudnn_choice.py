@@ -8,6 +8,7 @@ that all runs and workers of the host choose alike, and compute the same bits.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -54,7 +55,7 @@ class PlanChoices:
 
     def __init__(self, section: str, file: Path | None):
         self._section, self._file = section, file
-        self._choices = self._read().get(section, {})
+        self._choices = read_sections(self._file).get(section, {})
 
     @property
     def is_kept(self) -> bool:
@@ -74,13 +75,13 @@ class PlanChoices:
                 import fcntl
 
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            self._choices = self._read().get(self._section, {})
+            self._choices = read_sections(self._file).get(self._section, {})
             yield
 
     def add(self, problem: ConvolutionProblem, name: str) -> None:
         """Keep a choice; another that was kept before stays."""
         assert self._file is not None
-        sections = self._read()
+        sections = read_sections(self._file)
         self._choices = sections.setdefault(self._section, {})
         self._choices.setdefault(key_of(problem), name)
         try:
@@ -88,13 +89,21 @@ class PlanChoices:
         except OSError as error:
             _log.warning("the choice of a plan of cuDNN cannot be kept: %s", error)
 
-    def _read(self) -> dict[str, dict[str, str]]:
-        try:
-            sections = json.loads(self._file.read_text(encoding="utf-8")) if self._file else {}
-        except (OSError, ValueError):  # absent, or no JSON
-            return {}
-        is_valid = isinstance(sections, dict) and all(isinstance(choices, dict) for choices in sections.values())
-        return sections if is_valid else {}
+
+def read_sections(file: Path | None) -> dict[str, dict[str, str]]:
+    """Return the choices of a file by section; none where it is absent or damaged."""
+    try:
+        sections = json.loads(file.read_text(encoding="utf-8")) if file else {}
+    except (OSError, ValueError):  # absent, or no JSON
+        return {}
+    is_valid = isinstance(sections, dict) and all(isinstance(choices, dict) for choices in sections.values())
+    return sections if is_valid else {}
+
+
+def digest(device: str, file: Path | None) -> str:
+    """Return a digest of the choices for a device, whatever the libraries and the precision; "" if there are none."""
+    sections = {name: choices for name, choices in read_sections(file).items() if name.startswith(device)}
+    return hashlib.sha256(json.dumps(sections, sort_keys=True).encode()).hexdigest()[:12] if sections else ""
 
 
 def key_of(problem: ConvolutionProblem) -> str:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.cudnn_choice import ERRORS, Candidate, PlanChoices, choices_file, fastest
+from dsinga.ops.cupy.cudnn_choice import ERRORS, Candidate, PlanChoices, choices_file, digest, fastest
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionPlan, ConvolutionProblem, PlanMaker, empty
-from dsinga.ops.cupy.library import cudnn, cupy
+from dsinga.ops.cupy.library import cudnn, cupy, device_name
 from dsinga.ops.types import FLOAT32, Array
 
 _log = logging.getLogger(__name__)
@@ -96,6 +96,10 @@ class ConvolutionPlans:
         self._thread, self._lock = _ThreadPlans(), threading.Lock()
         self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
 
+    def digest(self) -> str:
+        """Return a digest of this host's choices for the device, "" if there are none."""
+        return digest(device_name(), choices_file()) if self._frontend is not None else ""
+
     def knows(self, problem: ConvolutionProblem) -> bool:
         """Whether the calling thread has a runner of a problem, so that it need not be chosen."""
         return problem in self._thread.runners
@@ -170,7 +174,7 @@ class ConvolutionPlans:
 
     def _choices(self) -> PlanChoices:
         if self._kept_choices is None:
-            device = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())["name"].decode()
+            device = device_name()
             libraries = f"cuDNN {self._frontend.backend_version_string()} {getattr(self._frontend, '__version__', '')}"
             self._kept_choices = PlanChoices(
                 f"{device}, {libraries}, {SECTIONS[self._maker.precision]}", choices_file()

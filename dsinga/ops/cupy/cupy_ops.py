@@ -73,6 +73,10 @@ class CupyOps(
     def lacks_bf16(self) -> str:
         return ""
 
+    def choices(self) -> str:
+        with self.streams.device:
+            return self.plans.digest()
+
     def enter(self) -> None:
         self.streams.enter()
 

@@ -86,12 +86,16 @@ def lacks() -> str:
     )
 
 
+def device_name() -> str:
+    """Return the name of the current device."""
+    return str(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())["name"].decode())
+
+
 def describe() -> str:
     """Return one sentence that names the device and the library of convolutions."""
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
     frontend = cudnn()
     convolution = f"cuDNN {frontend.backend_version_string()}" if frontend else "matrix products of cuBLAS"
-    return f"CuPy {cupy.__version__} on {properties['name'].decode()}; convolutions by {convolution}"
+    return f"CuPy {cupy.__version__} on {device_name()}; convolutions by {convolution}"
 
 
 THREADS = 256

@@ -110,6 +110,13 @@ class NumpyArrays:
         """Return one sentence that names a missing library and what runs instead of it; "" if none is missing."""
         return ""
 
+    def choices(self) -> str:
+        """Return a digest of what this host has chosen by measurement for later runs, "" if nothing was.
+
+        Hosts with the same device and other choices may round otherwise.
+        """
+        return ""
+
     def lacks_bf16(self) -> str:
         """Return why it cannot compute in the precision "bf16", "" if it can."""
         return f"the kernel backend {self.name!r} has no other precision"
