@@ -56,7 +56,8 @@ class LocalNet:
     """The nets of a job, whole or cut for several workers, which compute numpy arrays in threads of this process.
 
     Params are plain dictionaries of float32 arrays that the caller keeps. The same batches give the bits of
-    :func:`dsinga.train`, with one worker; a cut net gives those of a cluster with as many workers.
+    :func:`dsinga.train`, with one worker; a cut net gives those of a cluster with as many workers. Passes of a net that
+    is not cut are computed by a GPU where the job's ``gpu`` or the setting ``dsinga.device`` asks for one.
 
     Args:
         job: the job; its data are not read.
