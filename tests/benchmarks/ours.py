@@ -15,9 +15,11 @@ from dsinga import models
 from dsinga.api import with_workers
 from dsinga.base.errors import UserError
 from dsinga.cluster import connect
-from dsinga.cluster.run.benchmark import measure
+from dsinga.cluster.run.benchmark import SilentObserver, measure, with_synthetic_records, without_tests
 from dsinga.data import write_store
 from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, Precision, load
+from dsinga.loop.initial_state import RunOptions
+from dsinga.loop.local_run import train_locally
 from dsinga.passes.training_step import TrainingStep
 from tests.benchmarks.cases import CASES, ON_SENTENCES
 from tests.benchmarks.nets import WORDS, sentences
@@ -103,22 +105,31 @@ def train(name: str, steps: int) -> None:
 def turn(name: str, steps: int) -> dict[str, float]:
     """Return the median milliseconds of an iteration of a case, and the peak megabytes of its largest process."""
     case = CASES[name]
-    case_job = with_workers(job(case.net, case.batch * case.workers), case.workers)
+    case_job = job(case.net, case.batch * case.workers)
     if BF16:
         case_job = case_job.replace(precision=Precision.kBF16)
-    if case.workers > 1:
+    is_synthetic = case.net not in ON_SENTENCES
+    with tempfile.TemporaryDirectory() as folder:
+        if not is_synthetic:
+            write_sentences(Path(folder), 4 * case.batch)
+        if case.workers == 1:
+            return train_here(case_job, steps, is_synthetic, Path(folder))
+        case_job = with_workers(case_job, case.workers)
         case_job = case_job.replace(
             cluster=(case_job.cluster or ClusterConf()).replace(nservers_per_group=case.workers)
         )
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        connect(workers=case.workers, separate_processes=case.workers > 1) as client,
-    ):
-        is_synthetic = case.net not in ON_SENTENCES
-        if not is_synthetic:
-            write_sentences(Path(folder), 4 * case.batch)
-        figures = measure(case_job, client, steps=steps, synthetic=is_synthetic, roots=[folder])
+        with connect(workers=case.workers, separate_processes=True) as client:
+            figures = measure(case_job, client, steps=steps, synthetic=is_synthetic, roots=[folder])
     return {"ms": figures["ms_per_iteration"], "mb": figures["peak_rss_mb"]}
+
+
+def train_here(case_job: Job, steps: int, synthetic: bool, folder: Path) -> dict[str, float]:
+    """Train in this process, as ``dsinga.train`` does with one worker; return the figures as :func:`turn` does."""
+    case_job = without_tests(case_job, WARM_UP + steps)
+    if synthetic:
+        case_job = with_synthetic_records(case_job, folder)
+    outcome = train_locally(case_job, SilentObserver(), RunOptions(roots=[str(folder)]))
+    return figures_of_turn([1e3 * row["total"] for row in outcome.timings[-steps:]])
 
 
 if __name__ == "__main__":
