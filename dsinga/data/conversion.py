@@ -74,7 +74,7 @@ def _named(dtype: np.dtype) -> str:
 
 
 class Nonfinite(NamedTuple):
-    """The first number of an array (n, ...) that is NaN or infinite: its row, its position in the row, its name."""
+    """The first number of an array (n, ...) that is not finite: its row, its position there, "NaN" or "infinity"."""
 
     row: int
     position: tuple[int, ...]

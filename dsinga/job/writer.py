@@ -149,7 +149,7 @@ def training_summary(job: Job) -> str:
 
 
 def layer_cells(layer: LayerConf) -> tuple[str, ...]:
-    """Return the cells of a layer's row."""
+    """Return the row of a layer in the table of a net: name, type, sources, settings, params, phases."""
     conf = {name: value for name, value in set_fields(layer).items() if name not in SHOWN_APART}
     phases = [phase.name or "" for phase in layer.include] + [f"not {phase.name}" for phase in layer.exclude]
     params = [param_text(param) for param in layer.param]

@@ -43,7 +43,7 @@ def by_channel(x: Array) -> Array:
 
 
 def point_blocks(shape: Sequence[int], whole: bool = False) -> Iterator[tuple[slice, slice]]:
-    """Yield rows and points that cut (B, C, P) into parts of about ``BLOCK`` numbers, or into ``whole`` rows."""
+    """Yield (rows, points) that cut (B, C, P) into blocks of about ``BLOCK`` numbers, of whole rows if ``whole``."""
     rows, channels, points = shape
     width = max(1, points if whole else BLOCK // max(1, channels))
     height = max(1, BLOCK // max(1, channels * points))

@@ -113,7 +113,7 @@ class CapturedPasses:
         return len(self._passes)
 
     def values(self) -> list[CapturedPass]:
-        """Return the passes, the one that was computed last at the end."""
+        """Return the captured passes; the last of them was computed last."""
         return list(self._passes.values())
 
     @property

@@ -152,7 +152,7 @@ class PendingPulls:
         return [pull for pull in ready if pull.deliver(served_slice)]
 
     def serve_all(self) -> list[Pull]:
-        """Deliver all slices to the pulls that they are available for now; return those that miss no other slice."""
+        """Give each waiting pull the slices that have its version by now; return the pulls that are complete."""
         return [pull for served_slice in self._slices.values() for pull in self.serve(served_slice)]
 
     def remove(self, pull: Pull) -> None:

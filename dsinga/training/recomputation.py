@@ -36,7 +36,7 @@ class Recomputation:
         return TapeEntry(stage, params, sources, output, ctx)
 
     def restore(self, tape: list[TapeEntry]) -> None:
-        """Compute what the last entry of the tape lacks, and the features below it that this takes."""
+        """Compute the freed features that the tape's last entry needs, and those below from which they are computed."""
         needed, pending = set[int](), [len(tape) - 1]
         while pending:
             position = pending.pop()

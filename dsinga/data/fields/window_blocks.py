@@ -156,7 +156,7 @@ class BlockCache:
 
     @classmethod
     def shared(cls, key: str) -> BlockCache:
-        """Return the cache of the windows that have ``key``."""
+        """Return this process's cache for the windows with ``key``; make it where there is none."""
         with cls._lock:
             return cls._by_key.setdefault(key, cls(key))
 

@@ -163,7 +163,7 @@ def codes(labels: np.ndarray, name: str, classes: Sequence[str] | None) -> np.nd
         known = ", ".join(repr(str(value)) for value in values[:10]) + (", ..." if len(values) > 10 else "")
         raise UserError(
             f"{name!r} has labels that are strings; name the classes in the order of their codes, the same for all "
-            f"phases: open_records(..., classes=[{known}])"
+            f"phases, as in dsinga.data.open_records((x, y), classes=[{known}]) in place of x and y"
         )
     places_of = {str(name): place for place, name in enumerate(classes)}
     for number, value in enumerate(values):

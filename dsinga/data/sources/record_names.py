@@ -86,5 +86,5 @@ def check_names(source: Any, names: RecordNames, phase: str = "") -> None:
             raise UserError(
                 f"the {what} of {source.location}{of_phase} {verb} {listed(given)}, those of training {verb} "
                 f"{listed(expected)}: number {place} is another; give the same {option} in the same order, as in "
-                f"open_records(..., {option}=[...])"
+                f"dsinga.data.open_records(..., {option}=[...])"
             )

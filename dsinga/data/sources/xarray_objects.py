@@ -39,7 +39,9 @@ def dataset_records(dataset: Any, y: Any, options: Options) -> DataAndLabels:
     there.
     """
     if y is not None:
-        raise UserError("the labels of a Dataset are one of its variables; name it: open_records(dataset, label=...)")
+        raise UserError(
+            "the labels of a Dataset are one of its variables; name it: dsinga.data.open_records(dataset, label=...)"
+        )
     dataset, data, label = with_nan(dataset, "x"), options.data, options.label
     for name in (data, label):
         if name and name not in dataset.variables:
@@ -61,8 +63,8 @@ def _only(candidates: Sequence[str], field: str, names: Sequence[str]) -> str:
         return candidates[0]
     which = f"may be {' or '.join(map(repr, candidates))}" if candidates else "have no usual name"
     raise UserError(
-        f"the {field} of the Dataset {which}; name the variable: open_records(..., {field}=...), or cut windows of "
-        f"fields out of it: dsinga.windows(dataset, ...); its variables are {listed(map(repr, names))}"
+        f"the {field} of the Dataset {which}; name the variable: dsinga.data.open_records(..., {field}=...), or cut "
+        f"windows of fields out of it: dsinga.windows(dataset, ...); its variables are {listed(map(repr, names))}"
     )
 
 
@@ -81,7 +83,8 @@ def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
         if dim not in y.dims and len(y.dims) == 1 and y.dims[0] in x.dims:
             raise UserError(
                 f"xarray: the samples of {name!r} lie along {dim!r}, its first dimension, but the labels "
-                f"{label_name!r} along {y.dims[0]!r}; name that one: open_records(..., dim={str(y.dims[0])!r})"
+                f"{label_name!r} along {y.dims[0]!r}; name that one: "
+                f"dsinga.data.open_records(..., dim={str(y.dims[0])!r})"
             )
         y = _samples_first(y, dim).data
     return DataAndLabels("xarray DataArray", data, y, label_name)

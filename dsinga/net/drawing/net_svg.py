@@ -124,5 +124,5 @@ def params_text(row: LayerRow) -> str:
 
 
 def format_shape(shape: tuple[int, ...]) -> str:
-    """Return "64×3×32×32"."""
+    """Return a shape as text: (64, 3, 32, 32) is "64×3×32×32"."""
     return "×".join(map(str, shape))

@@ -513,7 +513,7 @@ def listed(callbacks: Any) -> list[Any]:
 
 
 def size_of_batches(x: Any) -> int | None:
-    """Return the rows of a batch of a DataLoader, or of another object that says them; None for others."""
+    """Return how many rows a batch of a DataLoader has, or of another object with a ``batch_size``; None for others."""
     size = getattr(x, "batch_size", None)
     return size if isinstance(size, int) and by_number(x) is not None else None
 

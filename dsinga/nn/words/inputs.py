@@ -170,7 +170,10 @@ def _is_number(value: Any) -> bool:
 
 
 def normalise(writer: LayerWriter, **fields: Any) -> Feature:
-    """Set fields of the input layer's store_conf; raise UserError where the source is none, or has them."""
+    """Set ``fields`` in the store_conf of the input layer that is the source.
+
+    Raises UserError where the source is no input layer, or where its records are normalised already.
+    """
     source = writer.source
     if not source.is_input:
         raise writer.fail(f"is done where records are read: put it directly after nn.Input, not after {source.layer!r}")

@@ -132,9 +132,9 @@ def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> N
             raise UserError(f"there is no metric {metric!r}: {ELSEWHERE[metric]}")
         others = [*TYPES, "top_5_accuracy", *entries("metric")]
         raise UserError(
-            f"there is no metric {metric!r}{nearest(metric, [*known, *others, *ALIASES])}: the layers report "
+            f"there is no metric {metric!r}{nearest(metric, [*known, *others, *ALIASES])}; the layers report "
             f"{', '.join(sorted(known))}; docs/metrics.md has further ones, such as macro_f1, rmse, mean_iou and "
-            "roc_auc, and functions of (labels, predictions) do, too"
+            "roc_auc; a function of (labels, predictions) is one, too"
         )
 
 

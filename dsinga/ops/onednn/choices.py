@@ -69,7 +69,7 @@ def has_many_rows(rows: int, outputs: int, inputs: int) -> bool:
 
 
 def writes_far_apart(rows: int, outputs: int, inputs: int) -> bool:
-    """Whether one thread takes longest to write a weight's gradient: large, of short sums, from x in the caches."""
+    """Whether writing a weight's gradient takes most of its product's time: one thread, a large weight, few rows."""
     is_large = outputs * inputs > 1 << 20 and inputs >= 2048  # short rows lie near each other: blocks only add calls
     return is_large and thread_state.team.size == 1 and 32 < rows < 128 and rows * inputs <= 1 << 18
 
