@@ -211,7 +211,7 @@ LOSSES_AND_OPTIMIZERS = {
     "model(loss='mse', metrics=['accuracy'])": "no metric 'accuracy': losses of classes and of yes-or-no questions",
     "model(metrics=[3])": 'metrics are names, as in metrics=["accuracy"], or functions',
     "model(metrics={'dense': ['iou']})": "there is no metric 'iou'",
-    "model(loss='hinge', metrics=['entropy'])": "no metric 'entropy': the layers report accuracy, loss;",
+    "model(loss='hinge', metrics=['entropy'])": "no metric 'entropy'; the layers report accuracy, loss;",
     "nn.Adam(beta_1=1)": "Adam: beta_1 must be in [0, 1), not 1",
     "model(optimizer=nn.Adam)": "the optimizer Adam is a function; call it: nn.Adam()",
     "model(optimizer='nadam')": "there is no optimizer 'nadam'; nn.Adam, nn.RMSprop",
