@@ -15,7 +15,7 @@ from zarr.codecs import Crc32cCodec
 
 from dsinga import UserError
 from dsinga.api import evaluate, roots, train
-from dsinga.cluster import build_net, prepare_run
+from dsinga.cluster import prepare_run
 from dsinga.data import open_store, write_store
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job, JobError, Phase, loads
@@ -89,7 +89,7 @@ def test_a_store_that_workers_cannot_read_is_refused(job: Job, processes: Client
     unreadable = f"the Dask workers tcp://.* cannot read {path}: there is no store at {path}; put the records where"
     with pytest.raises(UserError, match=unreadable):
         prepare_run(with_topology(job, 2), processes, roots(job, None)).__enter__()
-    params = initial_values(build_net(job, Phase.kTest).params, seed=0)
+    params = initial_values(CheckedJob(job).net(Phase.kTest).params, seed=0)
     with pytest.raises(UserError, match=unreadable):
         evaluate(job, params, client=processes)
 

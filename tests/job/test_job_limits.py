@@ -57,6 +57,7 @@ NEGATIVE = WITHOUT_EFFECT | {
     "ExtensionConf.above", "ExtensionConf.below",
     "LayerConf.unroll_index",  # set by unrolling, not by a job
     "MeanLossConf.scale",  # -1: the mean is maximised
+    "ArithmeticConf.number",
     "MnistConf.norm_b", "ParamGenConf.high", "ParamGenConf.low", "ParamGenConf.mean", "ParamGenConf.value",
     "ReshapeConf.shape",  # -1: the size that is left
     "RNNDummyConf.high", "RNNDummyConf.low", "StoreConf.mean_value",

@@ -22,7 +22,7 @@ NEVER_CUT = {
     "kRNNLabel", "kRNNDummy", "kCharRNNOutput",
     "kRecordInput", "kCSVInput", "kLMDBData", "kShardData", "kImagePreprocess", "kRGBImage", "kLabel", "kLRN",
     "kSoftmax", "kSoftmaxLoss", "kEuclideanLoss", "kHuberLoss", "kAccuracy", "kReshape", "kPermute",
-    "kRepeat", "kConvLSTM",
+    "kRepeat", "kConvLSTM", "kIndex",
     "kArgSort", "kCSVOutput", "kRecordOutput", "kLayerNorm", "kRMSNorm", "kSigmoidCrossEntropyLoss", "kHingeLoss",
     "kSequenceLength", "kPooling1D", "kConvolution1D", "kCosineSimilarity", "kRegressionError", "kConfusionMatrix",
     "kAttentionWeights", "kPolicyGradientLoss", "kPPOLoss", "kEntropyLoss",

@@ -29,6 +29,7 @@ from dsinga.estimators import Classifier
 from dsinga.job import Job, JobError, Phase, to_text
 from dsinga.nn import LocalNet
 from dsinga.passes import devices
+from dsinga.reading.checked_job import CheckedJob
 from tests.loop.test_loop_products import VALUE, agent_job
 from tests.support import emulated_cupy
 from tests.support.device_array import StubOps, load_backends
@@ -53,7 +54,7 @@ def by_train(job: Job) -> ParamArrays:
 
 
 def by_local_net(job: Job) -> ParamArrays:
-    reader = open_local_job(job).readers[Phase.kTrain]
+    reader = open_local_job(CheckedJob(job)).readers[Phase.kTrain]
     net = LocalNet(job, X, Y)
     params, updater = net.initial_params(), net.updater()
     for step in range(STEPS):

@@ -294,6 +294,10 @@ NETS = {
 ELSEWHERE = {"kVTraceLoss", "kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabel", "kRBMHid", "kRBMVis"} | {
     "kContrastiveLoss",
     "kCachedAttention",
+    "kArithmetic",
+    "kIndex",
+    "kFunction",
+    "kFunctionLoss",
 }
 INFOS = {
     "words": RecordInfo((6,), BATCH, label_shape=(6,), codes=7),

@@ -42,7 +42,7 @@ class Halved(InnerProduct):
     """Overrides the gradient, with half the gradient for its params."""
 
     def compute_gradient(self, params, sources, output, grad, needs, ctx):
-        dx, dw, db = ctx.ops.inner_product_grad(output.saved, params[0], grad, False, needs[0], True)
+        dx, dw, db = ctx.ops.inner_product_grad(sources[0], params[0], grad, False, needs[0], True)
         return (dx,), (dw / 2, db / 2)
 
 
