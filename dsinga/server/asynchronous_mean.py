@@ -28,9 +28,18 @@ class AsynchronousMean(Synchronisation):
 
     def __init__(self, policy: MeanPolicy, *arguments: Any):
         self._policy = policy
-        self._clock = [0] * policy.groups  # by server group: how often it has agreed, as far as is known here
+        self._clock: dict[int, int] = {}  # by server group: how often it has agreed, where that is known here
         self._seen: dict[int, int] = {}  # by slice id: how often the others had agreed when the slice last did
         super().__init__(*arguments)
+
+    def begin(self, served_slice: ServedSlice) -> None:
+        """Begin as the base class does, after as many agreements as a run that goes on has had."""
+        super().begin(served_slice)
+        version = max(accumulator.version for accumulator in served_slice.accumulators.values())
+        self._count(self._group, self._policy.rounds(served_slice.spec.slice.id, version))
+
+    def _count(self, group: int, agreements: int) -> None:
+        self._clock[group] = max(self._clock.get(group, 0), agreements)
 
     def _first_value(self, served_slice: ServedSlice) -> np.ndarray:
         """Return the outer value."""
@@ -48,7 +57,7 @@ class AsynchronousMean(Synchronisation):
             self._updates[id] += 1
             due = self._policy.is_due(id, version)
             if due:
-                self._clock[self._group] = max(self._clock[self._group], self._policy.rounds(id, version))
+                self._count(self._group, self._policy.rounds(id, version))
                 self._enqueue_change(served_slice)
         proceed()
         if due:
@@ -57,11 +66,14 @@ class AsynchronousMean(Synchronisation):
             self.sender.dispatch(self._starts)
 
     def receive(self, route: int, changes: Mapping[Key, np.ndarray], sender: int, generation: int = 0) -> None:
-        """Take changes and estimates as of the base class, and how often a group has agreed."""
+        """Take the changes and estimates that another group sends, and how often it has agreed, and forward them.
+
+        The arguments are those of the base class; the key of the number of agreements is (CLOCK, the group).
+        """
         counts = {key: array for key, array in changes.items() if isinstance(key, tuple) and key[0] == CLOCK}
         super().receive(route, {key: array for key, array in changes.items() if key not in counts}, sender, generation)
         for key, array in counts.items():
-            self._clock[key[1]] = max(self._clock[key[1]], int(array[0]))
+            self._count(int(key[1]), int(array[0]))
             self.sender.enqueue(self._routes[route].onward, key, array)
         self.sender.dispatch(self._routes[route].onward)
 
@@ -82,8 +94,14 @@ class AsynchronousMean(Synchronisation):
         return change if factor else None
 
     def _age(self, id: int) -> int:
-        """Return how many agreements a group is late: those of the fastest other group since its last one, less one."""
-        fastest = max(count for group, count in enumerate(self._clock) if group != self._group)
+        """Return how many agreements a group is late: those of the fastest other group since its last one, less one.
+
+        It is 0 where the others have not been heard of by the last one, as in a run that goes on, or after a loss.
+        """
+        others = [count for group, count in self._clock.items() if group != self._group]
+        if not others:
+            return 0
+        fastest = max(others)
         age = fastest - self._seen.get(id, fastest) - 1
         self._seen[id] = fastest
         return max(0, age)

@@ -1,4 +1,4 @@
-"""When server groups agree by the mean of their changes, how much each change counts, and what becomes of the mean.
+"""The rule by which server groups agree by the mean of their changes: when they do, and how much each change counts.
 
 The mean is the gradient of an outer updater, as in DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1). Local
 SGD (Stich 2019), post-local SGD (Lin et al. 2020), BMUF (Chen and Huo 2016), SlowMo (Wang et al. 2020) and EASGD (Zhang

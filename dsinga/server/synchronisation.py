@@ -137,7 +137,7 @@ class Synchronisation:
         return self.sender.flush()
 
     def _settle(self, served_slice: ServedSlice) -> None:
-        """Do what the value needs when the last change was sent; the caller holds the lock of the slice."""
+        """Set the value at the end of training, when its last change was sent; the caller holds the slice's lock."""
 
     def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
         """Return this shard's share of the values with which the lost shard of a linked server group comes back.

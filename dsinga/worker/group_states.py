@@ -17,7 +17,7 @@ from dsinga.server.served_slice import is_outer
 
 
 def prefix(group: int) -> str:
-    """Return what the slots of a further group begin with."""
+    """Return the prefix of the slot names of a group other than 0."""
     return f"group{group}."
 
 

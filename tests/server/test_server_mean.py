@@ -229,6 +229,17 @@ def test_asynchronous_groups_do_not_wait_and_a_late_change_counts_less():
         np.testing.assert_allclose(groups.value(group), expected + 5 / 2)
 
 
+@pytest.mark.parametrize("start", [0, 1000])
+def test_no_agreement_of_asynchronous_groups_is_lost_where_a_run_goes_on(start):
+    groups = MeanGroups(2, 2, rate("kSGD", 1.0), delayed=True, updater=SUM, asynchronous=True, max_age=3, start=start)
+    for _ in range(3):  # each agrees before it hears of the other
+        for group in range(2):
+            push(groups, group, 1.0)
+        groups.flush()
+    for group in range(2):
+        np.testing.assert_allclose(groups.value(group), np.full(SIZE, 1 + 3))
+
+
 @pytest.mark.parametrize("updater", [SUM, rate("kNesterov", 0.7, momentum=0.9)])
 def test_asynchronous_groups_reach_what_synchronous_ones_reach(updater):
     values = []
