@@ -28,7 +28,7 @@ from dsinga.ops.processor import Processor
 from dsinga.ops.types import is_plain
 from dsinga.passes.captured_passes import CapturedPasses, recorded, split_params, with_params
 from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, whole_shape
-from dsinga.passes.devices import forward_bytes, local_processor
+from dsinga.passes.devices import check_precision, forward_bytes, local_processor
 from dsinga.passes.evaluation import evaluate
 from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, has_codes, in_batches
 from dsinga.passes.training_step import KeptGradients, TrainingStep
@@ -194,6 +194,8 @@ class LocalNet:
         names = tuple(gradients or ())
         cut_rows = self._cut_rows(x, self.job.micro_batches)
         net = self._nets.predictor(Phase.kTrain, None, cut_rows, gradients=names).net
+        if self._processor is not None:
+            check_precision(self.job, ((self._processor.device,),))
         if gradients:
             given = {gradient_input(name): gradient for name, gradient in gradients.items()}
             x = {**by_layer(x, [name for name in net.inputs if name not in given], "records"), **given}

@@ -96,8 +96,8 @@ def choose_devices(
                 _log_device(job, request, assigned[request], gpus[request.address])
             elif setting == "gpu":
                 raise UserError(
-                    f"{request.description} cannot compute on a GPU: {trouble}; leave out --device gpu to compute on "
-                    "CPU cores"
+                    f"{request.description} cannot compute on a GPU: {trouble}; to compute on CPU cores, leave out "
+                    "--device gpu, or set dsinga.device to auto"
                 )
             else:
                 refused[request] = trouble

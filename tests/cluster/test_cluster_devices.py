@@ -153,7 +153,7 @@ def refused(job: Job, client: Client, caplog: pytest.LogCaptureFixture, gpu: lis
     """Return the warning for the job's ``gpu`` lines; ``--device gpu`` must be refused in the same case."""
     with dask.config.set({"dsinga.device": "gpu"}), pytest.raises(UserError) as error:
         train(job, client, 1, gpu=gpu)
-    assert "leave out --device gpu to compute on CPU cores" in str(error.value)
+    assert "to compute on CPU cores, leave out --device gpu" in str(error.value)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "dsinga"):
         train(job, client, 1, gpu=gpu)

@@ -414,7 +414,10 @@ def test_a_missing_gpu_is_refused_before_training(dsinga: Dsinga, folder: Path, 
     ):  # fmt: skip
         refused = dsinga(command, "job.conf", "--device", "gpu", *options)
         assert refused.returncode == 2
-        assert "cannot compute on a GPU: no GPU was found; leave out --device gpu to compute" in refused.stderr
+        assert (
+            "cannot compute on a GPU: no GPU was found; to compute on CPU cores, leave out --device gpu"
+            in refused.stderr
+        )
         assert not (folder / "work").exists()
     assert dsinga("train", "job.conf").returncode == 0  # --device holds for its command only
 
