@@ -142,7 +142,7 @@ def with_outputs(
 def make_predictor(
     predictor: Predictor, source: str, layer: str, windows: PredictionWindows, tiles: FieldTiles
 ) -> FieldPredictor:
-    """Return what predicts a block of windows and tiles: the same for all of them, so that it is sent once."""
+    """Return the predictor of blocks of windows and tiles; it is the same for all of them, so that it is sent once."""
     rows = max(1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net))))  # whatever the number of windows
     return FieldPredictor(
         predictor,

@@ -205,7 +205,7 @@ class BlockCache:
 
 
 def _ranges(part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool) -> tuple[Ranges, str]:
-    """Return what the windows of a block read of a part, and a word for it.
+    """Return the ranges of a part that the windows of a block read, and whether these are "input", "target" or "both".
 
     A variable that is an input and a target is read once where both lie near each other.
     """

@@ -20,7 +20,7 @@ from dsinga.ops import Ops
 
 
 class Operator(Enum):
-    """What kArithmetic computes."""
+    """The operators that kArithmetic has."""
 
     ADD = 0
     SUBTRACT = 1
@@ -83,7 +83,7 @@ class Arithmetic(Layer):
         swapped: bool = setting(False, "whether the number is the first operand")
 
         def faults(self) -> Any:
-            """Yield what contradicts each other."""
+            """Yield the faults of settings that contradict each other."""
             if self.number is None and self.operator is Operator.POWER:
                 yield Fault("POWER needs a number, the exponent", "operator")
             if self.number is not None and self.operator is Operator.MATMUL:

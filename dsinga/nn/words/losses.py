@@ -140,7 +140,7 @@ class Loss:
         self.__name__ = name or type(self).__name__
 
     def __call__(self, y_true: Any, y_pred: Any) -> Any:
-        """Return what ``call`` does."""
+        """Return the loss, as ``call`` computes it."""
         return self.call(y_true, y_pred)  # type: ignore[attr-defined]
 
 

@@ -15,7 +15,7 @@ SIMPLE = {"ADD": "kAdd", "MULTIPLY": "kMultiply"}  # of sources of one shape
 
 
 class Operators(ABC):
-    """Base of what has operators; a subclass makes the layers."""
+    """The base class of symbols with Python's operators; a subclass makes their layers."""
 
     __array_ufunc__ = None  # numpy leaves operators of arrays and features to these
 

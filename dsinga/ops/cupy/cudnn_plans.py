@@ -31,7 +31,7 @@ FAST = "1.32."  # the versions of the front end whose plans can be run by an arr
 
 
 SECTIONS = {"float32": "float32", "tf32": "tf32", "bf16": "bf16 between layers"}
-"""What choices are kept for, by precision; those of "bf16" were made when results were float32."""
+"""The section of the file of choices, by precision; those of "bf16" were made when results were float32."""
 
 
 class PlanRunner:
