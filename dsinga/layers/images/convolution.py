@@ -28,7 +28,6 @@ from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, to_image
 from dsinga.ops.types import Sizes
 
-
 GROUPED = Cut(Connection.kOneToOne, width="num_filters", by_space=True)
 GATHERED = Cut(gathered_because="takes groups of channels and gives another number", by_space=True)
 

@@ -32,9 +32,9 @@ _LAYERS = {
             _AUGMENT.format(
                 "ColorJitter"
             ): "RandomBrightness RandomColorJitter RandomContrast RandomHue RandomSaturation",
-            _NO_LAYER: "DepthwiseConv1D DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
+            _NO_LAYER: "DepthwiseConv1D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
             "GroupQueryAttention GroupedQueryAttention "
-            "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization "
+            "SeparableConv1D SpectralNormalization ThresholdedReLU UnitNormalization "
             "FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
             "Wrapper",
             _ADAPTIVE: "AdaptiveAveragePooling1D AdaptiveAveragePooling2D AdaptiveAveragePooling3D "
