@@ -1,4 +1,4 @@
-"""Grouped and dilated convolutions of float32 images by oneDNN, or by the implementation that the table of choices has.
+"""Grouped and dilated convolutions of float32 images by oneDNN.
 
 In bf16 they are computed in float32, too: depthwise convolutions have few products for each number that is moved.
 """
@@ -9,10 +9,10 @@ import numpy as np
 
 from dsinga.ops.layout import to_rows
 from dsinga.ops.numpy.grouped_convolution import NumpyGroupedConvolution
-from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, ConvolutionForward
 from dsinga.ops.onednn.primitive import accepts
 from dsinga.ops.onednn.products import column_sums
+from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array, Sizes
 
 
@@ -25,7 +25,7 @@ class OnednnGroupedConvolution(NumpyGroupedConvolution):
         forward = None
         if accepts(x, w, b):
             shapes = x.shape, w.shape, stride, pad, b is not None, FLOAT32
-            forward = choose_kernel("grouped_convolution", ConvolutionForward, *shapes, dilation, groups)
+            forward = get_kernel(ConvolutionForward, *shapes, dilation, groups)
         if forward is None:
             return super().grouped_convolution(x, w, b, stride, pad, dilation, groups)
         bias = () if b is None else (np.ascontiguousarray(b),)
@@ -47,9 +47,9 @@ class OnednnGroupedConvolution(NumpyGroupedConvolution):
         shapes, spacing = (x.shape, w.shape, stride, pad), (dilation, groups)
         weights = data = None
         if accepts(x, w, dy):
-            weights = choose_kernel("grouped_convolution_grad_w", BackwardWeights, *shapes, FLOAT32, *spacing)
+            weights = get_kernel(BackwardWeights, *shapes, FLOAT32, *spacing)
         if weights and need_dx:
-            data = choose_kernel("grouped_convolution_grad_x", BackwardData, *shapes, FLOAT32, FLOAT32, *spacing)
+            data = get_kernel(BackwardData, *shapes, FLOAT32, FLOAT32, *spacing)
         if not weights or (need_dx and not data):
             return super().grouped_convolution_grad(x, w, dy, stride, pad, *spacing, need_dx, need_db)
         dy_rows = to_rows(dy)
