@@ -66,9 +66,11 @@ class FieldKernels(LayoutChecks):
         x, w = normal(seed, batch, groups * channels, *size), normal(seed, groups * filters, channels, *kernel)
         b = normal(seed, groups * filters) if has_bias else None
 
+        taps = (slice(None), slice(None), *(slice(None, None, gap) for gap in dilation))
+
         def exact(x: np.ndarray, w: np.ndarray) -> np.ndarray:
             spread = np.zeros((*w.shape[:2], *spans))
-            spread[(..., *(slice(None, None, gap) for gap in dilation))] = w
+            spread[taps] = w
             parts = zip(np.split(x, groups, 1), np.split(spread, groups), strict=True)
             y = np.concatenate([formulas.convolution(*part, None, stride, pad) for part in parts], 1)
             return y if b is None else y + b.reshape(-1, *[1] * len(size))
