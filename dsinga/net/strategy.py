@@ -170,8 +170,10 @@ def _check_length(layer: Layer, length: int, parts: int, noun: str) -> None:
 
 def _check_groups(layer: Layer, parts: int) -> None:
     if layer.cut.groups % parts:
+        setting = next(name for name in ("num_heads", "groups", "group") if hasattr(layer.settings, name))
+        noun = "heads" if setting == "num_heads" else "groups"
         raise layer.fail(
-            f"has {layer.cut.groups} heads, which cannot be cut over {parts} workers; give it a num_heads that "
+            f"has {layer.cut.groups} {noun}, which cannot be cut over {parts} workers; give it a {setting} that "
             f"{parts} divides, or partition_dim: 0",
             field="partition_dim",
         )

@@ -23,7 +23,7 @@ from dsinga.nn.words.basic_layers import (
     Slice,
     Split,
 )
-from dsinga.nn.words.composed_layers import Bidirectional, MultiHeadAttention, TimeDistributed
+from dsinga.nn.words.composed_layers import Bidirectional, MultiHeadAttention, SeparableConv2D, TimeDistributed
 from dsinga.nn.words.energy import RBM, decoder, encoder
 from dsinga.nn.words.field_metrics import FieldError
 from dsinga.nn.words.initialisers import Constant, Param, RandomNormal, RandomUniform
@@ -50,8 +50,8 @@ __all__ = [
     "CD", "CRF", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad",
     "Adam", "Adamax", "Add", "Attention", "AveragePooling1D", "AveragePooling2D", "BatchNormalization",
     "Bidirectional", "ClassSoftmaxLoss", "Cluster", "Concatenate", "Constant", "Conv1D", "Conv2D",
-    "Conv2DTranspose", "CosineSimilarity", "Cropping2D", "Dense", "Dropout", "Embedding", "EuclideanLoss",
-    "ExponentialDecay", "FieldError", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
+    "Conv2DTranspose", "CosineSimilarity", "Cropping2D", "Dense", "DepthwiseConv2D", "Dropout", "Embedding",
+    "EuclideanLoss", "ExponentialDecay", "FieldError", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
     "GlobalMaxPooling1D", "GlobalMaxPooling2D", "GroupNormalization", "HingeLoss", "Identity", "Input",
     "InverseTimeDecay", "Lambda", "Layer", "LayerNormalization", "LeakyReLU", "LearningRateSchedule",
     "LinearMomentum", "LocalNet",
@@ -59,8 +59,8 @@ __all__ = [
     "Normalization", "OneCycle", "OneCycleMomentum",
     "OneHot", "Padding2D", "Param", "ParamSettings", "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop",
     "RandomCrop", "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling", "SampledLoss", "Schedule",
-    "SequenceLength", "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice",
-    "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split", "TimeDistributed", "UpSampling2D", "ZeroPadding2D",
+    "SeparableConv2D", "SequenceLength", "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN",
+    "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split", "TimeDistributed", "UpSampling2D", "ZeroPadding2D",
     "decoder", "encoder", "from_job", "load_model",
 ]  # fmt: skip
 

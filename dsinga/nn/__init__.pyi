@@ -17,6 +17,8 @@ from dsinga.nn.model.from_job import JobModel
 from dsinga.nn.model.model import Model as Model
 from dsinga.nn.model.model import Sequential as Sequential
 from dsinga.nn.words import augment as augment
+from dsinga.nn.words.composed_layers import Sides
+from dsinga.nn.words.composed_layers import Size
 from dsinga.nn.words.field_metrics import MetricLayer
 from dsinga.nn.words.function_specs import Sides
 from dsinga.nn.words.function_specs import Size
@@ -288,8 +290,8 @@ def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, *, name: str | None
 
 def Conv1D(filters: int, kernel_size: int, strides: int = 1, padding: str | Sides = 'valid', activation: Any = None,
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros',
-        kernel_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
-        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        kernel_regularizer: Any = None, bias_regularizer: Any = None, dilation_rate: int = 1, groups: int = 1, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
@@ -307,15 +309,17 @@ def Conv1D(filters: int, kernel_size: int, strides: int = 1, padding: str | Side
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        bias_regularizer: the penalty of the bias."""
+        bias_regularizer: the penalty of the bias.
+        dilation_rate: how many steps apart neighbours in a window are.
+        groups: into how many equal groups filters and features are divided, as in kConvolution."""
 
 def Conv2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         activation: Any = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None, *,
-        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
-        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
-        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
-        exclude: Sequence[str] | None = None) -> LayerBuilder:
+        bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None,
+        dilation_rate: Size = 1, groups: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolution (cross-correlation) of images (B, C, H, W) to (B, filters, H', W'), also of volumes (kConvolution).
 
     Args:
@@ -328,7 +332,9 @@ def Conv2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: s
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        bias_regularizer: the penalty of the bias."""
+        bias_regularizer: the penalty of the bias.
+        dilation_rate: how far apart neighbours in a window are, a number or one for each axis.
+        groups: into how many equal groups filters and channels are divided, as in Caffe; beyond SINGA."""
 
 def Conv2DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         output_padding: Size | None = None, activation: Any = None, use_bias: bool = True,
@@ -357,11 +363,11 @@ def Conv2DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, p
 
 def Conv3D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         activation: Any = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None, *,
-        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
-        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
-        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
-        exclude: Sequence[str] | None = None) -> LayerBuilder:
+        bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None,
+        dilation_rate: Size = 1, groups: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolution of volumes (B, C, D, H, W), and its activation (kConvolution).
 
     Args:
@@ -374,7 +380,9 @@ def Conv3D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: s
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        bias_regularizer: the penalty of the bias."""
+        bias_regularizer: the penalty of the bias.
+        dilation_rate: how far apart neighbours in a window are, a number or one for each axis.
+        groups: into how many equal groups filters and channels are divided, as in Caffe; beyond SINGA."""
 
 def Conv3DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         output_padding: Size | None = None, activation: Any = None, use_bias: bool = True,
@@ -429,8 +437,10 @@ def ConvLSTM2D(filters: int, kernel_size: Size, strides: Size | None = 1, paddin
 def Convolution(num_filters: int, kernel: int | None = None, pad: int | None = None, stride: int | None = None,
         kernel_x: int | None = None, kernel_y: int | None = None, pad_x: int | None = None, pad_y: int | None = None,
         stride_x: int | None = None, stride_y: int | None = None, kernel_z: int | None = None, pad_z: int | None = None,
-        stride_z: int | None = None, same: bool = False, bias_term: bool = True, workspace_byte_limit: int = 512, *,
-        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        stride_z: int | None = None, same: bool = False, bias_term: bool = True, group: int = 1,
+        dilation: int | None = None, dilation_x: int | None = None, dilation_y: int | None = None,
+        dilation_z: int | None = None, workspace_byte_limit: int = 512, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
@@ -452,6 +462,11 @@ def Convolution(num_filters: int, kernel: int | None = None, pad: int | None = N
         same: whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA.
         num_filters: the number of filters.
         bias_term: whether a bias is added; beyond SINGA.
+        group: into how many equal groups filters and channels are divided, as in Caffe; beyond SINGA.
+        dilation: how many pixels apart neighbours in a window are, as in Caffe; 1 by default; beyond SINGA.
+        dilation_x: how many apart they are along a row; by default dilation.
+        dilation_y: how many apart they are along a column; by default dilation.
+        dilation_z: how many apart they are along the depth; by default dilation.
         workspace_byte_limit: the memory for workspace; has no effect."""
 
 def CosineDecay(initial_learning_rate: float, decay_steps: int, alpha: float = 0.0, minimum_lr: float | None = None,
@@ -539,6 +554,30 @@ def Dense(units: int, activation: Any = None, use_bias: bool = True, kernel_init
         bias_initializer: the initialiser of the bias, or its name.
         transpose: whether the weight has the shape (inputs, units), not (units, inputs).
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        bias_regularizer: the penalty of the bias."""
+
+def DepthwiseConv2D(kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
+        depth_multiplier: int = 1, dilation_rate: Size = 1, activation: Any = None, use_bias: bool = True,
+        depthwise_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros',
+        depthwise_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """Depthwise convolution of images, and its activation (kConvolution, a group for each channel): each channel has
+    ``depth_multiplier`` filters of its own, (B, C, H, W) to (B, depth_multiplier·C, H', W').
+
+    Args:
+        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
+        strides: by how much the window moves, a number or one for each axis.
+        padding: "valid", "same", as in Keras, or how many zeros are on each side.
+        depth_multiplier: how many filters each channel has.
+        dilation_rate: how far apart neighbours in a window are, a number or one for each axis.
+        activation: the function after the layer: its name, or a function of your own.
+        use_bias: whether a bias is added; beyond SINGA.
+        depthwise_initializer: the initialiser of the weight, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        depthwise_regularizer: the penalty of the weight, as nn.L2(0.01), or its name.
         bias_regularizer: the penalty of the bias."""
 
 def Dice(smooth: float = 1e-05, scale: float = 1.0, weighted: bool = False, *, name: str | None = None,
@@ -1521,6 +1560,19 @@ def SampledLoss(vocab_size: int, num_samples: int = 5, method: str = 'kNegativeS
 
 def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
     """Return a schedule by its name in jobs, or a user's by its registered name, as ``learning_rate`` of a job."""
+
+def SeparableConv2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
+        dilation_rate: Size = 1, depth_multiplier: int = 1, activation: Any = None, use_bias: bool = True,
+        depthwise_initializer: Any = 'glorot_uniform', pointwise_initializer: Any = 'glorot_uniform',
+        bias_initializer: Any = 'zeros', depthwise_regularizer: Any = None, pointwise_regularizer: Any = None,
+        bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """A depthwise convolution of images without a bias, then a convolution of single pixels, and its activation.
+
+    (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first called as the layer with ``_depthwise``
+    after it. Chollet, Xception (2017)."""
 
 def SequenceLength(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,

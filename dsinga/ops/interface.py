@@ -20,6 +20,7 @@ from dsinga.ops.numpy.convolution import NumpyConvolution, NumpyPooling
 from dsinga.ops.numpy.crf import NumpyCRF
 from dsinga.ops.numpy.elementwise import NumpyLoss
 from dsinga.ops.numpy.group_norm import NumpyGroupNorm
+from dsinga.ops.numpy.grouped_convolution import NumpyGroupedConvolution
 from dsinga.ops.numpy.lookup import NumpyLookup, NumpyRandom
 from dsinga.ops.numpy.normalisation import NumpyNormalisation
 from dsinga.ops.numpy.points import NumpyPoints
@@ -31,6 +32,7 @@ _warn_once = functools.cache(logging.getLogger(__name__).warning)
 class Ops(
     NumpyArrays,
     NumpyConvolution,
+    NumpyGroupedConvolution,
     NumpyPooling,
     NumpyGroupNorm,
     NumpyNormalisation,

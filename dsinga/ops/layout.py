@@ -71,6 +71,11 @@ def output_sizes(shape: tuple[int, ...], kernel: tuple[int, ...], stride: Sizes,
     return tuple(map(output_size, shape[2:], kernel, stride, pad))
 
 
+def extents(kernel: Sequence[int], dilation: Sizes) -> Sizes:
+    """Return how many pixels a window covers along each axis if its own are ``dilation`` pixels apart."""
+    return tuple((size - 1) * gap + 1 for size, gap in zip(kernel, dilation, strict=True))
+
+
 def pad_rows(rows: Array, pad: Sizes, fill: float = 0.0) -> Array:
     """Return (B, H, W, C) ``rows`` with ``pad`` rows and columns of ``fill`` on every side."""
     if not any(pad):
@@ -99,12 +104,24 @@ def _interior(pad: Sizes, sizes: Sequence[int]) -> tuple[slice, ...]:
     return (slice(None), *(slice(more, more + size) for more, size in zip(pad, sizes, strict=True)))
 
 
-def taps(padded: Array, kernel: Sequence[int], stride: Sizes, outputs: Sizes) -> list[Array]:
-    """Return for each position in the kernel (row-major) a view (B, H', W', C): its pixel in every window."""
+def taps(
+    padded: Array, kernel: Sequence[int], stride: Sizes, outputs: Sizes, dilation: Sizes | None = None
+) -> list[Array]:
+    """Return for each position in the kernel (row-major) a view (B, H', W', C): its pixel in every window.
+
+    Neighbours in a window are ``dilation`` pixels apart, 1 by default.
+    """
+    gaps = dilation or (1,) * len(kernel)
     spans = [step * (count - 1) + 1 for step, count in zip(stride, outputs, strict=True)]
     return [
         padded[
-            (slice(None), *(slice(at, at + span, step) for at, span, step in zip(place, spans, stride, strict=True)))
+            (
+                slice(None),
+                *(
+                    slice(at * gap, at * gap + span, step)
+                    for at, gap, span, step in zip(place, gaps, spans, stride, strict=True)
+                ),
+            )
         ]
         for place in product(*map(range, kernel))
     ]

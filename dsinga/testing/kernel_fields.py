@@ -1,4 +1,4 @@
-"""The kernel contract for fields: transposed convolution, and normalisation by row and channel."""
+"""The kernel contract for fields: transposed and grouped convolution, and normalisation by row and channel."""
 
 from __future__ import annotations
 
@@ -40,6 +40,55 @@ class FieldKernels(LayoutChecks):
             shifted = backend.run("transposed_convolution", *arguments, b, stride, pad, size)
             self.assert_image(shifted)
             assert_close(shifted, y.astype(np.float64) + b.reshape(-1, *[1] * len(size)), backend.dtype)
+
+    @given(
+        case=windowed(),
+        groups=st.sampled_from([1, 2, 3, 8]),
+        per_group=st.sampled_from([(1, 1), (1, 2), (2, 1), (3, 8)]),
+        dilation=st.tuples(*[st.integers(1, 3)] * 3),
+        needs=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    )
+    def test_grouped_convolution(
+        self,
+        backend: KernelBackend,
+        case: dict[str, Any],
+        groups: int,
+        per_group: tuple[int, int],
+        dilation: tuple[int, ...],
+        needs: tuple[bool, bool, bool],
+    ) -> None:
+        """Each group is a convolution of its own, whose filters have zeros in the gaps."""
+        (batch, _, *size), (kernel, stride, pad), seed = case["shape"], case["window"], case["seed"]
+        dilation = dilation[: len(size)]
+        spans = [(length - 1) * gap + 1 for length, gap in zip(kernel, dilation, strict=True)]
+        size = [max(length, span - 2 * more) for length, span, more in zip(size, spans, pad, strict=True)]
+        (channels, filters), (has_bias, need_dx, need_db) = per_group, needs
+        x, w = normal(seed, batch, groups * channels, *size), normal(seed, groups * filters, channels, *kernel)
+        b = normal(seed, groups * filters) if has_bias else None
+
+        taps = (slice(None), slice(None), *(slice(None, None, gap) for gap in dilation))
+
+        def exact(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+            spread = np.zeros((*w.shape[:2], *spans))
+            spread[taps] = w
+            parts = zip(np.split(x, groups, 1), np.split(spread, groups), strict=True)
+            y = np.concatenate([formulas.convolution(*part, None, stride, pad) for part in parts], 1)
+            return y if b is None else y + b.reshape(-1, *[1] * len(size))
+
+        spacing, x_placed = (stride, pad, dilation, groups), backend.place(x, case["layout"])
+        y = backend.run("grouped_convolution", x_placed, w, b, *spacing)
+        assert_close(y, exact(x, w), backend.dtype)
+        self.assert_image(y)
+        dy = normal(seed + 1, *y.shape)
+        placed = x_placed, w, backend.place(dy, case["layout"])
+        grads = backend.run("grouped_convolution_grad", *placed, *spacing, need_dx, need_db)
+        assert [grad is not None for grad in grads] == [need_dx, True, need_db]
+        if need_dx:
+            assert_gradient(lambda x: (exact(x, w) * dy).sum(), x, grads[0], backend.dtype)
+            self.assert_image(grads[0])
+        assert_gradient(lambda w: (exact(x, w) * dy).sum(), w, grads[1], backend.dtype)
+        if need_db:
+            assert_close(grads[2], dy.sum(axis=(0, *range(2, dy.ndim))), backend.dtype, scale=np.abs(dy).sum())
 
     @given(
         shape=st.tuples(BATCHES, st.sampled_from([1, 2, 5, 17]), SIZES),

@@ -44,6 +44,7 @@ def bits(case: LayerCase, ops: Ops) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", sorted(kind for kind in DECLARED if DECLARED[kind] != {Bfloat16.kFeatures}))
 def test_a_layer_rounds_factors_if_it_declares_so(kind: str) -> None:
-    cases, ops = [case for case in CASES if case.kind == kind], get_ops()
+    takes_float32 = (case for case in CASES if case.kind == kind and case.layer().bf16 is not Bfloat16.kFeatures)
+    cases, ops = [*takes_float32], get_ops()
     rounds = any(bits(case, ops) != bits(case, ops.for_worker(precision="bf16")) for case in cases)
     assert rounds == (Bfloat16.kProducts in DECLARED[kind])

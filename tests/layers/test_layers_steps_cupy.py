@@ -20,7 +20,9 @@ KINDS = (
     "kFieldError", "kFieldSoftmaxLoss", "kDiceLoss", "kSegmentationScore",
     "kNormalization",
 )  # fmt: skip
-VARIANTS = ("same", "uncounted", "fields", "marked", "masked", "weighted points")
+VARIANTS = (
+    "same", "uncounted", "fields", "marked", "masked", "weighted points", "groups", "depthwise", "dilated", "spaced",
+)  # fmt: skip
 
 
 class TestOnAnEmulatedDevice(LayerContract):

@@ -50,6 +50,7 @@ def case(name: str, *shapes: tuple[int, ...], **more: Any) -> LayerCase:
 
 
 OBLONG = conf("convolution", num_filters=4, kernel_y=2, kernel_x=3, stride_y=2, stride_x=1, pad_y=0, pad_x=2)
+DILATED = {"dilation_y": 2, "dilation_x": 3, "pad_y": 1, "pad_x": 3}
 WHOLE = {pool: conf("pooling", pool=pool, global_pooling=True) for pool in ("MAX", "AVG")}
 EMBEDDING = conf("embedding", vocab_size=6, feature_dim=3, dense_gradient=True)
 
@@ -111,6 +112,20 @@ PEERS: dict[str, tuple[LayerCase, Callable[..., Any]]] = {
     "convolution": (
         case("kConvolution", IMAGES, conf=OBLONG),
         lambda params, x: functional.conv2d(x, params[0].reshape(4, 3, 2, 3), params[1], (2, 1), (0, 2)),
+    ),
+    "grouped convolution": (
+        case("kConvolution", (BATCH, 6, 4, 5), conf=conf("convolution", num_filters=4, group=2, pad=1, stride=2)),
+        lambda params, x: functional.conv2d(x, params[0].reshape(4, 3, 3, 3), params[1], 2, 1, groups=2),
+    ),
+    "dilated depthwise convolution": (
+        case("kConvolution", (BATCH, 3, 8, 9), conf=conf("convolution", num_filters=6, group=3, **DILATED)),
+        lambda params, x: functional.conv2d(x, params[0].reshape(6, 1, 3, 3), params[1], 1, (1, 3), (2, 3), 3),
+    ),
+    "grouped and dilated convolution of steps": (
+        case("kConvolution1D", (BATCH, 9, 4), conf=conf("convolution1d", num_filters=6, group=2, dilation=3, pad=2)),
+        lambda params, x: functional.conv1d(
+            x.transpose(1, 2), params[0].reshape(6, 3, 2).transpose(1, 2), params[1], 1, 2, 3, 2
+        ).transpose(1, 2),
     ),
     "max pooling": (
         case("kPooling", IMAGES, conf=conf("pooling", pool="MAX", kernel=4, stride=3, pad=2)),

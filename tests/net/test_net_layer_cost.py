@@ -29,6 +29,13 @@ def test_a_convolution() -> None:
     assert layer_cost(net.layer("conv")) == LayerCost(2 * 640 * 27, 4 * 640 * 27, 4 * 640, 4 * (135 + 5))
 
 
+def test_a_filter_of_a_group_takes_its_channels_alone() -> None:
+    settings = {"num_filters": 6, "group": 3, "dilation": 2, "pad": 2}
+    grouped = layer("conv", "kConvolution", "data", convolution_conf=settings)
+    net = net_of(grouped, layer("loss", "kSoftmaxLoss", "conv", "data"), batch=2, shape=(3, 8, 8))
+    assert layer_cost(net.layer("conv")) == LayerCost(2 * 768 * 9, 4 * 768 * 9, 4 * 768, 4 * (54 + 6))
+
+
 def test_a_transposed_weight_takes_as_many_operations() -> None:
     conf = {"num_output": 10, "transpose": True}
     net = net_of(layer("ip", "kInnerProduct", "data", innerproduct_conf=conf), batch=16, shape=(20,))

@@ -35,9 +35,19 @@ def channels_first(kernel: np.ndarray) -> np.ndarray:
 
 def params_of(kind: str, record: tuple[int, ...], arguments: dict[str, Any]) -> list[np.ndarray]:
     """Return params as Keras's layer has its weights, which are ``numbers`` of their shapes."""
-    if kind.startswith("Conv"):
-        size, filters, channels = arguments["kernel_size"], arguments["filters"], record[-1]
-        size = size if isinstance(size, tuple) else (size,) * (2 if "2D" in kind else 3)
+    if "Conv" in kind:
+        size, filters = arguments["kernel_size"], arguments.get("filters", 0)
+        channels = record[-1] // arguments.get("groups", 1)
+        size = size if isinstance(size, tuple) else (size,) * (len(record) - 1 - ("LSTM" in kind))
+        if kind in ("DepthwiseConv2D", "SeparableConv2D"):
+            multiplier = arguments["depth_multiplier"]
+            kernel = np.moveaxis(numbers(*size, channels, multiplier), (2, 3), (0, 1))
+            of_channels, outputs = kernel.reshape(channels * multiplier, -1), channels * multiplier
+            if not filters:
+                return [of_channels, numbers(outputs)]
+            return [of_channels, channels_first(numbers(1, 1, outputs, filters)), numbers(filters)]
+        if kind == "Conv1D":
+            return [numbers(*size, channels, filters).reshape(-1, filters).T, numbers(filters)]
         if kind == "ConvLSTM2D":
             kernels = [numbers(*size, inputs, 4 * filters) for inputs in (channels, filters)]
             return [*map(channels_first, kernels), numbers(4 * filters)]

@@ -53,6 +53,18 @@ CHAINS = {
         nn.Conv2D(4, (5, 3), strides=2, padding="same"), IMAGES,
         "kConvolution convolution_conf { num_filters: 4 kernel_y: 5 kernel_x: 3 stride: 2 same: true }",
     ),
+    "conv, grouped": (
+        nn.Conv2D(6, 3, padding="same", dilation_rate=(1, 2), groups=3), IMAGES,
+        "kConvolution convolution_conf { num_filters: 6 kernel: 3 same: true group: 3 dilation_y: 1 dilation_x: 2 }",
+    ),
+    "conv, depthwise": (
+        nn.DepthwiseConv2D(3, 2, depth_multiplier=2, use_bias=False), IMAGES,
+        "kConvolution convolution_conf { num_filters: 6 kernel: 3 stride: 2 group: 3 bias_term: false }",
+    ),
+    "conv of steps, grouped": (
+        nn.Conv1D(4, 2, dilation_rate=3, groups=2, padding="same"), (8, 4),
+        "kConvolution1D convolution1d_conf { num_filters: 4 kernel: 2 same: true group: 2 dilation: 3 }",
+    ),
     "pool": (nn.MaxPooling2D(), IMAGES, "kPooling pooling_conf { kernel: 2 }"),
     "average": (
         nn.AveragePooling2D(3, 1, padding="same"), IMAGES,

@@ -53,6 +53,31 @@ def test_convolutions_of_image_nets(backend: KernelBackend, channels, size, filt
         assert_close(grad, peer.grad.numpy(), backend.dtype, scale=2 * np.abs(peer.grad.numpy()).max())
 
 
+@pytest.mark.parametrize(
+    ("channels", "filters", "groups", "stride", "pad", "dilation"),
+    [
+        (32, 32, 32, (2, 2), (1, 1), (1, 1)),  # MobileNet's
+        (12, 24, 12, (1, 1), (1, 2), (1, 2)),  # with two filters a channel
+        (32, 48, 8, (1, 2), (1, 0), (1, 1)),  # ResNeXt's
+        (16, 20, 1, (1, 1), (4, 4), (4, 4)),  # DeepLab's
+        (6, 9, 3, (3, 2), (0, 3), (2, 3)),
+    ],
+)
+def test_grouped_and_dilated_convolutions(backend: KernelBackend, channels, filters, groups, stride, pad, dilation):
+    x, w, b = normal(1, 4, channels, 14, 13), normal(2, filters, channels // groups, 3, 3), normal(3, filters)
+    leaves, spacing = (leaf(x), leaf(w), leaf(b)), (stride, pad, dilation, groups)
+    expected = F.conv2d(*leaves, *spacing)
+    x_placed = backend.place(x, "channels last")
+    y = backend.run("grouped_convolution", x_placed, w, b, *spacing)
+    assert_close(y, expected.detach().numpy(), backend.dtype)
+    dy = normal(4, *y.shape)
+    expected.backward(torch.tensor(dy))
+    placed = x_placed, w, backend.place(dy, "channels last")
+    grads = backend.run("grouped_convolution_grad", *placed, *spacing, True, True)
+    for grad, peer in zip(grads, leaves, strict=True):
+        assert_close(grad, peer.grad.numpy(), backend.dtype, scale=2 * np.abs(peer.grad.numpy()).max())
+
+
 @pytest.mark.parametrize(("kernel", "stride", "pad"), [(3, 2, 0), (2, 2, 0), (3, 1, 1)])
 def test_pooling_and_normalisation_of_image_nets(backend: KernelBackend, kernel, stride, pad):
     x = normal(1, 4, 32, 15, 15).astype(np.float32).astype(np.float64)  # the same maxima in both precisions

@@ -95,8 +95,8 @@ class Graph:
             raise Unsupported("no engine")
 
     def _convolve(self, operation: str, padding: list, stride: list, dilation: list, **tensors: Tensor) -> Tensor:
-        assert dilation == [1, 1]
-        self.operation, self._geometry, self._inputs = operation, (tuple(stride), tuple(padding)), tensors
+        geometry = tuple(stride), tuple(padding), tuple(dilation)
+        self.operation, self._geometry, self._inputs = operation, geometry, tensors
         self._result, self._relu = Tensor(), False
         return self._result
 
@@ -168,19 +168,31 @@ class Graph:
         shape = self._result.dim
         if self.operation == "conv_fprop":
             bias = arrays["bias"].reshape(-1) if "bias" in arrays else None
-            result = plain.convolution(arrays["image"], arrays["weight"], bias, *self._geometry)
+            image, weight = arrays["image"], arrays["weight"]
+            if self._is_plain(image, weight):
+                result = plain.convolution(image, weight, bias, *self._geometry[:2])
+            else:
+                groups = image.shape[1] // weight.shape[1]
+                result = plain.grouped_convolution(image, weight, bias, *self._geometry, groups)
             result = plain.relu(result) if self._relu else result
         elif self.operation == "conv_dgrad":
             image = np.zeros(shape, np.float32)  # whose shape alone is used
-            result, *_ = plain.convolution_grad(image, arrays["filter"], arrays["loss"], *self._geometry, True, False)
+            result, _ = self._gradients(image, arrays["filter"], arrays["loss"], True)
         else:
             weight = np.zeros(shape, np.float32)  # whose shape alone is used
-            _, result, _ = plain.convolution_grad(
-                arrays["image"], weight, arrays["loss"], *self._geometry, False, False
-            )
+            _, result = self._gradients(arrays["image"], weight, arrays["loss"], False)
         result = result + np.float32(self._cudnn.error_of.get(self.built, 0))
         out = self._result.at(pointers[self._result])
         out[...] = result.astype(out.dtype)  # rounded to the nearest, ties to even
+
+    def _is_plain(self, image: np.ndarray, weight: np.ndarray) -> bool:
+        return image.shape[1] == weight.shape[1] and self._geometry[2] == (1, 1)
+
+    def _gradients(self, image: np.ndarray, weight: np.ndarray, loss: np.ndarray, need_dx: bool) -> Any:
+        if self._is_plain(image, weight):
+            return plain.convolution_grad(image, weight, loss, *self._geometry[:2], need_dx, False)[:2]
+        groups = image.shape[1] // weight.shape[1]
+        return plain.grouped_convolution_grad(image, weight, loss, *self._geometry, groups, need_dx, False)[:2]
 
 
 class Names(dict):

@@ -26,6 +26,28 @@ LAYERS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "conv even window": ("Conv2D", {"filters": 2, "kernel_size": 4, "padding": "same"}, ODD),
     "conv strides": ("Conv2D", {"filters": 2, "kernel_size": 3, "strides": 2, "padding": "same"}, EVEN),
     "conv oblong": ("Conv2D", {"filters": 2, "kernel_size": (2, 5), "strides": (2, 3), "padding": "same"}, EVEN),
+    "grouped conv": ("Conv2D", {"filters": 6, "kernel_size": 3, "groups": 2, "padding": "same"}, EVEN),
+    "dilated conv": ("Conv2D", {"filters": 2, "kernel_size": (2, 3), "dilation_rate": (3, 2), "padding": "same"}, EVEN),
+    "conv of steps": (
+        "Conv1D",
+        {"filters": 4, "kernel_size": 2, "dilation_rate": 2, "groups": 2, "padding": "same"},
+        (6, 4),
+    ),
+    "grouped conv of volumes": (
+        "Conv3D",
+        {"filters": 4, "kernel_size": 2, "groups": 2, "dilation_rate": (1, 2, 3)},
+        VOLUME,
+    ),
+    "depthwise conv": (
+        "DepthwiseConv2D",
+        {"kernel_size": 3, "strides": 2, "depth_multiplier": 2, "padding": "same"},
+        ODD,
+    ),
+    "separable conv": (
+        "SeparableConv2D",
+        {"filters": 4, "kernel_size": (3, 2), "depth_multiplier": 3, "dilation_rate": 2, "activation": "tanh"},
+        EVEN,
+    ),
     "max even window": ("MaxPooling2D", {"pool_size": 2, "padding": "same"}, ODD),
     "max strides": ("MaxPooling2D", {"pool_size": 3, "strides": 2, "padding": "same"}, EVEN),
     "mean even window": ("AveragePooling2D", {"pool_size": 2, "padding": "same"}, ODD),

@@ -106,11 +106,20 @@ for name, window in {"even": {"kernel": 2}, "strided": {"kernel_y": 3, "kernel_x
     case("kPooling", f"same max {name}", {"pooling_conf": {"same": True, **window}}, IMAGES)
     averaged = {"pool": "AVG", "same": True, "count_include_pad": False, **window}
     case("kPooling", f"same avg {name}", {"pooling_conf": averaged}, IMAGES)
+for name, window in {
+    "groups": {"num_filters": 6, "group": 2, "pad": 1},
+    "depthwise": {"num_filters": 4, "group": 4, "stride": 2, "dilation": 2, "same": True},
+    "multiplied": {"num_filters": 8, "group": 4, "kernel": 2, "bias_term": False},
+    "dilated": {"num_filters": 3, "dilation_y": 2, "dilation_x": 3, "pad": 2, "stride_x": 2},
+}.items():
+    case("kConvolution", name, {"convolution_conf": window}, (BATCH, 4, 6, 5))
 VOLUMES, SMALL = (BATCH, 2, 4, 5, 3), (BATCH, 2, 3, 3, 2)
 case("kConvolution", "volumes", {"convolution_conf": {"num_filters": 3, "kernel": 2, "pad_x": 1}}, SMALL)
 DEEP = {"num_filters": 2, "kernel_z": 2, "stride_z": 2, "kernel_y": 2, "pad_x": 1}
 case("kConvolution", "deep", {"convolution_conf": DEEP}, VOLUMES)
 case("kConvolution", "same volumes", {"convolution_conf": {"num_filters": 2, "kernel": 2, "same": True}}, VOLUMES)
+spaced = {"num_filters": 4, "group": 2, "kernel": 2, "dilation_y": 2}
+case("kConvolution", "spaced volumes", {"convolution_conf": spaced}, VOLUMES)
 case("kPooling", "max volumes", {"pooling_conf": {"kernel": 2, "stride": 1}}, VOLUMES)
 case("kPooling", "avg volumes", {"pooling_conf": {"pool": "AVG", "pad": 1, "count_include_pad": False}}, VOLUMES)
 case("kPooling", "same volumes", {"pooling_conf": {"kernel_z": 2, "stride_x": 1, "same": True}}, VOLUMES)
@@ -454,6 +463,8 @@ case("kConvolution1D", "", {"convolution1d_conf": {"num_filters": 4}}, LONG)
 case("kConvolution1D", "lengths", {"convolution1d_conf": {"num_filters": 2, "kernel": 4}}, LONG, (BATCH, 7), **LENGTHS)
 same = {"convolution1d_conf": {"num_filters": 2, "kernel": 4, "same": True, "bias_term": False}}
 case("kConvolution1D", "same", same, LONG, (BATCH, 7), **LENGTHS)
+spaced = {"convolution1d_conf": {"num_filters": 4, "group": 2, "dilation": 2, "same": True}}
+case("kConvolution1D", "groups", spaced, (BATCH, 7, 4), (BATCH, 7), **LENGTHS)
 case("kConvolution1D", "stride", {"convolution1d_conf": {"num_filters": 2, "stride": 2, "pad": 2}}, LONG)
 case("kCosineSimilarity", "", {}, ROWS, ROWS)
 case("kCosineSimilarity", "scaled", {"cosinesimilarity_conf": {"scale": 5}}, (BATCH, 2, 3), (BATCH, 2, 3))

@@ -213,7 +213,10 @@ layer { name: "pad" type: kPadding srclayers: "conv0"
   padding_conf { before: 1 after: [1, 2] mode: [kEdge, kPeriodic] } }
 layer { name: "conv1" type: kConvolution srclayers: "pad" convolution_conf { num_filters: 12 kernel: 3 } }
 layer { name: "groups" type: kGroupNorm srclayers: "conv1" groupnorm_conf { groups: 12 } }
-layer { name: "pool" type: kPooling srclayers: "groups" pooling_conf { kernel: 2 stride: 2 } }
+layer { name: "depthwise" type: kConvolution srclayers: "groups"
+  convolution_conf { num_filters: 12 group: 12 pad: 2 dilation: 2 } }
+layer { name: "mixed" type: kConvolution srclayers: "depthwise" convolution_conf { num_filters: 8 group: 4 kernel: 1 } }
+layer { name: "pool" type: kPooling srclayers: "mixed" pooling_conf { kernel: 2 stride: 2 } }
 layer { name: "grow" type: kTransposedConvolution srclayers: "pool"
   transposedconvolution_conf { num_filters: 5 kernel: 2 stride: 2 } }
 layer { name: "larger" type: kUpsampling srclayers: "pool" upsampling_conf { method: kLinear } }

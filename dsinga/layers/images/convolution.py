@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from dsinga.base.registry import register
 from dsinga.job import LayerConf, PoolMethod
 from dsinga.job.component import required, setting
-from dsinga.job.limits import Count
-from dsinga.layers.images.sliding import WindowConf, as_images, sliding_window, whole_image, window_shape
-from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.job.limits import Count, Pixels
+from dsinga.layers.images.sliding import (
+    WindowConf,
+    as_images,
+    sliding_window,
+    whole_image,
+    window_shape,
+    window_sizes,
+)
+from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.interface.reach import Reach
 from dsinga.layers.interface.region import Region
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, to_image
+from dsinga.ops.types import Sizes
+
+GROUPED = Cut(Connection.kOneToOne, width="num_filters", by_space=True)
+GATHERED = Cut(gathered_because="takes groups of channels and gives another number", by_space=True)
 
 
 @register("layer", kConvolution=201, kCConvolution=202, kCudnnConv=250)
@@ -27,6 +39,11 @@ class Convolution(Layer):
     Volumes (B, C, D, H, W), beyond SINGA, become (B, num_filters, D', H', W'). The weight has SINGA's shape
     (num_filters, C·kh·kw), so that its checkpoints can be read, of volumes (num_filters, C·kd·kh·kw); the bias is
     (num_filters,), unless ``bias_term`` is false.
+
+    With ``group``, beyond SINGA, each of so many equal groups of filters takes its group of the channels alone, and the
+    weight is (num_filters, C/group·kh·kw); as many groups as channels make a depthwise convolution. Krizhevsky et al.,
+    ImageNet Classification (2012). Neighbours in a window are ``dilation`` pixels apart: Yu and Koltun, Multi-Scale
+    Context Aggregation by Dilated Convolutions (2016). Both are Caffe's settings.
     """
 
     class Conf(WindowConf):
@@ -34,6 +51,15 @@ class Convolution(Layer):
 
         num_filters: Count = required("the number of filters")
         bias_term: bool = setting(True, "whether a bias is added; beyond SINGA")
+        group: Count = setting(
+            1, "into how many equal groups filters and channels are divided, as in Caffe; beyond SINGA"
+        )
+        dilation: Pixels | None = setting(
+            None, "how many pixels apart neighbours in a window are, as in Caffe; 1 by default; beyond SINGA"
+        )
+        dilation_x: Pixels | None = setting(None, "how many apart they are along a row; by default dilation")
+        dilation_y: Pixels | None = setting(None, "how many apart they are along a column; by default dilation")
+        dilation_z: Pixels | None = setting(None, "how many apart they are along the depth; by default dilation")
         workspace_byte_limit: int = setting(512, "the memory for workspace; has no effect")
 
     settings: Conf
@@ -45,35 +71,75 @@ class Convolution(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         settings = self.settings
-        filters, channels = settings.num_filters, window_shape(self)[0]
-        self.window = sliding_window(self, settings, stride=1)
-        self.kernels = (filters, channels, *self.window.kernel)
+        filters, (channels, *size) = settings.num_filters, window_shape(self)
+        (dilation,) = window_sizes(self, settings, len(size), dilation=1)
+        self.window = sliding_window(self, settings, stride=1, dilation=() if {*dilation} == {1} else dilation)
+        self.groups = settings.group
+        check_groups(self, self.groups, channels=channels, filters=filters)
+        if self.groups > 1:
+            self.cut = replace(GROUPED, groups=self.groups) if channels == filters else GATHERED
+        if self.is_spaced:
+            self.bf16, self.rounds_source, self.rounds_gradient = Bfloat16.kNothing, False, False
+        self.kernels = (filters, channels // self.groups, *self.window.kernel)
         self.bias = settings.bias_term
         self.params = (ParamSpec("weight", (filters, math.prod(self.kernels[1:]))),)
         if self.bias:
             self.params += (ParamSpec("bias", (filters,)),)
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
 
+    @property
+    def is_spaced(self) -> bool:
+        """Whether it has groups or dilation, for which backends have kernels of their own, in float32."""
+        return self.groups > 1 or bool(self.window.dilation)
+
+    def cut_conf(self, columns: Columns) -> LayerConf:
+        conf = super().cut_conf(columns)
+        if self.groups == 1:
+            return conf
+        settings = self.settings.replace(
+            num_filters=columns.stop - columns.start,
+            group=self.groups * (columns.stop - columns.start) // columns.total,
+        )
+        return conf.replace(**{type(settings).field: settings})
+
+    def part(self, conf: LayerConf, source_shapes: Sequence[Shape]) -> Layer:
+        """Return a part of the layer; one group of several takes its own channels alone, unlike a whole layer."""
+        part = type(self)(conf, source_shapes)
+        part.cut = replace(self.cut, groups=part.groups) if self.groups > 1 else part.cut
+        return part
+
     def reach(self) -> tuple[Reach, ...] | None:
         return None if len(self.source_shapes[0]) == 3 else self.window.reach()
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        weight, bias = ctx.ops.as_factor(params[0].reshape(self.kernels)), params[1] if self.bias else None
+        weight, bias = params[0].reshape(self.kernels), params[1] if self.bias else None
+        weight = weight if self.is_spaced else ctx.ops.as_factor(weight)
         x = self.window.extend(as_images(sources[0]), ctx.ops)
         y = self.convolve(x, weight, bias, ctx.ops)
         return Output(y, saved=weight if ctx.training else None)
 
     def convolve(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
         """Return the feature, given the images with the padding that kernels do not add."""
+        if self.is_spaced:
+            return ops.grouped_convolution(x, weight, bias, *self._spacing)
         return ops.convolution(x, weight, bias, self.window.stride, self.window.pad)
+
+    @property
+    def _spacing(self) -> tuple[Sizes, Sizes, Sizes, int]:
+        """The stride, pad, dilation and groups."""
+        window = self.window
+        return window.stride, window.pad, window.dilation or (1,) * len(window.kernel), self.groups
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         x = self.window.extend(as_images(sources[0]), ctx.ops)
-        dx, dw, db = ctx.ops.convolution_grad(
-            x, output.saved, grad, self.window.stride, self.window.pad, needs[0], self.bias
-        )
+        if self.is_spaced:
+            dx, dw, db = ctx.ops.grouped_convolution_grad(x, output.saved, grad, *self._spacing, needs[0], self.bias)
+        else:
+            dx, dw, db = ctx.ops.convolution_grad(
+                x, output.saved, grad, self.window.stride, self.window.pad, needs[0], self.bias
+            )
         if dx is not None:
             dx = self.window.crop(dx)
             dx = dx[:, 0] if sources[0].ndim == 3 else dx
@@ -86,6 +152,14 @@ class Convolution(Layer):
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         return window_part(self, region, source_shapes)
+
+
+def check_groups(layer: Layer, groups: int, **counts: int) -> None:
+    """Raise UserError where one of ``counts``, by what is counted, cannot be divided into ``groups`` equal groups."""
+    for what, count in counts.items():
+        if count % groups:
+            text = f"cannot divide {count} {what} into {groups} equal groups; give a group that divides {count}"
+            raise layer.fail(text, layer.settings, "group")
 
 
 class RectifiedConvolution(Convolution):
@@ -101,6 +175,8 @@ class RectifiedConvolution(Convolution):
         return fused
 
     def convolve(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
+        if self.is_spaced:
+            return ops.relu(super().convolve(x, weight, bias, ops))
         return ops.rectified_convolution(x, weight, bias, self.window.stride, self.window.pad)
 
     def backward_sizes(self, rows: int) -> list[int]:

@@ -14,7 +14,7 @@ from dsinga.layers.interface.layer import FLOAT_BYTES, Array, Layer, Shape, as_t
 from dsinga.layers.interface.reach import Reach
 from dsinga.layers.interface.region import Region
 from dsinga.ops import Ops
-from dsinga.ops.layout import LAST, output_sizes, padded_sizes, to_image
+from dsinga.ops.layout import LAST, extents, output_sizes, padded_sizes, to_image
 from dsinga.ops.types import Sizes
 
 
@@ -54,6 +54,7 @@ class Window(NamedTuple):
     """Kernel, stride and pad, each (vertical, horizontal), and the output size (H', W'); of volumes the depth is first.
 
     ``extra`` is how many more pixels of padding are below and on the right of an image than above and on the left.
+    Neighbours in a window are ``dilation`` pixels apart, 1 where it is empty.
     """
 
     kernel: Sizes
@@ -61,6 +62,12 @@ class Window(NamedTuple):
     pad: Sizes
     outputs: Sizes
     extra: Sizes = ()
+    dilation: Sizes = ()
+
+    @property
+    def extent(self) -> Sizes:
+        """How many pixels of an image a window covers along each axis, gaps included."""
+        return extents(self.kernel, self.dilation) if self.dilation else self.kernel
 
     def extend(self, x: Array, ops: Ops, fill: float = 0.0) -> Array:
         """Return images (B, C, H, W) with the ``extra`` rows and columns of ``fill``, as kernels pad symmetrically."""
@@ -88,8 +95,8 @@ class Window(NamedTuple):
         """Return which pixels a window covers, along each axis; of padding those that lie outside the image."""
         extras = self.extra or (0,) * len(self.kernel)
         return tuple(
-            Reach(stride, 1, pad, kernel - 1 - pad, "edge" if pad or extra else "")
-            for kernel, stride, pad, extra in zip(self.kernel, self.stride, self.pad, extras, strict=True)
+            Reach(stride, 1, pad, extent - 1 - pad, "edge" if pad or extra else "")
+            for extent, stride, pad, extra in zip(self.extent, self.stride, self.pad, extras, strict=True)
         )
 
     def in_region(self, region: Region) -> Window:
@@ -129,12 +136,12 @@ def window_sizes(layer: Layer, conf: WindowConf, axes: int, **defaults: int) -> 
     return [conf.sizes(name, default, axes) for name, default in defaults.items()]
 
 
-def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = ()) -> Window:
+def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = (), dilation: Sizes = ()) -> Window:
     """Return the window of ``conf`` over the images of ``layer``, or of ``size``, with a default ``stride``.
 
     H' = floor((H + 2·pad - kernel) / stride) + 1 for both convolution and pooling, as in SINGA (Caffe's pooling rounds
-    up); with ``same`` H' = ceil(H / stride). Raises UserError where the window is larger than the padded image, and
-    where ``conf`` has both ``same`` and a pad.
+    up); with ``same`` H' = ceil(H / stride). A window with ``dilation`` counts with its gaps. Raises UserError where
+    the window is larger than the padded image, and where ``conf`` has both ``same`` and a pad.
     """
     size = size or window_shape(layer)[1:]
     kernel, pad, step = window_sizes(layer, conf, len(size), kernel=3, pad=0, stride=stride)
@@ -142,32 +149,34 @@ def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = ()
         if any(pad):
             field = next(name for name in ("pad", "pad_x", "pad_y", "pad_z") if getattr(conf, name))
             raise layer.fail(f"has both {field} and same; leave one of them out", conf, field)
-        return same_window(size, kernel, step)
+        return same_window(size, kernel, step, dilation)
+    extent = extents(kernel, dilation) if dilation else kernel
     room, what = padded_sizes(size, pad), "images" if len(size) == 2 else "volumes"
-    if any(length > space for length, space in zip(kernel, room, strict=True)):
+    if any(length > space for length, space in zip(extent, room, strict=True)):
+        gaps = f" with a dilation of {as_text(dilation)}" if dilation else ""
         raise layer.fail(
-            f"a kernel of {as_text(kernel)} does not fit {what} of {as_text(size)} padded by {as_text(pad)};"
+            f"a kernel of {as_text(kernel)}{gaps} does not fit {what} of {as_text(size)} padded by {as_text(pad)};"
             " make kernel smaller or pad larger",
             conf,
             "kernel",
         )
-    return Window(kernel, step, pad, output_sizes((0, 0, *size), kernel, step, pad))
+    return Window(kernel, step, pad, output_sizes((0, 0, *size), extent, step, pad), dilation=dilation)
 
 
-def same_window(size: Sizes, kernel: Sizes, stride: Sizes) -> Window:
+def same_window(size: Sizes, kernel: Sizes, stride: Sizes, dilation: Sizes = ()) -> Window:
     """Return the window over images of ``size`` whose padding is that of "same" in TensorFlow and Keras.
 
     Along an axis there are ceil(size / stride) windows, and as much padding as these need: half of it, rounded down,
     before the image, the rest after it.
     """
     outputs, before, extra = [], [], []
-    for length, window, step in zip(size, kernel, stride, strict=True):
+    for length, window, step in zip(size, extents(kernel, dilation) if dilation else kernel, stride, strict=True):
         count = -(-length // step)
         total = max((count - 1) * step + window - length, 0)
         outputs.append(count)
         before.append(total // 2)
         extra.append(total % 2)
-    return Window(kernel, stride, tuple(before), tuple(outputs), tuple(extra))
+    return Window(kernel, stride, tuple(before), tuple(outputs), tuple(extra), dilation)
 
 
 def whole_image(layer: Layer, conf: WindowConf) -> Window:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Range, Steps
+from dsinga.layers.images.convolution import check_groups
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, Shape
@@ -35,8 +36,9 @@ class Convolution1D(WindowLayer):
 
     y[t] = W · (the ``kernel`` steps from t·``stride`` - pad on, joined) + b. The labels of the optional second source
     give the lengths of the sequences: steps after the end count as zeros, and windows after the end give zeros and are
-    not computed. The weight is (num_filters, kernel·n), the steps of a window one after the other; the bias is
-    (num_filters,), unless ``bias_term`` is false.
+    not computed. The weight is (num_filters, kernel·n/group), the steps of a window one after the other; the bias is
+    (num_filters,), unless ``bias_term`` is false. Filters of a ``group`` take its features alone; the steps of a window
+    are ``dilation`` apart.
     """
 
     class Conf(Settings):
@@ -52,6 +54,8 @@ class Convolution1D(WindowLayer):
             "kernel is even",
         )
         bias_term: bool = setting(True, "whether a bias is added")
+        group: Count = setting(1, "into how many equal groups filters and features are divided, as in kConvolution")
+        dilation: Steps = setting(1, "how many steps apart neighbours in a window are")
 
     settings: Conf
     cut = Cut(gathered_because="has steps where others have features")
@@ -63,16 +67,19 @@ class Convolution1D(WindowLayer):
         settings = self.settings
         rows, steps, features = self.source_shapes[0]
         kernel = settings.kernel
-        windows = StepWindows(kernel, settings.stride, *self._padding())
-        if steps + windows.before + windows.after < kernel:
+        windows = StepWindows(kernel, settings.stride, *self._padding(), settings.dilation)
+        if steps + windows.before + windows.after < windows.extent:
+            gaps = f" with a dilation of {settings.dilation}" if settings.dilation > 1 else ""
             raise self.fail(
-                f"a kernel of {kernel} does not fit {steps} steps padded by {settings.pad}; make kernel smaller, or "
-                "set same: true",
+                f"a kernel of {kernel}{gaps} does not fit {steps} steps padded by {settings.pad}; make kernel smaller, "
+                "or set same: true",
                 settings,
                 "kernel",
             )
         self.bias = settings.bias_term
-        self.params = (ParamSpec("weight", (settings.num_filters, kernel * features)),)
+        self.groups = settings.group
+        check_groups(self, self.groups, features=features, filters=settings.num_filters)
+        self.params = (ParamSpec("weight", (settings.num_filters, kernel * features // self.groups)),)
         if self.bias:
             self.params += (ParamSpec("bias", (settings.num_filters,)),)
         self.shape = (rows, self.set_windows(windows), settings.num_filters)
@@ -84,13 +91,14 @@ class Convolution1D(WindowLayer):
             return settings.pad, settings.pad
         if settings.pad:
             raise self.fail("has both pad and same; leave one of them out", settings, "pad")
-        return (settings.kernel - 1) // 2, settings.kernel // 2
+        around = (settings.kernel - 1) * settings.dilation
+        return around // 2, around - around // 2
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, lengths = sources[0], self.lengths(sources)
         gathered = self._gather(len(x), lengths, ctx)
         windows = self._windows(x, gathered, ctx)
-        y = ctx.ops.inner_product(windows, params[0], params[1] if self.bias else None)
+        y = self._multiply(windows, params[0], params[1] if self.bias else None, ctx)
         if gathered.positions is not None:
             computed = y
             y = ctx.ops.xp.zeros((len(x) * self.shape[1], self.shape[2]), x.dtype)
@@ -105,13 +113,54 @@ class Convolution1D(WindowLayer):
         dy = grad.reshape(len(grad) * self.shape[1], self.shape[2])
         if gathered.positions is not None:
             dy = dy[gathered.positions]
-        dwindows, dw, db = ctx.ops.inner_product_grad(windows, params[0], dy, False, needs[0], self.bias)
+        dwindows, dw, db = self._multiply_grad(windows, params[0], dy, needs[0], ctx)
         dx = None if dwindows is None else self._scatter(dwindows, gathered, sources[0], ctx)
         return (dx, *(None for _ in sources[1:])), (dw, db) if self.bias else (dw,)
 
+    def _multiply(self, windows: Array, weight: Array, bias: Array | None, ctx: Context) -> Array:
+        """Return the filters' products with windows (N, kernel·n), of each group with its features: (N, F)."""
+        if self.groups == 1:
+            return ctx.ops.inner_product(windows, weight, bias)
+        y = ctx.ops.xp.empty((len(windows), len(weight)), windows.dtype)
+        for part, rows in self._groups(windows):
+            y[:, rows] = ctx.ops.inner_product(part, weight[rows], None if bias is None else bias[rows])
+        return y
+
+    def _multiply_grad(
+        self, windows: Array, weight: Array, dy: Array, need_dx: bool, ctx: Context
+    ) -> tuple[Array | None, Array, Array | None]:
+        """Return the gradients of the windows, or None, of the weight, and of the bias, or None."""
+        if self.groups == 1:
+            return ctx.ops.inner_product_grad(windows, weight, dy, False, need_dx, self.bias)
+        xp = ctx.ops.xp
+        dw, db = xp.empty(weight.shape, weight.dtype), xp.empty(len(weight), weight.dtype) if self.bias else None
+        dwindows = xp.empty((len(windows), self.windows.kernel, self.groups, self._group_width), windows.dtype)
+        for group, (part, rows) in enumerate(self._groups(windows)):
+            of_dy = xp.ascontiguousarray(dy[:, rows])
+            dx, dw[rows], of_bias = ctx.ops.inner_product_grad(part, weight[rows], of_dy, False, need_dx, self.bias)
+            if db is not None:
+                db[rows] = of_bias
+            if dx is not None:
+                dwindows[:, :, group] = dx.reshape(len(windows), self.windows.kernel, self._group_width)
+        return dwindows.reshape(windows.shape) if need_dx else None, dw, db
+
+    def _groups(self, windows: Array) -> Iterator[tuple[Array, slice]]:
+        """Yield of each group its features of the windows, (N, kernel·n/group), and its filters."""
+        width, filters = self._group_width, self.shape[2] // self.groups
+        by_group = windows.reshape(len(windows), self.windows.kernel, self.groups, width)
+        for group in range(self.groups):
+            part = by_group[:, :, group].reshape(len(windows), self.windows.kernel * width)
+            yield part, slice(group * filters, (group + 1) * filters)
+
+    @property
+    def _group_width(self) -> int:
+        """The number of features of a group."""
+        return self.source_shapes[0][2] // self.groups
+
     def _gather(self, rows: int, lengths: np.ndarray | None, ctx: Context) -> _Gathered:
         """Return which windows count and which steps they take."""
-        steps = self.windows.starts(self.steps)[:, None] + np.arange(self.windows.kernel)  # (T', kernel)
+        taps = np.arange(self.windows.kernel) * self.windows.dilation
+        steps = self.windows.starts(self.steps)[:, None] + taps  # (T', kernel)
         ends = np.full(rows, self.steps) if lengths is None else lengths
         steps = np.broadcast_to(steps, (rows, *steps.shape))
         real = (steps >= 0) & (steps < ends[:, None, None])

@@ -58,17 +58,23 @@ class StepWindows(NamedTuple):
     """Windows of ``kernel`` steps that begin every ``stride`` steps, with zeros before the first and after the last.
 
     A sequence has the windows that it would have alone, whatever the longest sequence of the batch, and at least one
-    unless it is empty.
+    unless it is empty. Neighbours in a window are ``dilation`` steps apart.
     """
 
     kernel: int
     stride: int
     before: int = 0
     after: int = 0
+    dilation: int = 1
+
+    @property
+    def extent(self) -> int:
+        """How many steps a window covers, gaps included."""
+        return (self.kernel - 1) * self.dilation + 1
 
     def count(self, length: Any) -> Any:
         """Return how many windows sequences of ``length`` steps have: a number or an array of them."""
-        full = np.maximum(length + self.before + self.after - self.kernel, 0) // self.stride + 1
+        full = np.maximum(length + self.before + self.after - self.extent, 0) // self.stride + 1
         return np.where(np.asarray(length) > 0, full, 0)
 
     def starts(self, length: int) -> np.ndarray:

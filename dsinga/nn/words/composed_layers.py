@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from dsinga.base.errors import UserError
+from dsinga.nn.words.function_specs import Sides, Size
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.layer_adapters import query_value_key
 from dsinga.nn.words.layer_functions import layer_functions
@@ -104,8 +105,59 @@ def MultiHeadAttention(
     return write
 
 
+@layer
+def SeparableConv2D(
+    filters: int,
+    kernel_size: Size,
+    strides: Size | None = 1,
+    padding: str | Sides = "valid",
+    dilation_rate: Size = 1,
+    depth_multiplier: int = 1,
+    activation: Any = None,
+    use_bias: bool = True,
+    depthwise_initializer: Any = "glorot_uniform",
+    pointwise_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+    depthwise_regularizer: Any = None,
+    pointwise_regularizer: Any = None,
+    bias_regularizer: Any = None,
+) -> Write:
+    """A depthwise convolution of images without a bias, then a convolution of single pixels, and its activation.
+
+    (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first called as the layer with ``_depthwise``
+    after it. Chollet, Xception (2017).
+    """
+    depthwise = layer_functions["DepthwiseConv2D"](
+        kernel_size,
+        strides,
+        padding,
+        depth_multiplier,
+        dilation_rate,
+        use_bias=False,
+        depthwise_initializer=depthwise_initializer,
+        depthwise_regularizer=depthwise_regularizer,
+    )
+    pointwise = layer_functions["Conv2D"](
+        filters,
+        1,
+        activation=activation,
+        use_bias=use_bias,
+        kernel_initializer=pointwise_initializer,
+        bias_initializer=bias_initializer,
+        kernel_regularizer=pointwise_regularizer,
+        bias_regularizer=bias_regularizer,
+    )
+
+    def write(writer: LayerWriter) -> Feature:
+        name = f"{writer.name}_depthwise"
+        feature = depthwise.write(_ProjectionWriter(writer, depthwise, name, writer.source))
+        return pointwise.write(_ProjectionWriter(writer, pointwise, writer.name, feature))
+
+    return write
+
+
 class _ProjectionWriter(LayerWriter):
-    """Writes a projection with the arguments of the attention that it belongs to: cut, place, phases, scales."""
+    """Writes a projection, or a convolution, with the arguments of the layer it belongs to: cut, place, scales."""
 
     def __init__(self, writer: LayerWriter, builder: LayerBuilder, name: str, source: Feature):
         super().__init__(writer.net, builder, name, [source])

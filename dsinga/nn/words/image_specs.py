@@ -6,7 +6,7 @@ import functools
 
 from dsinga.nn.words.field_adapters import convolve_transposed, crop_images, pad_images, upsample_images
 from dsinga.nn.words.function_specs import FunctionSpec
-from dsinga.nn.words.layer_adapters import convolve, pool_images, require_images, require_volumes
+from dsinga.nn.words.layer_adapters import convolve, convolve_depthwise, pool_images, require_images, require_volumes
 
 KERNEL = {"weight": "kernel_initializer", "bias": "bias_initializer"}
 LENGTHS = "A second source gives the lengths of the sequences"
@@ -65,6 +65,18 @@ def poolings(name: str, pool: str, what: str, note: str = "") -> dict[str, Funct
     }
 
 
+DEPTHWISE = FunctionSpec(
+    "kConvolution",
+    "kernel_size strides padding depth_multiplier dilation_rate activation use_bias=bias_term depthwise_initializer "
+    "bias_initializer depthwise_regularizer bias_regularizer",
+    fixed={"num_filters": 1},  # until the channels of the source are known
+    inits={"weight": "depthwise_initializer", "bias": "bias_initializer"},
+    details=convolve_depthwise,
+    doc="Depthwise convolution of images, and its activation (kConvolution, a group for each channel): each channel "
+    "has ``depth_multiplier`` filters of its own, (B, C, H, W) to (B, depth_multiplier·C, H', W').",
+)
+
+
 def of_axes(what: str, axes: int, linear: str) -> dict[str, FunctionSpec]:
     """Return the forms of layers of images or volumes, which have ``axes``; ``linear`` is an interpolation's name."""
     size, conv = f"{axes}D", "activation use_bias=bias_term kernel_initializer bias_initializer kernel_regularizer"
@@ -114,7 +126,7 @@ def of_axes(what: str, axes: int, linear: str) -> dict[str, FunctionSpec]:
         ),
         f"Conv{size}": FunctionSpec(
             "kConvolution",
-            f"filters=num_filters kernel_size strides padding {conv} bias_regularizer",
+            f"filters=num_filters kernel_size strides padding {conv} bias_regularizer dilation_rate groups=group",
             inits=KERNEL,
             details=convolve_fields,
             doc="" if axes == 2 else "Convolution of volumes (B, C, D, H, W), and its activation (kConvolution).",

@@ -28,7 +28,7 @@ _PARTS = ("kernel", "bias", "activity", "recurrent", "embeddings", "beta", "gamm
 ARGUMENTS = {
     **instead_by_name(
         {
-            _NONE: "dilation_rate groups lora_rank lora_alpha quantization_config recurrent_dropout return_state "
+            _NONE: "dilation_rate lora_rank lora_alpha quantization_config recurrent_dropout return_state "
             "noise_shape max_value threshold invert keepdims optional attention_axes interpolation fill_mode "
             "fill_value backward_layer rms_scaling use_scale return_attention_scores amsgrad",
             _LEAVE_OUT: "unroll implementation use_cudnn time_major zero_output_for_mask fused virtual_batch_size "
@@ -44,7 +44,7 @@ ARGUMENTS = {
             "write shape=, that of one record; fit has batch_size": "batch_shape Input.batch_size",
         }
     ),
-    **{f"{part}_regularizer": _DECAY for part in ("beta", "gamma", "depthwise", "pointwise")},
+    **{f"{part}_regularizer": _DECAY for part in ("beta", "gamma")},
     **{f"{part}_constraint": "there is none; the optimizer has clip_norm and clip_value" for part in _PARTS},
     "activity_regularizer": _NONE,
     "data_format": 'features of images are channels first; nn.Input(shape, data_format="channels_last") takes records '

@@ -25,7 +25,6 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "GroupNormalization.axis": (1,),
     "Softmax.axis": (-1,),
     "dilation_rate": (1, (1,), (1, 1)),
-    "groups": (1,),
     **dict.fromkeys(("unroll", "time_major", "ragged", "sparse", "mask_zero", "stateful", "go_backwards"), (False,)),
     **dict.fromkeys(("Input.sparse", "Input.ragged", "return_state", "amsgrad", "approximate"), (False,)),
     **dict.fromkeys(("seed", "noise_shape", "activity_regularizer"), (None,)),

@@ -32,9 +32,9 @@ _LAYERS = {
             _AUGMENT.format(
                 "ColorJitter"
             ): "RandomBrightness RandomColorJitter RandomContrast RandomHue RandomSaturation",
-            _NO_LAYER: "DepthwiseConv1D DepthwiseConv2D EinsumDense GaussianDropout GaussianNoise AlphaDropout "
+            _NO_LAYER: "EinsumDense GaussianDropout GaussianNoise AlphaDropout "
             "GroupQueryAttention GroupedQueryAttention "
-            "SeparableConv1D SeparableConv2D SpectralNormalization ThresholdedReLU UnitNormalization "
+            "SpectralNormalization ThresholdedReLU UnitNormalization "
             "FlaxLayer JaxLayer TFSMLayer TorchModuleWrapper ReversibleEmbedding "
             "Wrapper",
             _ADAPTIVE: "AdaptiveAveragePooling1D AdaptiveAveragePooling2D AdaptiveAveragePooling3D "
@@ -43,6 +43,9 @@ _LAYERS = {
         }
     ),
     **{name: _IMAGES.format(name.replace("1D", "2D")) for name in _FOR_SEQUENCES.split()},
+    "DepthwiseConv1D": "write nn.Conv1D(n, kernel_size, groups=n) for n features; nn.DepthwiseConv2D is for images",
+    "SeparableConv1D": "write nn.Conv1D(n, kernel_size, groups=n), for n features, and nn.Conv1D(filters, 1); "
+    "nn.SeparableConv2D is for images",
     "ConvLSTM3D": _IMAGES.format("ConvLSTM2D"),
     **{name: _AUGMENT.format(name) for name in "CutMix RandAugment RandomErasing RandomRotation".split()},
     "MixUp": _AUGMENT.format("Mixup"),

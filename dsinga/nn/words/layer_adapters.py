@@ -7,12 +7,13 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from dsinga.base.arguments import check_bool
+from dsinga.base.arguments import check_bool, check_whole
 from dsinga.job import Phase
 from dsinga.layers.interface.layer import as_text
 from dsinga.nn.words.function_specs import Size
 from dsinga.nn.writing.feature import Feature, batch_shape, row_shape
 from dsinga.nn.writing.writer import LayerWriter, NetWriter
+from dsinga.ops.layout import extents
 
 Values = Mapping[str, Any]  # the arguments of the function
 VOLUMES = "volumes (batch, channels, depth, height, width)"
@@ -43,15 +44,33 @@ def require_channels_first(writer: LayerWriter, values: Values) -> None:
 def convolve(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, Any]:
     """Return the window and the fans of a convolution of images, or of volumes, which have three ``axes``."""
     channels, *sizes = image(writer) if axes == 2 else volume(writer)
-    kernel = each(writer, values["kernel_size"], axes)
-    if values["padding"] == "valid" and any(map(operator.gt, kernel, sizes)):
+    kernel, groups = each(writer, values["kernel_size"], axes), values.get("groups") or 1
+    dilation = each(writer, values["dilation_rate"], axes)
+    if values["padding"] == "valid" and any(map(operator.gt, extents(kernel, dilation), sizes)):
         last = '; if the channels are last, begin with nn.Input(..., data_format="channels_last")'
         size, what = f"{channels} channels of {as_text(sizes)}", "images" if axes == 2 else "volumes"
         hint = last if sizes[-1] <= 4 else ""
-        raise writer.fail(f"a kernel of {as_text(kernel)} is larger than the {what}, {size}{hint}")
-    fans = channels * math.prod(kernel), values["filters"] * math.prod(kernel)
-    fields = window(writer, values["kernel_size"], values["strides"], values["padding"], 1, axes)
+        gaps = "" if set(dilation) == {1} else f" with a dilation of {as_text(dilation)}"
+        raise writer.fail(f"a kernel of {as_text(kernel)}{gaps} is larger than the {what}, {size}{hint}")
+    fans = channels // groups * math.prod(kernel), values["filters"] * math.prod(kernel)
+    padding = values["padding"]
+    if set(dilation) != {1} and padding == "same":
+        fields = {**window(writer, kernel, values["strides"], "valid", 1, axes), "same": True}
+    else:
+        fields = window(writer, kernel, values["strides"], padding, 1, axes)
+    fields |= sides("dilation", dilation) if set(dilation) != {1} else {}
     return fields | {"fans": {"weight": fans}}
+
+
+def convolve_depthwise(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the filters, window and fans of a depthwise convolution, whose kernel Keras counts as (kh, kw, C, m)."""
+    channels, *_ = image(writer)
+    multiplier = values["depth_multiplier"]
+    check_whole(f"depth_multiplier of {writer.name}", multiplier, 1)
+    fields = convolve(writer, {**values, "filters": channels * multiplier, "groups": channels})
+    size = math.prod(each(writer, values["kernel_size"], 2))
+    fans = {"weight": (channels * size, multiplier * size)}
+    return fields | {"num_filters": channels * multiplier, "group": channels, "fans": fans}
 
 
 def pool_images(writer: LayerWriter, values: Values, pool: str, axes: int = 2) -> dict[str, Any]:
@@ -71,7 +90,8 @@ def convolve_steps(writer: LayerWriter, values: Values) -> dict[str, Any]:
     if isinstance(padding, str) and padding not in ("valid", "same"):
         raise writer.fail(f'padding is "valid", "same" or a number of steps, not {padding!r}')
     pad = {"same": padding == "same"} if isinstance(padding, str) else {"pad": padding}
-    return {**pad, "fans": {"weight": (inputs * kernel, values["filters"] * kernel)}}
+    fans = inputs // (values.get("groups") or 1) * kernel, values["filters"] * kernel
+    return {**pad, "fans": {"weight": fans}}
 
 
 def last_step(writer: LayerWriter, feature: Feature, values: Values) -> Feature:

@@ -15,7 +15,7 @@ from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.nn.words.activations import activate, check_activation
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named
-from dsinga.nn.words.image_specs import KERNEL, LENGTHS, of_axes, poolings
+from dsinga.nn.words.image_specs import DEPTHWISE, KERNEL, LENGTHS, of_axes, poolings
 from dsinga.nn.words.layer_adapters import (
     attend,
     compare,
@@ -120,6 +120,7 @@ FORMS = {
         doc="The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images.",
     ),
     **of_axes("Images", 2, "bilinear"),
+    "DepthwiseConv2D": DEPTHWISE,
     **of_axes("Volumes", 3, "trilinear"),
     "GroupNormalization": FunctionSpec(
         "kGroupNorm",
@@ -129,7 +130,7 @@ FORMS = {
     "Conv1D": FunctionSpec(
         "kConvolution1D",
         "filters=num_filters kernel_size=kernel strides=stride padding activation use_bias=bias_term "
-        "kernel_initializer bias_initializer kernel_regularizer bias_regularizer",
+        "kernel_initializer bias_initializer kernel_regularizer bias_regularizer dilation_rate=dilation groups=group",
         required=("kernel_size",),
         inits=KERNEL,
         details=convolve_steps,

@@ -96,7 +96,7 @@ class CupyConvolution(Ops):
         )
 
         def separate() -> Array:
-            y = _with_bias(self._compute("fprop", shapes, x, w), b)
+            y = with_bias(self._compute("fprop", shapes, x, w), b)
             return self.relu(y) if relu else y
 
         if b is None or x.dtype != BFLOAT16 or not (x.size and w.size):
@@ -115,14 +115,14 @@ class CupyConvolution(Ops):
         dw = self._compute("wgrad", shapes, x, dy)
         dx = self._compute("dgrad", shapes, w, dy) if need_dx else None
         db = column_sums(by_channel(dy), rounded=real(dy.dtype)) if need_db else None
-        return None if dx is None else cast(dx, dtype), _as_filters(dw), db
+        return None if dx is None else cast(dx, dtype), as_filters(dw), db
 
     def transposed_convolution(
         self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
     ) -> Array:
         x, w = self._image_factor(x), self.as_factor(w)
         y = self._compute("dgrad", ((x.shape[0], w.shape[1], *size), w.shape, x.shape, stride, pad), w, x)
-        return _with_bias(y, b)
+        return with_bias(y, b)
 
     def _image_factor(self, x: Array) -> Array:
         """Return images as products take them: in bf16 rounded, else as they are."""
@@ -162,14 +162,14 @@ class CupyConvolution(Ops):
         return dx
 
 
-def _with_bias(y: Array, b: Array | None) -> Array:
+def with_bias(y: Array, b: Array | None) -> Array:
     """Add a bias to each row of a new image, and return it."""
     if b is not None:
         _elementwise.each("add_rows", y.dtype, y.size, contiguous(b, real(y.dtype)), y, y.shape[1])
     return y
 
 
-def _as_filters(dw: Array) -> Array:
+def as_filters(dw: Array) -> Array:
     """Return gradients of filters (F, C, kh, kw) in C-contiguous memory, float32 or float64."""
     if dw.flags.c_contiguous or dw.dtype not in (FLOAT32, BFLOAT16):
         return contiguous(dw, real(dw.dtype))

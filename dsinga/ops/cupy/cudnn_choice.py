@@ -110,6 +110,7 @@ def key_of(problem: ConvolutionProblem) -> str:
     """Return the key of a problem in the file."""
     numbers = (problem.x, problem.w, problem.y, problem.stride, problem.pad)
     after = ("bias",) * problem.bias + ("relu",) * problem.relu
+    after += () if set(problem.dilation) == {1} else (f"dilation {'x'.join(map(str, problem.dilation))}",)
     return " ".join((problem.direction, *("x".join(map(str, sizes)) for sizes in numbers), *after))
 
 

@@ -26,7 +26,7 @@ INEXACT = "eng17_"
 
 
 class ConvolutionProblem(NamedTuple):
-    """One convolution: its direction, and the shapes x (B, C, H, W), w (F, C, kh, kw) and y (B, F, H', W').
+    """One convolution: its direction, and the shapes x (B, C, H, W), w (F, C/groups, kh, kw) and y (B, F, H', W').
 
     In a forward direction a bias (F,), float32, may be added, and the sum may be rectified, before y is rounded.
     """
@@ -41,6 +41,7 @@ class ConvolutionProblem(NamedTuple):
     channels_last: bool = True
     bias: bool = False
     relu: bool = False
+    dilation: Sizes = (1, 1)
 
     @property
     def result(self) -> tuple[int, ...]:
@@ -172,7 +173,7 @@ def describe(graph: Any, problem: ConvolutionProblem, dtype: Any, real: Any) -> 
         stride = strides(shape, problem.channels_last)
         return graph.tensor(name=name, dim=list(shape), stride=stride, data_type=dtype, uid=number)
 
-    geometry = {"padding": list(problem.pad), "stride": list(problem.stride), "dilation": [1, 1]}
+    geometry = {"padding": list(problem.pad), "stride": list(problem.stride), "dilation": list(problem.dilation)}
     if problem.direction == "fprop":
         x, w = tensor("x", problem.x, 1), tensor("w", problem.w, 2)
         y = graph.conv_fprop(image=x, weight=w, **geometry)

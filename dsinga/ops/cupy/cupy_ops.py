@@ -10,6 +10,7 @@ from dsinga.ops.cupy.batchnorm import CupyBatchNorm
 from dsinga.ops.cupy.cudnn_plans import ConvolutionPlans
 from dsinga.ops.cupy.device_pass import CupyPass
 from dsinga.ops.cupy.elementwise import CupyLookup
+from dsinga.ops.cupy.grouped_convolution import CupyGroupedConvolution
 from dsinga.ops.cupy.library import cupy, describe, lacks
 from dsinga.ops.cupy.points import CupyPoints
 from dsinga.ops.cupy.products import PRECISIONS, Blas, CupyProducts
@@ -17,7 +18,7 @@ from dsinga.ops.cupy.recurrent import CupyRecurrent
 from dsinga.ops.cupy.sequences import CupyAttention, CupyCRF
 from dsinga.ops.cupy.streams import Download, Streams, Upload
 from dsinga.ops.cupy.update import CupyUpdate
-from dsinga.ops.cupy.volumes import CupyVolumeConvolution, CupyVolumePooling
+from dsinga.ops.cupy.volumes import CupyVolumePooling
 from dsinga.ops.interface import Ops
 from dsinga.ops.types import BFLOAT16, FLOAT32, Array, AsyncCopy, FinishedCopy
 
@@ -25,7 +26,7 @@ from dsinga.ops.types import BFLOAT16, FLOAT32, Array, AsyncCopy, FinishedCopy
 class CupyOps(
     CupyArrays,
     CupyProducts,
-    CupyVolumeConvolution,
+    CupyGroupedConvolution,
     CupyVolumePooling,
     CupyBatchNorm,
     CupyPoints,

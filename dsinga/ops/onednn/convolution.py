@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops import buffers
-from dsinga.ops.layout import by_channel, join_rows, output_sizes, to_rows
+from dsinga.ops.layout import by_channel, extents, join_rows, output_sizes, to_rows
 from dsinga.ops.numpy.convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel
 from dsinga.ops.onednn.library import (
@@ -37,24 +37,38 @@ DIRECT = "jit:avx512_core"  # the library's name for a direct convolution, one o
 
 
 class ConvolutionForward:
-    """The library's convolution, with a bias or without, of images of ``dtype``; weights are given in float32."""
+    """The library's convolution, with a bias or without, of images of ``dtype``; weights are given in float32.
+
+    Its filters have ``groups`` groups of channels, and ``dilation`` pixels from one of a window to the next.
+    """
 
     by = ""  # the library's first implementation
 
-    def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, bias: bool = False, dtype: np.dtype = FLOAT32):
+    def __init__(
+        self,
+        x: Shape,
+        w: Shape,
+        stride: Sizes,
+        pad: Sizes,
+        bias: bool = False,
+        dtype: np.dtype = FLOAT32,
+        dilation: Sizes = (),
+        groups: int = 1,
+    ):
         self.dtype = dtype
-        self.output_shape = (x[0], w[0], *output_sizes(x, w[2:], stride, pad))
+        self.output_shape = (x[0], w[0], *output_sizes(x, extents(w[2:], dilation) if dilation else w[2:], stride, pad))
+        by_group = by_group_of(w, groups)
         self.convolve = Primitive(
             "convolution_forward",
             *(engine, TRAINING, CONVOLUTION),
-            *(image(x, dtype), free(w, dtype), dense(w[:1]) if bias else None, image(self.output_shape, dtype)),
-            *geometry_of(stride, pad),
+            *(image(x, dtype), free(by_group, dtype), dense(w[:1]) if bias else None, image(self.output_shape, dtype)),
+            *geometry_of(stride, pad, dilation),
             operands=(SRC, WEIGHTS, DST, BIAS) if bias else (SRC, WEIGHTS, DST),
             operations=_operations(self.output_shape, w),
             implementation=self.by,
         )
         self.implementation = self.convolve.implementation
-        self.pack = reorder(dense(w), self.convolve.layout(WEIGHTS))
+        self.pack = reorder(dense(by_group), self.convolve.layout(WEIGHTS))
         thread_state.packed_weights.reserve(self.convolve.size(WEIGHTS))
 
     def __call__(self, x: Array, w: Array, *bias: Array) -> Array:
@@ -72,21 +86,30 @@ class BackwardData:
     by = ""
 
     def __init__(
-        self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32, result: np.dtype = FLOAT32
+        self,
+        x: Shape,
+        w: Shape,
+        stride: Sizes,
+        pad: Sizes,
+        dtype: np.dtype = FLOAT32,
+        result: np.dtype = FLOAT32,
+        dilation: Sizes = (),
+        groups: int = 1,
     ):
-        forward = forward_of(x, w, stride, pad, False, dtype)
+        forward = forward_of(x, w, stride, pad, False, dtype, dilation, groups)
         self.shape, self.dtype = x, result
+        by_group = by_group_of(w, groups)
         self.convolve = Primitive(
             "convolution_backward_data",
-            *(engine, CONVOLUTION, image(x, result), free(w, dtype), image(forward.output_shape, dtype)),
-            *geometry_of(stride, pad),
+            *(engine, CONVOLUTION, image(x, result), free(by_group, dtype), image(forward.output_shape, dtype)),
+            *geometry_of(stride, pad, dilation),
             forward.convolve.description,
             operands=(DIFF_DST, WEIGHTS, DIFF_SRC),
             operations=_operations(forward.output_shape, w),
             implementation=self.by,
         )
         self.implementation = self.convolve.implementation
-        self.pack = reorder(dense(w), self.convolve.layout(WEIGHTS))
+        self.pack = reorder(dense(by_group), self.convolve.layout(WEIGHTS))
         thread_state.packed_weights.reserve(self.convolve.size(WEIGHTS))
 
     def __call__(self, dy: Array, w: Array) -> Array:
@@ -126,24 +149,34 @@ class PaddedBackwardData:
 class BackwardWeights:
     """The library's gradient of a convolution's kernel, in float32, from rows (B, H, W, C) and (B, H', W', F)."""
 
-    def __init__(self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32):
-        forward = forward_of(x, w, stride, pad, False, dtype)
+    def __init__(
+        self,
+        x: Shape,
+        w: Shape,
+        stride: Sizes,
+        pad: Sizes,
+        dtype: np.dtype = FLOAT32,
+        dilation: Sizes = (),
+        groups: int = 1,
+    ):
+        forward = forward_of(x, w, stride, pad, False, dtype, dilation, groups)
         if dtype != FLOAT32 and not all(map(_reaches_images, x[2:], w[2:], stride, pad)):
             raise Unsupported("oneDNN 3.2 leaves the gradient of a weight that meets nothing but padding undefined")
         if dtype != FLOAT32 and len(x) == 5 and w[2] > x[2]:
             raise Unsupported("oneDNN 3.2 leaves gradients of a kernel that is deeper than its volumes undefined")
         self.shape = w
+        by_group = by_group_of(w, groups)
         # No bias here: column_sums is several times quicker than the library's sums beside a first convolution.
         self.convolve = Primitive(
             "convolution_backward_weights",
-            *(engine, CONVOLUTION, image(x, dtype), free(w), None, image(forward.output_shape, dtype)),
-            *geometry_of(stride, pad),
+            *(engine, CONVOLUTION, image(x, dtype), free(by_group), None, image(forward.output_shape, dtype)),
+            *geometry_of(stride, pad, dilation),
             forward.convolve.description,
             operands=(SRC, DIFF_DST, DIFF_WEIGHTS),
             operations=_operations(forward.output_shape, w),
         )
         self.implementation = self.convolve.implementation
-        self.unpack = reorder(self.convolve.layout(DIFF_WEIGHTS), dense(w))
+        self.unpack = reorder(self.convolve.layout(DIFF_WEIGHTS), dense(by_group))
         thread_state.packed_weights.reserve(self.convolve.size(DIFF_WEIGHTS))
 
     def __call__(self, x: Array, dy: Array) -> Array:
@@ -223,9 +256,14 @@ def _operations(y: Shape, w: Shape) -> int:
     return 2 * prod(y) * prod(w[1:])
 
 
-def geometry_of(stride: Sizes, pad: Sizes) -> tuple[Any, ...]:
+def by_group_of(w: Shape, groups: int) -> Shape:
+    """Return the shape of filters for the library: (F, C, ...) or, of groups, (groups, F/groups, C/groups, ...)."""
+    return w if groups == 1 else (groups, w[0] // groups, *w[1:])
+
+
+def geometry_of(stride: Sizes, pad: Sizes, dilation: Sizes = ()) -> tuple[Any, ...]:
     """Return strides, dilation (minus one), and pads before and after, for the library."""
-    return dims(*stride), dims(*(0 for _ in stride)), dims(*pad), dims(*pad)
+    return dims(*stride), dims(*(gap - 1 for gap in dilation or (1,) * len(stride))), dims(*pad), dims(*pad)
 
 
 def _packed(pack: Primitive | None, w: Array) -> Array:

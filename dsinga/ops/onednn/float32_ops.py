@@ -11,6 +11,7 @@ from dsinga.ops.onednn.attention import OnednnAttention
 from dsinga.ops.onednn.convolution import OnednnConvolution
 from dsinga.ops.onednn.elementwise import OnednnElementwise
 from dsinga.ops.onednn.group_norm import OnednnGroupNorm
+from dsinga.ops.onednn.grouped_convolution import OnednnGroupedConvolution
 from dsinga.ops.onednn.normalisation import OnednnNormalisation
 from dsinga.ops.onednn.points import OnednnPoints
 from dsinga.ops.onednn.pooling import OnednnPooling
@@ -22,6 +23,7 @@ from dsinga.ops.types import Array
 
 class Float32Ops(
     OnednnConvolution,
+    OnednnGroupedConvolution,
     OnednnProducts,
     OnednnPooling,
     OnednnGroupNorm,
