@@ -21,6 +21,7 @@ from dsinga.layers.images.sliding import (
 )
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
+from dsinga.layers.interface.filter_groups import check_groups
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.interface.reach import Reach
 from dsinga.layers.interface.region import Region
@@ -152,14 +153,6 @@ class Convolution(Layer):
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         return window_part(self, region, source_shapes)
-
-
-def check_groups(layer: Layer, groups: int, **counts: int) -> None:
-    """Raise UserError where one of ``counts``, by what is counted, cannot be divided into ``groups`` equal groups."""
-    for what, count in counts.items():
-        if count % groups:
-            text = f"cannot divide {count} {what} into {groups} equal groups; give a group that divides {count}"
-            raise layer.fail(text, layer.settings, "group")
 
 
 class RectifiedConvolution(Convolution):
