@@ -50,6 +50,26 @@ def test_what_methods_of_batches_return():
     assert net().train_on_batch(X, Y, class_weight=None) == pytest.approx(loss)
 
 
+def test_steps_on_batches_leave_the_params_that_users_keep_and_those_of_frozen_layers():
+    model = net()
+    model.train_on_batch(X, Y)
+    encoder = nn.Model(model.inputs, model.layers[0].output)  # which shares the first layer
+    kept, shared, copies = model.params, encoder.params, model.get_weights()
+    expected = model.predict(X)
+    model.train_on_batch(X, Y)
+    model.layers[0].trainable = False
+    frozen = model.get_weights()
+    for _ in range(3):
+        model.train_on_batch(X, Y)
+    for name, copy in zip(model.params, copies, strict=True):
+        np.testing.assert_array_equal(kept[name], copy)
+        np.testing.assert_array_equal(shared.get(name, copy), copy)
+    is_kept = [np.array_equal(*pair) for pair in zip(frozen, model.get_weights(), strict=True)]
+    assert is_kept == [True, True, False, False]
+    model.params = kept
+    np.testing.assert_array_equal(model.predict(X), expected)
+
+
 def halved(step: int) -> float:
     return 0.1 * 0.5 ** (step // 3)
 

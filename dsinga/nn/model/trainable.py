@@ -323,13 +323,17 @@ class Trainable(ModelParams):
             labels = next(iter(pairs.values()))[1]
             sample_weight = weights_of_classes(class_weight, labels, self.loss_of_labels(), sample_weight)
         shapes = {name: (np.shape(records)[1:], np.shape(labels)[1:]) for name, (records, labels) in pairs.items()}
-        key = shapes, sample_weight is None
+        key = shapes, sample_weight is None, self.trained_layers()
         with self._explained(pairs):
             net, records, labels = self._local_batch(pairs, sample_weight, key)
             assert self._batch_steps is not None
             self._params, metrics = self._batch_steps[1].step(self._known_params(net), records, labels)
         self._training_state = self._batch_steps[1].state
         return self._figures(metrics, return_dict)
+
+    def trained_layers(self) -> list[bool]:
+        """Return which of the layers whose ``trainable`` can be set are trained."""
+        return []
 
     def _batch(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Return the records and labels of a batch as numpy arrays."""
