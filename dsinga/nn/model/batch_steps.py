@@ -43,7 +43,7 @@ class BatchSteps:
     def step(self, params: Mapping[str, np.ndarray], records: Any, labels: Any) -> tuple[dict[str, np.ndarray], Any]:
         """Return the params after a step on a batch, and its metrics before the step.
 
-        Only arrays that an earlier step has returned, and that :func:`leave_to_user` was not told of, are changed in place.
+        Arrays that an earlier step has returned are changed in place, unless :func:`leave_to_user` was told of them.
         """
         self._params = {
             name: array if array is self._params.get(name) and id(array) not in _of_users else array.copy()

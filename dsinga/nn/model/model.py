@@ -179,7 +179,7 @@ class Model(Trainable):
     def trainable(self) -> bool:
         """Whether training moves the params of any layer, or of a loss.
 
-        Setting it sets that of all layers and losses that the model has then, from the next ``fit`` or ``train_on_batch``.
+        Setting it sets that of all layers and losses that the model has then, from the next ``fit`` or batch on.
         """
         return any(self.trained_layers())
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 import dsinga.api as api
+from dsinga.api.workspaces import remove_checkpoints
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
@@ -230,7 +229,8 @@ class Trainable(ModelParams):
 
         Raises:
             UserError: shapes, losses and data do not fit.
-            RunError: where a worker or a server is lost during training.
+            RunError: where a worker or a server is lost during training, or the checkpoints of a BackupAndRestore
+                cannot be removed after it.
         """
         self.require_loss()
         callbacks = listed(callbacks)
@@ -295,7 +295,7 @@ class Trainable(ModelParams):
         self.result = result
         for backup in callbacks:
             if isinstance(backup, BackupAndRestore) and backup.delete_checkpoint:
-                shutil.rmtree(Path(backup.backup_dir) / "checkpoint", ignore_errors=True)
+                remove_checkpoints(os.fspath(backup.backup_dir))
         return result.history
 
     def _steps_of_epoch(self, arguments: JobArguments) -> int:
