@@ -15,7 +15,7 @@ from dsinga.base.errors import RunError, UserError
 from dsinga.base.redaction import redact
 from dsinga.checkpoint import latest, params_of, read_params
 from dsinga.checkpoint.remote import RemoteFolder, complete_steps
-from dsinga.data.filesystem import is_url
+from dsinga.data.filesystem import is_url, join, remove
 from dsinga.job import Job
 from dsinga.monitor.run_monitor import RUN_FILES
 from dsinga.monitor.workspace_lock import HOLDER, has_ended, parse_holder, workspace_held
@@ -93,6 +93,26 @@ class RemoteWorkspace:
             self._folder.name_url(failure[1])
 
 
+def has_checkpoint(workspace: Path | str) -> bool:
+    """Return whether there is a checkpoint in a workspace, perhaps a damaged one in a local folder."""
+    if is_url(str(workspace)):
+        return RemoteWorkspace(str(workspace)).find_checkpoint()
+    return latest(Path(workspace) / "checkpoint") is not None
+
+
+def remove_checkpoints(workspace: Path | str) -> None:
+    """Remove all checkpoints in a workspace. Raises RunError where that fails."""
+    is_remote = is_url(str(workspace))
+    folder = join(str(workspace), "checkpoint") if is_remote else str(Path(workspace) / "checkpoint")
+    try:
+        remove(folder)
+    except Exception as error:  # at a URL, each package of fsspec has classes of its own
+        reason = f"{type(error).__name__}: {error}"
+        raise RunError(
+            redact(f"{folder} cannot be removed: {reason}; remove it, or the next run there goes on from it", folder)
+        ) from None
+
+
 def _checkpoints(names: list[str]) -> list[str]:
     return [step for step in complete_steps(names) if step.rpartition("/")[0] == "checkpoint"]
 
@@ -122,7 +142,7 @@ def trained_params(
     workspace = default_workspace(job)
     newest: Path | str | None
     if isinstance(workspace, str):
-        newest = workspace if RemoteWorkspace(workspace).find_checkpoint() else None
+        newest = workspace if has_checkpoint(workspace) else None
     else:
         newest = latest(workspace / "checkpoint")
     if newest is None and not job.checkpoint_path:

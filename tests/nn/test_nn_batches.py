@@ -53,16 +53,18 @@ def assert_same(first: nn.Model, second: nn.Model) -> None:
 
 def test_a_generator_trains_as_the_arrays_of_its_batches():
     expected = net()
-    expected.fit(X, Y, epochs=3, progress=False)
-    for source, steps in ((batches(), None), (batches(endless=True), 6), (iter(list(batches(60))), None)):
-        model = net()
-        model.fit(source, epochs=3, steps_per_epoch=steps, validation_data=batches(100), progress=False)
+    expected.fit(X, Y, epochs=3, batch_size=50, progress=False)
+    assert expected.result.step == 18
+    sources = ((batches(), None, None), (batches(endless=True), 6, None), (iter(list(batches(60))), None, 50))
+    for source, steps, size in sources:  # the batches are those of the source, unless others are asked for
+        model, given = net(), {"steps_per_epoch": steps, "batch_size": size}
+        model.fit(source, epochs=3, validation_data=batches(100), progress=False, **given)
         assert_same(model, expected)
     assert model.evaluate(batches()) == expected.evaluate(X, Y)
     np.testing.assert_array_equal(model.predict(x for x, _ in batches()), expected.predict(X))
     weighted, all_ones = net(), net()
     weighted.fit(batches(weights=True), progress=False)
-    all_ones.fit(X, Y, sample_weight=np.ones(300), progress=False)
+    all_ones.fit(X, Y, sample_weight=np.ones(300), batch_size=50, progress=False)
     assert_same(weighted, all_ones)
 
 
@@ -116,6 +118,7 @@ REFUSED = {
     "net().fit(batches(), Y)": "the batches of the generator are (x, y) or (x, y, weights); leave y and weights out",
     "net().fit(X, Y, steps_per_epoch=3)": "steps_per_epoch is for batches of a generator: an epoch reads all records",
     "net().fit(iter([{'a': X, 'b': X}]))": "have a, b; leave one column of records, and one of labels that is called",
+    "net().fit(iter([np.broadcast_to(np.float32(0), (1 << 40, 6))]))": "fewer of them in fit by steps_per_epoch",
 }
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga import UserError, nn
+from dsinga import RunError, UserError, nn
 from dsinga import extensions as callbacks
+from dsinga.api.workspaces import remove_checkpoints
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(96, 6)).astype(np.float32)
@@ -48,6 +49,26 @@ def test_what_methods_of_batches_return():
     assert model.train_on_batch(X, Y, return_dict=True)["loss"] == pytest.approx(loss)
     np.testing.assert_array_equal(model.predict_on_batch(X[:4]), model.predict(X[:4]))
     assert net().train_on_batch(X, Y, class_weight=None) == pytest.approx(loss)
+
+
+def test_steps_on_batches_leave_the_params_that_users_keep_and_those_of_frozen_layers():
+    model = net()
+    model.train_on_batch(X, Y)
+    encoder = nn.Model(model.inputs, model.layers[0].output)  # which shares the first layer
+    kept, shared, copies = model.params, encoder.params, model.get_weights()
+    expected = model.predict(X)
+    model.train_on_batch(X, Y)
+    model.layers[0].trainable = False
+    frozen = model.get_weights()
+    for _ in range(3):
+        model.train_on_batch(X, Y)
+    for name, copy in zip(model.params, copies, strict=True):
+        np.testing.assert_array_equal(kept[name], copy)
+        np.testing.assert_array_equal(shared.get(name, copy), copy)
+    is_kept = [np.array_equal(*pair) for pair in zip(frozen, model.get_weights(), strict=True)]
+    assert is_kept == [True, True, False, False]
+    model.params = kept
+    np.testing.assert_array_equal(model.predict(X), expected)
 
 
 def halved(step: int) -> float:
@@ -130,6 +151,25 @@ def test_a_backup_lets_fit_go_on_and_is_removed_at_the_end(tmp_path: Path):
     for name, array in unbroken.params.items():
         np.testing.assert_array_equal(again.params[name], array)
     assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("place", ["folder", "memory://backup"])
+def test_a_fit_with_a_backup_trains_as_one_without_each_time(place: str, tmp_path: Path):
+    plain, backed = net(), net()
+    backup = callbacks.BackupAndRestore(place if "://" in place else tmp_path / place)
+    for number in range(1, 4):
+        plain.fit(X, Y, epochs=2, progress=False)
+        backed.fit(X, Y, epochs=2, callbacks=[backup], progress=False)
+        for name, array in plain.params.items():
+            np.testing.assert_array_equal(backed.params[name], array)
+        assert backed.train_on_batch(X, Y) == plain.train_on_batch(X, Y), number
+
+
+def test_backups_that_cannot_be_removed_are_named(tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "checkpoint").symlink_to("elsewhere")
+    with pytest.raises(RunError, match="checkpoint cannot be removed: OSError: .*; remove it, or the next run there"):
+        remove_checkpoints(tmp_path)
 
 
 REFUSED = {

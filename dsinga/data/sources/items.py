@@ -102,8 +102,10 @@ def is_iterable(source: Any) -> bool:
     )
 
 
-def read_batches(batches: Iterable[Any], count: int | None = None) -> tuple[Any, ...]:
-    """Return the batches of an iterable, (x, y), (x, y, weights) or x, as arrays of all records in their order.
+def read_batches(batches: Iterable[Any], count: int | None = None) -> tuple[tuple[Any, ...], int]:
+    """Return the batches of an iterable as arrays of all records in their order, and the rows of the first batch.
+
+    The arrays are (x, y), (x, y, weights) or (x,), as those of each batch.
 
     Args:
         batches: a generator, a tf.data.Dataset's ``as_numpy_iterator()``, a DataLoader, or another iterable.
@@ -130,8 +132,11 @@ def read_batches(batches: Iterable[Any], count: int | None = None) -> tuple[Any,
         parts.append(arrays)
         nbytes += sum(array.nbytes for array in arrays)
         if nbytes > free // 2:
-            raise UserError(f"{what} has more than half of the free memory, {free >> 21:,} MiB; {WRITE}, or give steps")
+            raise UserError(
+                f"{what} has more than half of the free memory, {free >> 21:,} MiB; {WRITE}, or read fewer of them in "
+                "fit by steps_per_epoch"
+            )
     if not parts or (count is not None and len(parts) < count):
         remedy = f"; give steps_per_epoch={len(parts)}" if parts else ""
         raise UserError(f"{what} ended after {len(parts)} batches{'' if count is None else f' of {count}'}{remedy}")
-    return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True)), len(parts[0][0])

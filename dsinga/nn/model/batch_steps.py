@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,14 @@ import numpy as np
 
 from dsinga.engine.local_net import LocalNet
 from dsinga.nn.model.training_state import TrainingState
+
+# Arrays that users may keep, by their ids. They may be the params of several models, which share layers.
+_of_users: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
+
+
+def leave_to_user(params: Mapping[str, np.ndarray]) -> None:
+    """Let steps from now on replace these arrays, rather than change them in place."""
+    _of_users.update({id(array): array for array in params.values()})
 
 
 class BatchSteps:
@@ -32,9 +41,14 @@ class BatchSteps:
         self.state = begin
 
     def step(self, params: Mapping[str, np.ndarray], records: Any, labels: Any) -> tuple[dict[str, np.ndarray], Any]:
-        """Return the params after a step on a batch, and its metrics before the step; arrays given are not changed."""
-        if any(params[name] is not self._params.get(name) for name in params):
-            self._params = {name: array.copy() for name, array in params.items()}
+        """Return the params after a step on a batch, and its metrics before the step.
+
+        Arrays that an earlier step has returned are changed in place, unless :func:`leave_to_user` was told of them.
+        """
+        self._params = {
+            name: array if array is self._params.get(name) and id(array) not in _of_users else array.copy()
+            for name, array in params.items()
+        }
         gradients, metrics = self.net.backward(self._params, records, labels, step=self._updater.steps)
         self._updater.step(self._params, gradients)
         shapes = self.net.net.params

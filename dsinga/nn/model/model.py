@@ -179,14 +179,18 @@ class Model(Trainable):
     def trainable(self) -> bool:
         """Whether training moves the params of any layer, or of a loss.
 
-        Setting it sets that of all layers and losses that the model has then, from the next ``fit``.
+        Setting it sets that of all layers and losses that the model has then, from the next ``fit`` or batch on.
         """
-        return any(layer.trainable for layer in layers_with_losses(self._outputs(), self.objective))
+        return any(self.trained_layers())
 
     @trainable.setter
     def trainable(self, trainable: bool) -> None:
         for layer in layers_with_losses(self._outputs(), self.objective):
             layer.trainable = trainable
+
+    def trained_layers(self) -> list[bool]:
+        """Return which of the layers with params, and losses, are trained."""
+        return [layer.trainable for layer in layers_with_losses(self._outputs(), self.objective)]
 
     def _inputs(self) -> list[Symbol]:
         return self.inputs

@@ -25,6 +25,7 @@ from dsinga.layers.interface.layer import as_text
 from dsinga.net import NeuralNet
 from dsinga.net.describe import describe
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.nn.model.batch_steps import leave_to_user
 from dsinga.nn.model.names_file import write_names
 from dsinga.nn.model.records import (
     JobArguments,
@@ -158,8 +159,10 @@ class ModelParams(ABC):
         """
         if self._own_params is None:
             self._params, self._complete = self._shaped().initial_params() | (self._params or {}), True
-        assert self._params is not None
-        return self._params
+        params = self._params
+        assert params is not None
+        leave_to_user(params)
+        return params
 
     @params.setter
     def params(self, params: Mapping[str, np.ndarray] | api.Result | str | os.PathLike[str]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 import dsinga.api as api
+from dsinga.api.workspaces import remove_checkpoints
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
@@ -206,14 +205,16 @@ class Trainable(ModelParams):
             x: records, and labels where they have them; see :meth:`job`. A generator, or another iterable of batches
                 (x, y) or (x, y, weights), is read once, into memory, to its end or for ``steps_per_epoch`` batches.
             y: labels.
-            steps_per_epoch: the number of batches that are read of a generator.
+            steps_per_epoch: the number of batches that are read of a generator, and so, where all have as many rows,
+                the steps of an epoch. Without it an endless generator is refused when half of the free memory is full.
             sample_weight: a factor w for the loss l of each record, (n,), or of each step or point that has a label of
                 its own, (n, ...): the loss is Σ w·l over the number of records, as in Keras, whatever the weights add
                 up to. Shares of right predictions are Σ w·right / Σ w.
             class_weight: a factor for the loss of each class, by label, 1 for the others; ``sample_weight`` multiplies
                 it. "balanced" stands for n / (k·n_c), where n_c of n labels are of the class, and k classes occur.
             epochs: how many times all records are read, by default once. Training shuffles the records.
-            batch_size: rows of a batch, by default 32, and at most the number of records.
+            batch_size: rows of a batch, at most the number of records; by default as many as the first batch of a
+                generator has, or those of a DataLoader, and 32 for other records.
             train_steps: the number of batches, in place of ``epochs``.
             validation_data: (x, y), with which the model is validated after each epoch, or (x, y, sample_weight).
             validation_split: the share of the records that validates in its place, the last ones of arrays, before
@@ -230,18 +231,20 @@ class Trainable(ModelParams):
 
         Raises:
             UserError: shapes, losses and data do not fit.
-            RunError: where a worker or a server is lost during training.
+            RunError: where a worker or a server is lost during training, or the checkpoints of a BackupAndRestore
+                cannot be removed after it.
         """
         self.require_loss()
         callbacks = listed(callbacks)
-        batch_size = size_of_batches(x) if batch_size is None else batch_size
+        size = size_of_batches(x)
         if steps_per_epoch is not None and not is_iterable(x):
             raise UserError(
                 "steps_per_epoch is for batches of a generator: an epoch reads all records; use train_steps"
             )
-        x, y, sample_weight = read_iterable(x, y, sample_weight, steps_per_epoch)
+        (x, y, sample_weight), rows = read_iterable(x, y, sample_weight, steps_per_epoch)
+        batch_size = size or rows if batch_size is None else batch_size
         if validation_data is not None and is_iterable(validation_data):
-            validation_data = read_iterable(validation_data)
+            validation_data, _ = read_iterable(validation_data)
         for backup in [each for each in callbacks if isinstance(each, BackupAndRestore)]:
             workspace, resume = backup.backup_dir, "auto"
             if isinstance(backup.save_freq, int):
@@ -295,7 +298,7 @@ class Trainable(ModelParams):
         self.result = result
         for backup in callbacks:
             if isinstance(backup, BackupAndRestore) and backup.delete_checkpoint:
-                shutil.rmtree(Path(backup.backup_dir) / "checkpoint", ignore_errors=True)
+                remove_checkpoints(os.fspath(backup.backup_dir))
         return result.history
 
     def _steps_of_epoch(self, arguments: JobArguments) -> int:
@@ -323,13 +326,17 @@ class Trainable(ModelParams):
             labels = next(iter(pairs.values()))[1]
             sample_weight = weights_of_classes(class_weight, labels, self.loss_of_labels(), sample_weight)
         shapes = {name: (np.shape(records)[1:], np.shape(labels)[1:]) for name, (records, labels) in pairs.items()}
-        key = shapes, sample_weight is None
+        key = shapes, sample_weight is None, self.trained_layers()
         with self._explained(pairs):
             net, records, labels = self._local_batch(pairs, sample_weight, key)
             assert self._batch_steps is not None
             self._params, metrics = self._batch_steps[1].step(self._known_params(net), records, labels)
         self._training_state = self._batch_steps[1].state
         return self._figures(metrics, return_dict)
+
+    def trained_layers(self) -> list[bool]:
+        """Return which of the layers whose ``trainable`` can be set are trained."""
+        return []
 
     def _batch(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Return the records and labels of a batch as numpy arrays."""
@@ -400,7 +407,7 @@ class Trainable(ModelParams):
         bad input.
         """
         check_whole_numbers(batch_size=batch_size)
-        x, y, sample_weight = read_iterable(x, y, sample_weight)
+        (x, y, sample_weight), _ = read_iterable(x, y, sample_weight)
         pairs = self._pairs(x, y)
         if client is None and are_numpy(pairs):
             with self._explained(pairs):
@@ -435,7 +442,7 @@ class Trainable(ModelParams):
         computes, for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
         """
         check_whole_numbers(batch_size=batch_size)
-        x = read_iterable(x)[0]
+        (x, _, _), _ = read_iterable(x)
         is_dataset = is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike))
         if is_dataset and self.is_of_windows():
             return self._predict_dataset(x, leads)
@@ -518,17 +525,21 @@ def size_of_batches(x: Any) -> int | None:
     return size if isinstance(size, int) and by_number(x) is not None else None
 
 
-def read_iterable(x: Any, y: Any = None, weights: Any = None, count: int | None = None) -> tuple[Any, Any, Any]:
-    """Return (x, y, weights) of what is given as ``x``: arrays where it can only be iterated.
+def read_iterable(
+    x: Any, y: Any = None, weights: Any = None, count: int | None = None
+) -> tuple[tuple[Any, Any, Any], int | None]:
+    """Return (x, y, weights) of what is given as ``x``, and the rows of its first batch.
 
+    They are arrays where it can only be iterated; for others they are as given, and the rows None.
     Raises UserError for labels beside an iterable, whose batches have them.
     """
     if not is_iterable(x):
-        return x, y, weights
+        return (x, y, weights), None
     if y is not None or weights is not None:
         raise UserError(f"the batches of the {type(x).__name__} are (x, y) or (x, y, weights); leave y and weights out")
-    parts = read_batches(x, count)
-    return parts + (None,) * (3 - len(parts))
+    parts, rows = read_batches(x, count)
+    x, y, weights = parts + (None,) * (3 - len(parts))
+    return (x, y, weights), rows
 
 
 def as_arrays(value: Any, are_several: bool) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.api.workspaces import has_checkpoint
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import Checkpoint, export_safetensors
 from dsinga.checkpoint.tensors import read_safetensors
@@ -77,7 +78,10 @@ class FitBegins:
         """Return what a fit begins with: ``begin``, unless it resumes a fit of this model."""
         if isinstance(resume, (str, os.PathLike)) and resume != "auto":
             workspace = Path(resume).expanduser().absolute().parent.parent
-        return begin if workspace is None or not resume else self._begins.get(_place(workspace), begin)
+        if workspace is None or not resume or _place(workspace) not in self._begins:
+            return begin
+        is_anew = resume == "auto" and not has_checkpoint(os.fspath(workspace))
+        return begin if is_anew else self._begins[_place(workspace)]
 
 
 def _place(workspace: str | os.PathLike[str]) -> str:

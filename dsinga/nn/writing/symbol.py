@@ -58,7 +58,7 @@ class LayerBuilder:
 
     @property
     def trainable(self) -> bool:
-        """Whether training moves the params, from the next ``fit`` on. Setting it to no bool raises UserError."""
+        """Whether training moves the params, from the next ``fit`` or batch on. Raises UserError for no bool."""
         return self.settings.get("trainable", True) if self.wrapped is None else self.wrapped.trainable
 
     @trainable.setter
