@@ -75,7 +75,7 @@ class Convolution(Layer):
         (dilation,) = window_sizes(self, settings, len(size), dilation=1)
         self.window = sliding_window(self, settings, stride=1, dilation=() if {*dilation} == {1} else dilation)
         self.groups = settings.group
-        check_groups(self, self.groups, channels=channels, filters=filters)
+        self.check_groups(self.groups, channels=channels, filters=filters)
         if self.groups > 1:
             self.cut = replace(GROUPED, groups=self.groups) if channels == filters else GATHERED
         if self.is_spaced:
@@ -152,14 +152,6 @@ class Convolution(Layer):
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
         return window_part(self, region, source_shapes)
-
-
-def check_groups(layer: Layer, groups: int, **counts: int) -> None:
-    """Raise UserError where one of ``counts``, by what is counted, cannot be divided into ``groups`` equal groups."""
-    for what, count in counts.items():
-        if count % groups:
-            text = f"cannot divide {count} {what} into {groups} equal groups; give a group that divides {count}"
-            raise layer.fail(text, layer.settings, "group")
 
 
 class RectifiedConvolution(Convolution):

@@ -11,7 +11,6 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Range, Steps
-from dsinga.layers.images.convolution import check_groups
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, Shape
@@ -78,7 +77,7 @@ class Convolution1D(WindowLayer):
             )
         self.bias = settings.bias_term
         self.groups = settings.group
-        check_groups(self, self.groups, features=features, filters=settings.num_filters)
+        self.check_groups(self.groups, features=features, filters=settings.num_filters)
         self.params = (ParamSpec("weight", (settings.num_filters, kernel * features // self.groups)),)
         if self.bias:
             self.params += (ParamSpec("bias", (settings.num_filters,)),)
