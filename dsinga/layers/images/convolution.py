@@ -76,7 +76,7 @@ class Convolution(Layer):
         (dilation,) = window_sizes(self, settings, len(size), dilation=1)
         self.window = sliding_window(self, settings, stride=1, dilation=() if {*dilation} == {1} else dilation)
         self.groups = settings.group
-        check_groups(self, self.groups, channels=channels, filters=filters)
+        self.check_groups(self.groups, channels=channels, filters=filters)
         if self.groups > 1:
             self.cut = replace(GROUPED, groups=self.groups) if channels == filters else GATHERED
         if self.is_spaced:

@@ -213,6 +213,16 @@ class Layer(ABC):
             raise self.fail(f"{text}; {remedy}" if remedy else text, field="srclayers")
         return shape
 
+    def check_groups(self, groups: int, **counts: int) -> None:
+        """Raise UserError where one of ``counts``, by what is counted, cannot be divided into ``groups`` equal groups.
+
+        The number of groups is the setting ``group`` of the layer.
+        """
+        for what, count in counts.items():
+            if count % groups:
+                text = f"cannot divide {count} {what} into {groups} equal groups; give a group that divides {count}"
+                raise self.fail(text, self.settings, "group")
+
     def image_shape(self) -> tuple[int, int, int]:
         """Return (C, H, W) of the first source; as in SINGA, a source (B, H, W) is an image of one channel."""
         remedy = "give the shape of a record in the input layer's store_conf"

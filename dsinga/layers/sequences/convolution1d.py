@@ -78,7 +78,7 @@ class Convolution1D(WindowLayer):
             )
         self.bias = settings.bias_term
         self.groups = settings.group
-        check_groups(self, self.groups, features=features, filters=settings.num_filters)
+        self.check_groups(self.groups, features=features, filters=settings.num_filters)
         self.params = (ParamSpec("weight", (settings.num_filters, kernel * features // self.groups)),)
         if self.bias:
             self.params += (ParamSpec("bias", (settings.num_filters,)),)

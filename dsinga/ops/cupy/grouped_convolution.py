@@ -1,7 +1,7 @@
 """Grouped and dilated convolutions by cuDNN where it has a plan, else group by group by products of spread filters.
 
 The library finds the groups in the shapes: filters take a part of the channels. Convolutions of volumes are computed
-group by group. Images are float32 in every precision.
+group by group. Images are float32 in every precision; in kBF16 products of volumes round their factors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CupyGroupedConvolution(CupyVolumeConvolution):
         if x.ndim == 5:
 
             def convolve(_: Shapes, x: Array, w: Array) -> Array:
-                return self.convolution(x, w, None, stride, pad)
+                return cast(self.convolution(x, w, None, stride, pad), x.dtype)  # bf16 rounds them
 
             return with_bias(_by_group("fprop", shapes, dilation, groups, x, w, convolve), b)
         return with_bias(self._by_plan("fprop", shapes, dilation, groups, x, w), b)
@@ -62,7 +62,7 @@ class CupyGroupedConvolution(CupyVolumeConvolution):
             return self.convolution_grad(x, cupy.empty(part[1], dy.dtype), dy, stride, pad, False, False)[1]
 
         def images_gradient(part: Shapes, w: Array, dy: Array) -> Array:
-            return self.transposed_convolution(dy, w, None, stride, pad, part[0][2:])
+            return cast(self.transposed_convolution(dy, w, None, stride, pad, part[0][2:]), dy.dtype)
 
         dw = _by_group("wgrad", shapes, dilation, groups, x, dy, filters_gradient)
         dx = _by_group("dgrad", shapes, dilation, groups, w, dy, images_gradient) if need_dx else None
