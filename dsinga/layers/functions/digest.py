@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 DIGITS = 12
+NEW = object().__reduce_ex__(2)[0]  # makes an object of a class, as pickle does
 CODE = "co_code co_argcount co_posonlyargcount co_kwonlyargcount co_names co_varnames co_freevars co_consts".split()
 TAKES_MORE = CO_VARARGS | CO_VARKEYWORDS  # of the flags, those that the code and the counts do not show
 
@@ -82,6 +83,14 @@ class FunctionDigest:
         elif type(value) in (list, dict):
             self.is_constant = False
             self._add_all(value if type(value) is list else value.items())
+        elif isinstance(value, type) and not _is_importable(value):
+            members = sorted(
+                (name, member) for name, member in vars(value).items() if callable(member) or name[:2] != "__"
+            )
+            self._add_all([value.__qualname__, value.__bases__, *members])
+        elif not (isinstance(value, type) or _is_importable(type(value))) and (parts := _parts_of_object(value)):
+            self.is_constant = False
+            self._add_all(parts)
         else:
             self.is_constant &= isinstance(value, (type, BuiltinFunctionType, np.ufunc))
             self._say(_pickled(value))
@@ -106,12 +115,21 @@ def _global_names(code: CodeType) -> set[str]:
     return found.union(*(_global_names(const) for const in code.co_consts if isinstance(const, CodeType)))
 
 
-def _is_importable(function: FunctionType) -> bool:
-    """Whether the module of a function has it under its name."""
-    found: Any = sys.modules.get(function.__module__) if function.__module__ != "__main__" else None
-    for part in function.__qualname__.split("."):
+def _is_importable(value: FunctionType | type) -> bool:
+    """Whether a module other than that of the script has a function or class under its name."""
+    found: Any = sys.modules.get(value.__module__) if value.__module__ != "__main__" else None
+    for part in value.__qualname__.split("."):
         found = getattr(found, part, None)
-    return found is function
+    return found is value
+
+
+def _parts_of_object(value: Any) -> list[Any]:
+    """Return the class, the attributes and the items of an object; nothing where its class pickles in its own way."""
+    try:
+        make, *parts = value.__reduce_ex__(2)
+    except Exception:  # such as that of a lock, or of the user's class
+        return []
+    return [part if isinstance(part, (tuple, dict, type(None))) else list(part) for part in parts] * (make is NEW)
 
 
 def _pickled(value: Any) -> bytes:

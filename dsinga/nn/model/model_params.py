@@ -287,12 +287,8 @@ class ModelParams(ABC):
         path, params = Path(folder), self._ordered_params()
         job = to_text(redact_job(self._written_job()))
         if names := local_functions(job):
-            _log.warning(
-                "%s: only a process that makes the same functions %s loads this model; %s",
-                path,
-                ", ".join(names),
-                REMEDY,
-            )
+            listed = ", ".join(names)
+            _log.warning("%s: another process finds %s only if it makes the same functions; %s", path, listed, REMEDY)
         step = self.result.step if self.result else 0
         with explained_writing(path):
             path.mkdir(parents=True, exist_ok=True)
