@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from dsinga import UserError, nn
+from dsinga.layers.functions.names import find_function, name_of
 from dsinga.layers.functions.probing import probe
 from dsinga.testing import LayerCase, LayerContract
 from tests.support.registries import restored_registry
@@ -166,6 +168,17 @@ class TestFunction(LayerContract):
     ]
 
 
+class Broken(nn.Layer):
+    """A layer of layers whose ``call`` reads a name that is not there."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(3)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x) * undefined  # type: ignore[name-defined]  # noqa: F821
+
+
 def own_net() -> nn.Model:
     x = nn.Input(6)
     h = nn.Lambda(lambda pair: torch.exp(-pair[0]) * pair[1])([Tanh(4)(x), nn.Dense(4)(x)])
@@ -253,17 +266,30 @@ FAULTS = {
     "model(lambda y, p: torch.argmax(p, -1))": "returns int64; return floats",
     "model(lambda y, p: {'a': p})": "returns builtins.dict, of which no gradient is known",
     "model(lambda y, p: torch.nope(p))": "AttributeError: module 'torch' has no attribute 'nope'",
+    "model(lambda y, p: torch.mean((y.ravel()[:4] - p) ** 2, -1))": "fails for labels (4, 3), predictions (4, 3): "
+    "RuntimeError: The size of tensor a (4) must match",
+    "model(lambda y, p: ((y - p) ** 2).mean(-1).detach())": "is 0 everywhere, so that it would train nothing",
+    "model(torch.no_grad()(lambda y, p: torch.mean((y - p) ** 2)))": "as by detach(), no_grad() or stop_gradient()",
+    "model(lambda y, p: np.abs(np.asarray(y) - np.asarray(p)))": "the function <lambda> returns numpy's arrays",
+    "nn.Sequential([Broken(), nn.Dense(3)])": "function of the layer Broken fails for features: NameError: name "
+    "'undefined' is not",
+    "nn.Sequential([nn.Lambda(lambda h: nn.Dense(3)(h) + [1].x, name='own')])": "function of the layer own fails for "
+    "features: AttributeError: 'list' object has no attribute 'x'",
 }
+
+
+def trained(statement: str) -> None:
+    made = eval(statement)
+    if statement.startswith("nn."):
+        made.compile("sgd", "mse")
+    made.fit(X, Y, progress=False)
 
 
 @pytest.mark.parametrize("statement", FAULTS)
 def test_what_is_wrong_with_a_function_is_one_sentence_before_training(statement: str):
     with restored_registry():
-        made = eval(statement)
-        if statement.startswith("nn."):
-            made.compile("sgd", "mse")
         with pytest.raises(UserError) as error:
-            made.fit(X, Y, progress=False)
+            trained(statement)
     assert FAULTS[statement] in str(error.value)
 
 
@@ -273,6 +299,60 @@ def test_what_is_wrong_with_a_function_is_one_sentence_before_training(statement
 def test_a_job_of_somebody_else_calls_no_function_of_the_standard_library(name: str):
     with pytest.raises(UserError, match="is one of the standard library, which jobs cannot call"):
         nn.Sequential([nn.Input(6), nn.Layer("kFunction", function=name, arguments='{"args": "true"}')])
+
+
+def test_a_saved_lambda_is_never_another_one(tmp_path: Path, caplog: Any):
+    def made(number: float) -> nn.Sequential:
+        return nn.Sequential([nn.Input(6), nn.Lambda(lambda h: torch.tanh(h) * number)])
+
+    with restored_registry(), caplog.at_level(logging.WARNING):
+        made(2.0).save(tmp_path)
+    assert "only if it makes the same functions; use a function of a module" in caplog.text
+    with restored_registry():
+        made(-7.0)
+        with pytest.raises(UserError, match="is not the same in this one; use a function of a module"):
+            nn.load_model(tmp_path).predict(X)
+        made(2.0)
+        np.testing.assert_allclose(nn.load_model(tmp_path).predict(X), 2 * np.tanh(X), rtol=1e-5)
+
+
+LAMBDAS = """
+import functools, numpy as np
+factor, items = 2.0, {"b", "a", "c"}
+class Scaled:
+    def __init__(self, scale): self.scale = scale
+    def __call__(self, x): return x * self.scale
+class Negated(Scaled):
+    def __call__(self, x): return -super().__call__(x)
+def outer(inner): return lambda x, y=3: inner(x) * factor
+made = [lambda x: x * 2, lambda x: x * 3, lambda x: abs(x), lambda x, y=1: x, lambda x, *, y=2: x, lambda x: x in items,
+        functools.partial(max, 1), functools.partial(max, 2), outer(lambda x: x), outer(lambda x: -x),
+        outer(functools.partial(np.power, 2.0)), lambda x: (lambda: x + 1)(), lambda x: (lambda: x + 2)(),
+        Scaled(2), Scaled(3), Negated(3)]
+"""
+
+
+def test_names_of_lambdas_are_those_of_their_code_in_each_process():
+    code = f"{LAMBDAS}\nfrom dsinga.layers.functions.names import name_of\nprint(*map(name_of, made))"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        check=True,
+    )
+    spaces: list[dict[str, Any]] = [{"__name__": "__main__"} for _ in range(2)]
+    with restored_registry():
+        for space in spaces:
+            exec(LAMBDAS, space)
+        names, again = ([name_of(function) for function in space["made"]] for space in spaces)
+        assert ran.stdout.split() == names
+        assert len(set(names)) == len(names)
+        assert all(find_function(name) is function for name, function in zip(names, spaces[0]["made"], strict=True))
+        assert [first == second for first, second in zip(names, again, strict=True)].count(False) == 7
+        spaces[1]["factor"] = 5.0
+        assert find_function(again[8])(1) == 5.0  # what reads a name that may change is not shared
+        assert find_function(names[8])(1) == 2.0
 
 
 def test_a_gradient_that_is_cut_off_is_said(caplog: Any):

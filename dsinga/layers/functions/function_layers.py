@@ -18,7 +18,7 @@ from dsinga.job.limits import NonNegative
 from dsinga.layers.functions.libraries import Computed, LibraryFunction, NumpyFunction
 from dsinga.layers.functions.names import find_function
 from dsinga.layers.functions.own_class import LayerCall
-from dsinga.layers.functions.probing import Probed, name, probe
+from dsinga.layers.functions.probing import Probed, probe, title_of
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, ParamSpec
 from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape
@@ -31,7 +31,7 @@ class OnList:
     """A function of a list, called with the items as arguments."""
 
     def __init__(self, function: Any):
-        self.function, self.title = function, name(function)
+        self.function, self.title = function, title_of(function)
 
     def __call__(self, *sources: Any) -> Any:
         return self.function(list(sources))
@@ -150,7 +150,7 @@ class CalledFunction(FunctionLayer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         if not self.has_gradient:
-            raise self.fail(no_gradient(self.settings.function))
+            raise self.fail(no_gradient(self.user_code))
         gradients = output.saved(np.ascontiguousarray(ctx.ops.to_numpy(grad)))
         arrays = [*params, *sources]
         placed = [
@@ -161,10 +161,10 @@ class CalledFunction(FunctionLayer):
         return for_sources, placed[: len(params)]
 
 
-def no_gradient(function: str) -> str:
+def no_gradient(function: Any) -> str:
     """Return why a function cannot be trained through."""
     return (
-        f"the function {function!r} returns numpy's arrays, which have no gradient; write it in jax.numpy, "
+        f"the function {title_of(function)} returns numpy's arrays, which have no gradient; write it in jax.numpy, "
         "autograd.numpy or torch, or as a layer with a gradient of its own (docs/extending.md)"
     )
 
@@ -198,7 +198,7 @@ class FunctionLoss(FunctionLayer):
         self.label_rows = x if labels == () and x == (1,) else labels
         self.probed = self.probe(self.find(), [self.label_rows, x], labels=0)
         if isinstance(self.probed.function, NumpyFunction):
-            raise self.fail(no_gradient(self.settings.function), self.settings, "function")
+            raise self.fail(no_gradient(self.user_code), self.settings, "function")
         self.shape = (self.source_shapes[0][0], 1)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import re
 import sys
 from typing import Any
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, how_to_register, nearest, register
+from dsinga.layers.functions.digest import DIGITS, FunctionDigest
+
+LOCAL = re.compile(rf"\w+_[0-9a-f]{{{DIGITS}}}(_[0-9]+)?")  # the names that name_of makes for lambdas and the like
+REMEDY = 'use a function of a module, "module:function", or name it by @dsinga.register("function", NAME)'
 
 
 class CallableLayer:
@@ -25,6 +30,11 @@ def find_function(name: str) -> Any:
     if name in known:
         return known[name]
     module, colon, path = name.partition(":")
+    if LOCAL.fullmatch(name):
+        raise UserError(
+            f"the function {name!r} has no name outside of the process that wrote this job, and is not the same in "
+            f"this one; {REMEDY}, and write the job again"
+        )
     if not colon:
         remedy = 'or write "module:function"'
         raise UserError(
@@ -51,7 +61,11 @@ def find_function(name: str) -> Any:
 
 
 def name_of(function: Any) -> str:
-    """Return the name by which :func:`find_function` finds a function; one without a module is registered."""
+    """Return the name by which :func:`find_function` finds a function.
+
+    One without a module, such as a lambda, is registered, with a digest of its code in the name: no other process finds
+    another function by it.
+    """
     for name, known in entries("function").items():
         if known is function:
             return name
@@ -63,7 +77,17 @@ def name_of(function: Any) -> str:
     except UserError:
         pass
     base = owner.__qualname__.rpartition(".")[2].strip("<>")
-    names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(1)))
-    name = next(name for name in names if name not in entries("function"))
+    digest = FunctionDigest(function)
+    name = f"{base}_{digest.text}"
+    if name in entries("function") and digest.is_constant:
+        return name  # of a function that computes the same
+    numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+    name = next(name for name in numbered if name not in entries("function"))
     register("function", name)(function)
     return name
+
+
+def local_functions(text: str) -> list[str]:
+    """Return the names in the text of a job that only this process, or one that makes the same functions, finds."""
+    found = dict.fromkeys(re.findall(r'\bfunction: "([^"]*)"', text))
+    return [name for name in found if LOCAL.fullmatch(name)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +22,7 @@ from dsinga.checkpoint.tensors import read_safetensors
 from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
+from dsinga.layers.functions.names import REMEDY, local_functions
 from dsinga.layers.interface.layer import as_text
 from dsinga.net import NeuralNet
 from dsinga.net.describe import describe
@@ -40,6 +42,8 @@ from dsinga.nn.model.sample_weights import add_weights
 from dsinga.nn.model.training_state import FitBegins, TrainingState
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.training import check_params, check_start
+
+_log = logging.getLogger(__name__)
 
 
 class ModelParams(ABC):
@@ -278,12 +282,16 @@ class ModelParams(ABC):
 
         The job is in ``job.conf``, the params in ``params.safetensors``, and what the optimizer has learnt, after a
         ``fit``, in ``optimizer.safetensors``; the names of classes and columns, where training records had some, in
-        ``names.json``. Nothing is pickled.
+        ``names.json``. Nothing is pickled: functions are there by their names; a warning in the log says which of them,
+        such as lambdas, another process would not find.
         ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too. Raises UserError
         where the folder cannot be written.
         """
         path, params = Path(folder), self._ordered_params()
         job = to_text(redact_job(self._written_job()))
+        if names := local_functions(job):
+            listed = ", ".join(names)
+            _log.warning("%s: another process finds %s only if it makes the same functions; %s", path, listed, REMEDY)
         step = self.result.step if self.result else 0
         with explained_writing(path):
             path.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import json
@@ -16,12 +15,20 @@ from dsinga.layers.functions.own_class import LayerCall, Weight
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.nn.words.regularisers import penalty
 from dsinga.nn.writing.feature import Feature
-from dsinga.nn.writing.symbol import LayerBuilder, Symbol, flatten
+from dsinga.nn.writing.symbol import LayerBuilder, NotAFeature, Symbol, flatten
 from dsinga.nn.writing.writer import LayerWriter
 
 
 class FunctionBuilder(LayerBuilder):
-    """A layer that calls a function: of layers, where the function takes features, else of arrays (kFunction)."""
+    """A layer that calls a function: of layers, where the function takes features, else of arrays (kFunction).
+
+    Attributes:
+        as_list: whether the function takes its sources as one list.
+        failure: what the function raised for features.
+    """
+
+    as_list = False
+    failure: Exception | None = None
 
     def traced(self, sources: Any) -> Any:
         """Return what the function makes of features, whose layers are then those of the model."""
@@ -30,14 +37,43 @@ class FunctionBuilder(LayerBuilder):
     def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
         """Return the feature of the function, or what the layers within it return."""
         as_list = len(sources) == 1 and isinstance(sources[0], (list, tuple))
-        with contextlib.suppress(Exception):  # a function of arrays fails with features in its own way
+        self.failure = None
+        try:
             features = self.traced(list(sources[0]) if as_list else sources[0]) if len(sources) == 1 else None
             results = flatten([features])
             if features is not None and all(isinstance(result, Symbol) for result in results):
                 self.calls += results[:1]
                 return features
+        except NameError as error:  # which it has with arrays, too
+            raise self._fail(error) from error
+        except Exception as error:  # a function of arrays fails with features in its own way
+            self.failure = error
         self.as_list = as_list
         return super().__call__(*sources, labels=labels, **arguments)
+
+    def _write_function(self, writer: LayerWriter) -> Feature:
+        """Write the layer of a function of arrays."""
+        raise NotImplementedError
+
+    def _write(self, writer: LayerWriter) -> Feature:
+        """Write the layer; what a function of layers raised for features is raised here, where arrays do not help."""
+        try:
+            return self._write_function(writer)
+        except UserError as error:
+            if self.failure is None or not _calls_layers(error):
+                raise
+            raise self._fail(self.failure) from self.failure
+
+    def _fail(self, error: Exception) -> UserError:
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        return UserError(f"the function of the layer {self.name or self.kind} fails for features: {kind}{error}")
+
+
+def _calls_layers(error: BaseException | None) -> bool:
+    """Whether an error comes from a layer that was called on arrays."""
+    while error is not None and not isinstance(error, NotAFeature):
+        error = error.__cause__
+    return error is not None
 
 
 class _Lambda(FunctionBuilder):
@@ -48,7 +84,7 @@ class _Lambda(FunctionBuilder):
     def traced(self, sources: Any) -> Any:
         return self.function(sources)
 
-    def _write(self, writer: LayerWriter) -> Feature:
+    def _write_function(self, writer: LayerWriter) -> Feature:
         conf = {"function": name_of(self.function), **({"as_list": True} if self.as_list else {})}
         return writer.add("kFunction", function_conf=conf)
 
@@ -94,7 +130,6 @@ class OwnLayer(FunctionBuilder, CallableLayer):
 
     _given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     _is_built = False
-    as_list = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> OwnLayer:
         """Keep the arguments of the constructor."""
@@ -144,7 +179,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
             self._is_built = True
         return None if self._weights else self.call(sources)  # type: ignore[attr-defined]
 
-    def _write(self, writer: LayerWriter) -> Feature:
+    def _write_function(self, writer: LayerWriter) -> Feature:
         arguments = constructor_arguments(type(self), *self._given)
         rows = tuple(writer.rows(source) for source in writer.sources)
         call = LayerCall(type(self), arguments, rows, self.as_list)

@@ -18,6 +18,10 @@ from dsinga.nn.writing.operators import Operators
 from dsinga.nn.writing.writer import NetWriter
 
 
+class NotAFeature(UserError):
+    """A layer was called on what is no feature."""
+
+
 class LayerBuilder:
     """A layer of a model: its settings, and the function that writes it into a job.
 
@@ -86,7 +90,7 @@ class LayerBuilder:
         symbols = [*flatten(sources), *([] if labels is None else [labels])]
         for source in symbols:
             if not isinstance(source, Symbol):
-                raise UserError(
+                raise NotAFeature(
                     f"{self.kind} is called on {type(source).__name__}, not on the feature of another layer; begin "
                     "with x = nn.Input(shape=...), or put layers into nn.Sequential([...])"
                 )

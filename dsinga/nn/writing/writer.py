@@ -200,7 +200,7 @@ class LayerWriter:
 
     def _feature(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
         if isinstance(layer, CalledFunction) and not layer.has_gradient and (below := self.net.trained_below(conf)):
-            raise self.fail(f"{no_gradient(layer.settings.function)}; the params of {below!r} below need it")
+            raise self.fail(f"{no_gradient(layer.user_code)}; the params of {below!r} below need it")
         flat = layer_class(conf).source_kind is SourceKind.kAnyShape and any(source.flat for source in sources)
         parts = tuple(Feature(conf.name, shape[1:]) for shape in layer.part_shapes) if layer is not None else ()
         return Feature(conf.name, None if layer is None else layer.shape[1:], flat, parts=parts)
