@@ -10,6 +10,7 @@ from dsinga.base.errors import UserError
 from dsinga.data import RecordSource, TextWindows
 from dsinga.data.filesystem import PathNotFound
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
+from dsinga.job.check_cluster import check_cluster
 from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Rows
@@ -236,6 +237,7 @@ def resolve_epochs(checked: CheckedJob) -> CheckedJob:
         )
     job = job.replace(train_steps=steps)
     check_schedules(job)
+    check_cluster(job)
     return checked.with_job(job)
 
 

@@ -21,7 +21,6 @@ from dsinga.layers.images.sliding import (
 )
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
-from dsinga.layers.interface.filter_groups import check_groups
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.interface.reach import Reach
 from dsinga.layers.interface.region import Region

@@ -13,7 +13,6 @@ from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Range, Steps
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Cut, ParamSpec
-from dsinga.layers.interface.filter_groups import check_groups
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, Shape
 from dsinga.layers.sequences.steps import StepWindows, WindowLayer
 
