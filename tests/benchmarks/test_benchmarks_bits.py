@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.bits import RUNS, compare, train, with_earlier
-from tests.benchmarks.bits_agents import AGENTS
-from tests.benchmarks.bits_estimators import ESTIMATORS
-from tests.benchmarks.bits_jobs import JOBS
-from tests.benchmarks.bits_models import MODELS
-from tests.benchmarks.bits_report import digest
-from tests.benchmarks.bits_results import RESULTS
-from tests.benchmarks.bits_stores import write_stores
+from tools.benchmarks.bits import RUNS, compare, train, with_earlier
+from tools.benchmarks.bits_agents import AGENTS
+from tools.benchmarks.bits_estimators import ESTIMATORS
+from tools.benchmarks.bits_jobs import JOBS
+from tools.benchmarks.bits_models import MODELS
+from tools.benchmarks.bits_report import digest
+from tools.benchmarks.bits_results import RESULTS
+from tools.benchmarks.bits_stores import write_stores
 
 
 def test_a_run_is_compared_by_its_params_and_metrics(tmp_path: Path) -> None:

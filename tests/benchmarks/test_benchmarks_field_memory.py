@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.field_memory import measure
+from tools.benchmarks.field_memory import measure
 
 
 @pytest.mark.slow

@@ -17,7 +17,9 @@ from click.testing import CliRunner, Result
 
 import dsinga.ops
 from dsinga.cluster import connect
-from tests.benchmarks import (
+from tests.support import emulated_cupy
+from tests.support.emulated_cudnn import FakeCudnn
+from tools.benchmarks import (
     gpu,
     gpu_capture,
     gpu_chooser,
@@ -32,10 +34,8 @@ from tests.benchmarks import (
     gpu_turns,
     gpu_workers,
 )
-from tests.benchmarks.cases import Case
-from tests.benchmarks.ours import job
-from tests.support import emulated_cupy
-from tests.support.emulated_cudnn import FakeCudnn
+from tools.benchmarks.cases import Case
+from tools.benchmarks.ours import job
 
 CASES = {"cifar10": Case("cifar10", 2, 0.7)}
 
@@ -43,7 +43,7 @@ CASES = {"cifar10": Case("cifar10", 2, 0.7)}
 def call_turn(module: str, *arguments: str) -> dict[str, Any]:
     """Run a turn in this process."""
     try:
-        return importlib.import_module(f"tests.benchmarks.{module}").turn(*arguments)
+        return importlib.import_module(f"tools.benchmarks.{module}").turn(*arguments)
     except (RuntimeError, AssertionError) as error:
         return {"failed": str(error).splitlines()[-1]}
 

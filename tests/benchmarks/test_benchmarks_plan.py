@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from tests.benchmarks.bench_plan import SETUPS
-from tests.benchmarks.plan_report import Figures, draw, medians, misranked, table
+from tools.benchmarks.bench_plan import SETUPS
+from tools.benchmarks.plan_report import Figures, draw, medians, misranked, table
 
 ROWS = [
     Figures("net, 2 threads, fp32", "data", predicted, 10.0, 5.0, 6.0) for predicted in (9.0, 11.0, 14.0)

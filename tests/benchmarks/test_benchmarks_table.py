@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.benchmarks import __main__ as benchmarks
-from tests.benchmarks import table
-from tests.benchmarks.cases import CASES
-from tests.benchmarks.form_process import FormProcess, reason
-from tests.benchmarks.peers import PEERS
+from tools.benchmarks import __main__ as benchmarks
+from tools.benchmarks import table
+from tools.benchmarks.cases import CASES
+from tools.benchmarks.form_process import FormProcess, reason
+from tools.benchmarks.peers import PEERS
 
 MLP = {
     "dsinga": {"ms": 50.0, "mb": 300.0},

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.cases import PASSES, PLACES, STEPS, draw
-from tests.chaos.topologies import PLAN, TOPOLOGIES, job_of
+from tools.chaos.cases import PASSES, PLACES, STEPS, draw
+from tools.chaos.topologies import PLAN, TOPOLOGIES, job_of
 
 
 def test_a_hundred_cases_have_all_places_and_topologies():

@@ -1,6 +1,6 @@
 """Runs whose processes are lost, stopped or retired go on, and give the bits of an undisturbed run.
 
-``python -m tests.chaos`` does the same at a hundred random moments.
+``python -m tools.chaos`` does the same at a hundred random moments.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from distributed import Client
 
 from dsinga.api import Result, train
 from dsinga.testing.chaos.faults import cause, process_cluster, wait_for_return
-from tests.chaos.campaign import SIGNALS, bring_back, judge, run_case
-from tests.chaos.cases import Case
-from tests.chaos.topologies import PLAN, TOPOLOGIES, job_of
 from tests.support.small_disk import files_of_at_most
+from tools.chaos.campaign import SIGNALS, bring_back, judge, run_case
+from tools.chaos.cases import Case
+from tools.chaos.topologies import PLAN, TOPOLOGIES, job_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 NAME, STEPS, WORKERS = "data-2", 400, 2

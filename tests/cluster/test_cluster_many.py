@@ -23,8 +23,8 @@ from dsinga.job.topology import topology
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.nets import cut_nets
 from dsinga.worker.configure import open_job
-from tests.benchmarks.bench_many import null_job, write_records
 from tests.support.train_in_threads import create_servers, create_workers, prepare, running
+from tools.benchmarks.bench_many import null_job, write_records
 
 ROOM = str(Path(heartbeats.__file__).parents[2])
 

@@ -16,8 +16,8 @@ from dsinga.base.errors import UserError
 from dsinga.commands.data import info
 from dsinga.data import describe, open_records, open_store, verify_store, write_store
 from tests.data.test_data_zarr import ZEROS, write_group
-from tests.faults.verdicts import run_dsinga
 from tests.support.old_stores import remove_checksums
+from tools.faults.verdicts import run_dsinga
 
 
 @pytest.mark.parametrize(

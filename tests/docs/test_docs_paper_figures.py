@@ -20,12 +20,12 @@ def test_every_figure_has_a_row():
     assert {int(number) for cell in cells for number in re.findall(r"\d+", cell)} == set(range(1, FIGURES + 1))
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"\b(?:datasets|notebooks|tests)/[\w/.-]+\.\w+", PAGE))))
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\b(?:datasets|notebooks|tests|tools)/[\w/.-]+\.\w+", PAGE))))
 def test_files_of_commands_exist(path):
     assert (ROOT / path).is_file() or path == "datasets/X/README.md"
 
 
-@pytest.mark.parametrize("module", sorted(set(re.findall(r"-m (tests\.benchmarks[\w.]*)", PAGE))))
+@pytest.mark.parametrize("module", sorted(set(re.findall(r"-m (tools\.benchmarks[\w.]*)", PAGE))))
 def test_modules_of_commands_exist(module):
     path = ROOT / module.replace(".", "/")
     assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file()

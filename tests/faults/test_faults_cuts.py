@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dsinga.base.termination import NAMES
-from tests.faults.cuts import CLIENT, FACES, NONE, PROCESSES, SECONDS, WORKERS
+from tools.faults.cuts import CLIENT, FACES, NONE, PROCESSES, SECONDS, WORKERS
 
 pytestmark = pytest.mark.process
 QUICK = [
@@ -30,7 +30,7 @@ PAIRS = [
 def check(cases: list[tuple[str, str, bool, str]]) -> None:
     words = [str(word) for case in cases for word in case]
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.faults.cuts", *words], cwd=Path(__file__).parents[2], capture_output=True,
+        [sys.executable, "-m", "tools.faults.cuts", *words], cwd=Path(__file__).parents[2], capture_output=True,
         text=True, timeout=SECONDS,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -23,8 +23,8 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.parametrize("kind", ["jobs", "stores", "checkpoints", "imports", "fields"])
 def test_damaged_inputs_give_the_right_bits_or_one_message(kind: str) -> None:
-    assert "40 cases in" in run("tests.faults", kind, "--count", "40", "--seed", "7")
+    assert "40 cases in" in run("tools.faults", kind, "--count", "40", "--seed", "7")
 
 
 def test_whatever_happens_to_a_workspace() -> None:
-    run("tests.faults.workspaces", "--examples", "6", "--steps", "10")
+    run("tools.faults.workspaces", "--examples", "6", "--steps", "10")

@@ -8,9 +8,9 @@ from pathlib import Path
 import dask.config
 import pytest
 
-from tests.faults.kills import STAGES, run_stage, verdict
-from tests.faults.moments import owner_of
 from tests.support.forked_cluster import forked_cluster
+from tools.faults.kills import STAGES, run_stage, verdict
+from tools.faults.moments import owner_of
 
 pytestmark = pytest.mark.process
 WAIT = 20.0

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dsinga.job import loads
-from tests.benchmarks.gpu_loop import Loop
 from tests.support import emulated_cupy
 from tests.support.emulated_cudnn import FakeCudnn
+from tools.benchmarks.gpu_loop import Loop
 
 STEPS, RATE, MOMENTUM = 12, 0.002, 0.9
 INIT = "param { init { type: kGaussianSqrtFanIn value: 1.4 } }"

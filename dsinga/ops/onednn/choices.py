@@ -1,7 +1,7 @@
 """The table of special cases in which a kernel is not computed by the implementation that oneDNN ranks first.
 
 :func:`choose` is the only reader of the table. ``DSINGA_ONEDNN=plain`` in the environment switches all rows off: every
-kernel is then oneDNN's first choice, or numpy's where the library has none. ``python -m tests.benchmarks.bench_choices
+kernel is then oneDNN's first choice, or numpy's where the library has none. ``python -m tools.benchmarks.bench_choices
 ROW`` measures a row; docs/dev/measurements.md has what was measured.
 """
 
