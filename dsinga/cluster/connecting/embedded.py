@@ -119,7 +119,7 @@ def connect(
         settings |= QUIET_SETTINGS
     # When the cluster is closed on a busy machine, this logger prints tracebacks about connections that are closed.
     logging.getLogger("distributed.batched").setLevel(logging.WARNING)
-    with dask.config.set(settings), explained_start(), _explained_spawn():
+    with dask.config.set(settings), _explained_spawn(), explained_start():
         cluster = LocalCluster(
             n_workers=count,
             threads_per_worker=max(1, CPU_COUNT // count),
