@@ -30,6 +30,9 @@ import distributed  # noqa: E402
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
+# Tests import modules of it alone, too, which are rewritten when the first contract is used.
+pytest.register_assert_rewrite("dsinga.testing")
+
 from tests.support.clusters import client, forked, job, processes, stores, threads  # noqa: E402, F401
 from tests.support.freed_memory import freed_memory, use_few_arenas  # noqa: E402, F401
 from tests.support.order import rank  # noqa: E402
