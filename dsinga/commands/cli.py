@@ -34,7 +34,7 @@ class Commands(click.Group):
     """
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command; where a signal ends it, say so and exit with the status of docs/recovery.md."""
         try:
             with raised_terminations():
                 return super().invoke(ctx)

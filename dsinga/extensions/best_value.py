@@ -71,7 +71,7 @@ class BestValue:
         raise UserError(f"say whether lower or higher values of {self.monitor!r} are better: mode: min or mode: max")
 
     def load(self, value: float | None) -> None:
-        """Take the best value of a state; raises TypeError for what is neither a number nor None."""
+        """Set the best value to that of a checkpoint; raise TypeError where it is neither a number nor None."""
         self.value = None if value is None else checked_number(value)
 
     def is_improved_by(self, value: float) -> bool:

@@ -167,7 +167,7 @@ def is_keras_callback(callback: Any) -> bool:
 
 
 class KerasEvents(Extension):
-    """Calls a callback at its events.
+    """Calls the methods of a callback of Keras's kind, such as on_epoch_end, as a run goes on.
 
     Args:
         callback: has some of the methods of :class:`Callback`.

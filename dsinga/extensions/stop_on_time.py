@@ -54,7 +54,7 @@ class StopOnTime(Extension):
         super().__init__(str(time) if isinstance(time, Real) else time, seconds, **settings)
 
     def set_up(self) -> None:
-        """Read the time."""
+        """Take from the settings when training ends, and the margin before that."""
         self.trigger = AtEnd()
         self._seconds = self.settings.seconds or parse_seconds(self.settings.time)
         self._margin = min(MARGIN_SHARE * self._seconds, MARGIN_SECONDS)

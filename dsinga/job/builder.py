@@ -173,7 +173,7 @@ def builder_of(message: Message, where: Where, outer: MessageBuilder | None = No
 
 
 def build_value(value: Any) -> Any:
-    """Return a value of a builder with the messages in it built."""
+    """Return ``value`` with each MessageBuilder in it, also within lists, replaced by the message that it builds."""
     if isinstance(value, list):
         return [build_value(item) for item in value]
     return value.build() if isinstance(value, MessageBuilder) else value

@@ -167,7 +167,7 @@ def check_agents_updater(conf: UpdaterConf) -> None:
 
 
 def check_algorithm(job: Job) -> None:
-    """Raise JobError for kCD without a restricted Boltzmann machine, and for such a machine with kBP or kBPTT."""
+    """Raise JobError for an algorithm that does not fit the net, such as kCD without a restricted Boltzmann machine."""
     kinds = LayerType.kRBMVis, LayerType.kRBMHid
     layers = (layer for layer in job.neuralnet.layer if layer.type in kinds and layer.in_phase(Phase.kTrain))
     machine = next(layers, None)

@@ -308,5 +308,5 @@ def describe_link(link: Link) -> str:
 
 
 def count_workers(workers: int) -> str:
-    """Return a number of workers in words."""
+    """Return a number of workers with its noun: "1 worker", "3 workers"."""
     return f"{workers} worker{'s' if workers > 1 else ''}"

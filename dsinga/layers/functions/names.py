@@ -88,6 +88,9 @@ def name_of(function: Any) -> str:
 
 
 def local_functions(text: str) -> list[str]:
-    """Return the names in the text of a job that only this process, or one that makes the same functions, finds."""
+    """Return the names of functions without a module, such as lambdas, in the text of a job.
+
+    Another process finds them only where it has made the same functions.
+    """
     found = dict.fromkeys(re.findall(r'\bfunction: "([^"]*)"', text))
     return [name for name in found if LOCAL.fullmatch(name)]

@@ -75,7 +75,7 @@ class SourceKind(Enum):
 
     @property
     def takes_vectors(self) -> bool:
-        """Whether an nn.Flatten before the layer needs no layer of its own."""
+        """Whether the layer flattens rows of any shape itself, so that an nn.Flatten before it writes no kReshape."""
         return self in (SourceKind.kVectors, SourceKind.kAnyShape)
 
 

@@ -62,7 +62,7 @@ def goodput(pairs: Sequence[Pair]) -> float:
 
 
 def is_good(job: Job, pairs: Sequence[Pair]) -> bool:
-    """Whether all runs ended, with the same bits as those without faults where that can be said."""
+    """Whether no run with faults has failed and, of one worker group, each has the bits of its run without faults."""
     ended = not any(pair.disturbed.error for pair in pairs)
     compared = _is_synchronous(job) and all(pair.undisturbed for pair in pairs)
     return ended and (not compared or all(pair.is_equal for pair in pairs))
