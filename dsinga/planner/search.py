@@ -162,7 +162,7 @@ def explicitly_cut_layers(conf: NetConf) -> set[str]:
 
 
 def layers_with_whole_params(net: NeuralNet, updater: Updater) -> set[str]:
-    """Return the names of the layers that are not cut by features, since the updater needs one of their params whole."""
+    """Return the names of the layers that features do not cut, since the updater needs one of their params whole."""
     params = net.params
     whole = {name for name, param in params.items() if param.trainable and updater.of(name, param.shape).whole}
     return {node.layer.name for node in net.nodes if whole.intersection(node.params)}

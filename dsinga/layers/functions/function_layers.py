@@ -83,7 +83,7 @@ class FunctionLayer(Layer):
         return Computed(np.zeros((0, *self.probed.row_shape), np.float32), lambda grad: nothing)
 
     def checked(self, value: np.ndarray, like: np.ndarray, rows: int) -> np.ndarray:
-        """Return ``value`` in the dtype of ``like``, if that is one of floats; raise UserError for an unexpected shape."""
+        """Return ``value`` in the dtype of ``like``, if that is a float; raise UserError for an unexpected shape."""
         expected = (rows, *self.probed.row_shape)
         if value.shape != expected:
             raise self.fail(f"its function returns the shape {value.shape} for {rows} rows; it must be {expected}")

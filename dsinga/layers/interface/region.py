@@ -92,7 +92,7 @@ class PointRun(NamedTuple):
 
     @property
     def target(self) -> slice:
-        """The slice of the points that copy ``source``: in its order, reversed, or with ``step`` 0 all its one point."""
+        """The slice of the points that copy ``source``: in order, reversed, or with ``step`` 0 all its one point."""
         if self.step >= 0:
             return slice(self.place, self.place + self.length)
         return slice(self.place + self.length - 1, self.place - 1 if self.place else None, -1)
