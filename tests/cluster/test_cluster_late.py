@@ -213,6 +213,7 @@ class CountWorkers(SchedulerPlugin):
         CountWorkers.count = len(self._scheduler.workers)
 
 
+@pytest.mark.ci
 def test_dask_workers_end_before_their_scheduler(small: Job) -> None:
     """Else they log a CommClosedError, at the end of each run in a batch job."""
     with late_cluster() as cluster, Client(cluster.scheduler_address) as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 
 import numpy as np
@@ -107,7 +108,8 @@ def test_an_unknown_value_of_the_variable_is_refused(monkeypatch):
 @NUMBA
 def test_a_numba_that_cannot_compile_is_said_once(monkeypatch, caplog):
     monkeypatch.setattr(compiler, "import_module", lambda name: 1 / 0)
-    assert compiler.compiled("formulas", SIZE) is compiler.compiled("formulas", SIZE) is None
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        assert compiler.compiled("formulas", SIZE) is compiler.compiled("formulas", SIZE) is None
     assert [record.getMessage() for record in caplog.records] == [
         "computing without compiled loops, since numba cannot compile them: division by zero"
     ]
