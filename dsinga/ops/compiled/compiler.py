@@ -61,7 +61,7 @@ def compile_loop(signature: Any, loop: Callable[..., Any]) -> Any:
     """
     import numba
 
-    options = {"nogil": True, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
         return numba.njit(signature, cache=True, **options)(loop)
     except RuntimeError:  # there is no file of the source, or no folder that can be written
