@@ -349,6 +349,13 @@ class Formula:
     shape: tuple[int, ...] = ()  # of the arrays of a whole param; () leaves them flat
     ema_decay: float | None = None  # of the average of the param, the last slot, if this update goes into it
 
+    @property
+    def numbers(self) -> tuple[Any, ...] | None:
+        """What tells the formulas of one updater apart; None where its change depends on the step: all differ."""
+        if self.change != self.updater.change:
+            return None
+        return self.lr, self.decay, self.shape, self.ema_decay
+
     def __call__(self, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Clip the gradient, apply the weight decay, change the block, and update its average."""
         conf = self.updater.conf

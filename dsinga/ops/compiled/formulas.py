@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numba import types
@@ -13,7 +14,9 @@ from dsinga.ops.compiled.compiler import compile_loop
 from dsinga.ops.types import FLOAT32, Array, Formula
 from dsinga.ops.ufunc_programs import FIRST_SLOT, G, UfuncOperand, UfuncProgram, Untraceable, W, trace
 
-FORMULAS = 64  # whose programs are kept
+FORMULAS = 64  # of an updater, whose programs are kept
+# By updater, or formula of a user's own, as long as it lives; of an updater by the numbers of its formulas.
+_programs: WeakKeyDictionary[Any, dict[tuple[Any, ...], Formula | None]] = WeakKeyDictionary()
 _CALLS = {
     "add": "{} + {}",
     "subtract": "{} - {}",
@@ -38,14 +41,24 @@ def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | Non
     """
     if any(array.dtype != FLOAT32 or not array.flags.c_contiguous for array in arrays):
         return None
+    slots, numbers = len(arrays) - FIRST_SLOT, getattr(formula, "numbers", ())
+    if numbers is None:
+        return _compile(formula, slots)
+    key = *numbers, slots
+    owner = getattr(formula, "updater", formula)
     try:
-        return _compiled(formula, len(arrays) - FIRST_SLOT)
-    except TypeError:  # the formula has no hash
+        programs = _programs.setdefault(owner, {})
+    except TypeError:  # no weak reference to the formula can be made, or it has no hash
         return None
+    if key in programs:
+        return programs[key]
+    if len(programs) >= FORMULAS:
+        _programs[owner] = programs = {}  # another thread may still read the old ones
+    run = programs[key] = _compile(formula, slots)
+    return run
 
 
-@lru_cache(FORMULAS)
-def _compiled(formula: Formula, slots: int) -> Formula | None:
+def _compile(formula: Formula, slots: int) -> Formula | None:
     try:
         traced = trace(formula, slots)
     except (Untraceable, TypeError, AttributeError):  # symbols support ufuncs and operators only
