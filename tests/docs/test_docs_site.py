@@ -150,7 +150,7 @@ def test_the_api_has_the_public_names(pages: dict[str, Links]) -> None:
         if inspect.isroutine(getattr(rl, name)) or inspect.isclass(getattr(rl, name))
     }
     assert {"dsinga.rl.PPO", "dsinga.rl.train"} <= names <= pages["api/rl.html"].anchors
-    assert {f"dsinga.plotting.{name}" for name in plotting.__all__} <= pages["api/monitor.html"].anchors
+    assert {f"{plotting.__name__}.{name}" for name in plotting.__all__} <= pages["api/monitor.html"].anchors
 
 
 def test_the_api_has_what_users_call_of_inherited_methods(pages: dict[str, Links]) -> None:
