@@ -71,6 +71,14 @@ def trace(formula: Formula, slots: int) -> TracedFormula:
     return TracedFormula(UfuncProgram(tuple(tape.operations), slots, tape.registers, changed), tuple(tape.constants))
 
 
+def try_trace(formula: Formula, slots: int) -> TracedFormula | None:
+    """Return what :func:`trace` does; None for a formula that cannot be traced, as a user's may not."""
+    try:
+        return trace(formula, slots)
+    except (TypeError, AttributeError):  # also Untraceable: symbols support ufuncs and operators only
+        return None
+
+
 class _Tape:
     """Records the ufuncs called on its symbols."""
 

@@ -60,9 +60,8 @@ class InnerProduct(Layer):
         x = to_matrix(sources[0], ctx.ops)
         weight = ctx.ops.as_factor(params[0])
         y = ctx.ops.inner_product(x, weight, params[1] if self.bias else None, self.transpose)
-        return Output(
-            y, saved=(x, weight) if ctx.training else None
-        )  # x is saved, since flattening a channels-last image makes a copy
+        # x is saved, since flattening a channels-last image makes a copy
+        return Output(y, saved=(x, weight) if ctx.training else None)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

@@ -12,7 +12,7 @@ from numba import types
 
 from dsinga.ops.compiled.compiler import compile_loop
 from dsinga.ops.types import FLOAT32, Array, Formula
-from dsinga.ops.ufunc_programs import FIRST_SLOT, G, UfuncOperand, UfuncProgram, Untraceable, W, trace
+from dsinga.ops.ufunc_programs import FIRST_SLOT, G, UfuncOperand, UfuncProgram, W, try_trace
 
 FORMULAS = 64  # of an updater, whose programs are kept
 # By updater, or formula of a user's own, as long as it lives; of an updater by the numbers of its formulas.
@@ -59,9 +59,8 @@ def compiled_formula(formula: Formula, arrays: Sequence[Array]) -> Formula | Non
 
 
 def _compile(formula: Formula, slots: int) -> Formula | None:
-    try:
-        traced = trace(formula, slots)
-    except (Untraceable, TypeError, AttributeError):  # symbols support ufuncs and operators only
+    traced = try_trace(formula, slots)
+    if traced is None:
         return None
     loop, constants = _loop(traced.program), np.array(traced.constants, np.float32)
 

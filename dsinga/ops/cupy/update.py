@@ -17,7 +17,7 @@ from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.cupy.recording import CupyRecording
 from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.types import Array, Formula
-from dsinga.ops.ufunc_programs import FIRST_SLOT, TracedFormula, UfuncOperand, UfuncProgram, Untraceable, trace
+from dsinga.ops.ufunc_programs import FIRST_SLOT, TracedFormula, UfuncOperand, UfuncProgram, try_trace
 from dsinga.ops.update import Update, apply
 
 CHUNK = 2048  # elements that a block changes, as in update.cu
@@ -81,10 +81,7 @@ class CupyUpdate(CupyRecording):
         if (formula, slots) not in self._traced:
             if len(self._traced) >= FORMULAS:
                 self._traced.clear()
-            try:
-                self._traced[formula, slots] = trace(formula, slots)
-            except (Untraceable, TypeError, AttributeError):  # symbols support ufuncs and operators only
-                self._traced[formula, slots] = None
+            self._traced[formula, slots] = try_trace(formula, slots)
         return self._traced[formula, slots]
 
     def _launch(self, together: Sequence[tuple[Update, TracedFormula]], clip_norm: float) -> None:
