@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from dsinga.nn.model.records import PhaseRecords
 from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.model.training_state import TrainingState
-from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
+from dsinga.nn.words.keras_arguments import checked
+from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES
 from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.writing.net_conf import weighted
 from dsinga.nn.writing.writer import make_conf
@@ -37,7 +39,7 @@ class JobModel(Trainable):
     ``job`` returns the job, with the data, the batch size, the steps and the fields that are given.
     """
 
-    _attributes = {**MODEL_ATTRIBUTES, **dict.fromkeys(("layers", "get_layer"), _FREEZE)}
+    _attributes = ChainMap(dict.fromkeys(("layers", "get_layer"), _FREEZE), MODEL_ATTRIBUTES)  # type: ignore[arg-type]
 
     def __init__(self, job: Job):
         super().__init__(job.name)

@@ -18,7 +18,8 @@ from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.model.training_state import TrainingState
 from dsinga.nn.words.inputs import INPUT, Input
-from dsinga.nn.words.keras_arguments import OWN_STEP, STEP_METHODS, checked, checked_class
+from dsinga.nn.words.keras_arguments import checked, checked_class
+from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES, STEP_METHODS
 from dsinga.nn.words.losses import is_loss, loss_kind
 from dsinga.nn.words.metric_layers import check_metric_names, metrics_by_output
 from dsinga.nn.words.optimizers import updater_conf
@@ -67,7 +68,7 @@ class Model(Trainable):
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         for name in sorted(vars(cls).keys() & STEP_METHODS):
-            raise UserError(f"{cls.__name__} defines {name}, which fit does not call; {OWN_STEP}")
+            raise UserError(f"{cls.__name__} defines {name}, which fit does not call; {MODEL_ATTRIBUTES['train_step']}")
 
     def _from_inputs(self, outputs: list[Symbol]) -> list[Symbol]:
         """Return the outputs; raise UserError where they need an input that is not the model's."""

@@ -36,7 +36,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "fit.validation_steps": (None,),
     "fit.validation_freq": (1,),
     "fit.validation_batch_size": (None,),
-    "evaluate.return_dict": (True,),
+    "evaluate.return_dict": (True, False),
     **dict.fromkeys(("evaluate.steps", "evaluate.callbacks", "predict.steps", "predict.callbacks"), (None,)),
     "compile.weighted_metrics": (None,),
     "compile.run_eagerly": (False, None),
