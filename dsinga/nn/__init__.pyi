@@ -411,7 +411,7 @@ def Conv3DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, p
 
 def ConvLSTM2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = True,
+        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         kernel_regularizer: Any = None, recurrent_regularizer: Any = None, bias_regularizer: Any = None, *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
@@ -429,7 +429,7 @@ def ConvLSTM2D(filters: int, kernel_size: Size, strides: Size | None = 1, paddin
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n).
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias."""
@@ -730,7 +730,7 @@ def GELU(*, name: str | None = None, param: Sequence[Any] | None = None,
 
 def GRU(units: int, activation: str | None = 'tanh', recurrent_activation: str | None = 'sigmoid',
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = True,
+        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
         recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -747,7 +747,7 @@ def GRU(units: int, activation: str | None = 'tanh', recurrent_activation: str |
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n).
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
@@ -946,7 +946,7 @@ def LRN(local_size: int = 5, alpha: float = 1.0, beta: float = 0.75, knorm: floa
 
 def LSTM(units: int, activation: str | None = 'tanh', recurrent_activation: str | None = 'sigmoid',
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = True,
+        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
         recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -965,7 +965,7 @@ def LSTM(units: int, activation: str | None = 'tanh', recurrent_activation: str 
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n).
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
@@ -1602,7 +1602,7 @@ def SigmoidCrossEntropyLoss(scale: float = 1.0, *, name: str | None = None, para
         scale: the factor of the loss and its gradient."""
 
 def SimpleRNN(units: int, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = True,
+        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
         recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1617,7 +1617,7 @@ def SimpleRNN(units: int, use_bias: bool = True, kernel_initializer: Any = 'glor
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n).
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.

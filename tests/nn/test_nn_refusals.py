@@ -40,7 +40,7 @@ def two_outputs() -> nn.Model:
 
 def all_steps() -> nn.Sequential:
     """Return a compiled model that gives scores for each step."""
-    made = nn.Sequential([nn.Input(STEPS), nn.GRU(4), nn.Dense(3)])
+    made = nn.Sequential([nn.Input(STEPS), nn.GRU(4, return_sequences=True), nn.Dense(3)])
     made.compile("sgd", CLASSES)
     return made
 
@@ -80,7 +80,7 @@ NAMES_AND_HABITS = {
     "nn.Conv2D(3, 3, data_format='channels_last')": "features of images are channels first; nn.Input(shape, data",
     "nn.LSTM(3, recurrent_regularizer='l3')": "there is no regularizer 'l3'; these are l1, l2, l1_l2",
     "nn.BatchNormalization(gamma_regularizer='l2')": "give the optimizer weight_decay, and the layer wd_scale",
-    "job(nn.GRU(4, return_sequences=False), nn.GRU(4), shape=STEPS)": "(batch, steps, n), but gets (batch, 4)",
+    "job(nn.GRU(4), nn.GRU(4), shape=STEPS)": "(batch, steps, n), but gets (batch, 4)",
     "job(nn.GRU(4, return_sequences='no'), shape=STEPS)": "return_sequences of gru is 'no'; give True or False",
     "all_steps().fit(np.zeros((60, 6, 5)), Y)": "gives 3 scores for each of 6 steps, but y has one label a",
     "nn.Dense(3, recompute='maybe')": "recompute of Dense is 'maybe'; give True or False",

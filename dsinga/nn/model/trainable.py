@@ -23,6 +23,7 @@ from dsinga.loop.kept_run import KeptRun
 from dsinga.monitor import History
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.model.batch_steps import BatchSteps
+from dsinga.nn.model.figures import Figures
 from dsinga.nn.model.job_fields import FitFields, JobFields
 from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.model.records import (
@@ -358,8 +359,12 @@ class Trainable(ModelParams):
         """Return metrics as Keras's methods of batches do: the loss, a list, or all by name."""
         if return_dict:
             return dict(metrics)
-        names = [name for name in map(str, getattr(self, "metrics", ())) if name in metrics]
+        names = self._reported(metrics)
         return [metrics["loss"], *(metrics[name] for name in names)] if names else metrics["loss"]
+
+    def _reported(self, metrics: Mapping[str, float]) -> list[str]:
+        """Return the names of the metrics of ``compile`` that are among these."""
+        return [name for name in map(str, getattr(self, "metrics", ())) if name in metrics]
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Return the loss of a batch of numpy arrays, and metrics, as :meth:`train_on_batch` does, without a step."""
@@ -399,8 +404,8 @@ class Trainable(ModelParams):
         sample_weight: Any = None,
         batch_size: int | None = None,
         client: Client | None = None,
-    ) -> dict[str, float]:
-        """Return the mean loss and metrics over all records.
+    ) -> Figures:
+        """Return the mean loss and metrics over all records by name; ``loss, accuracy = model.evaluate(x, y)`` works.
 
         With ``sample_weight`` the loss and the shares of right predictions are those of :meth:`fit`; other metrics
         count each record once. numpy arrays are computed in this process unless a client is given. Raises UserError for
@@ -413,13 +418,15 @@ class Trainable(ModelParams):
             with self._explained(pairs):
                 labelled = any(y is not None for _, y in pairs.values())
                 net, records, labels = self._local(pairs, labelled, sample_weight)
-                return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
+                figures = net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
+            return Figures(figures, self._reported(figures))
         cluster: Any = api.find_cluster(client, waits=True)
         opened = open_inputs(pairs, self.record_names()).in_order_of(self.trained_windows())
         if sample_weight is not None:
             add_weights(opened, sample_weight)
         job, data = self._test_job(opened, batch_size)
-        return api.evaluate(job, self._require_params(), client=cluster, data=data)
+        figures = api.evaluate(job, self._require_params(), client=cluster, data=data)
+        return Figures(figures, self._reported(figures))
 
     def _test_job(self, records: PhaseRecords, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
         """Return the job that tests ``records``, and its data."""

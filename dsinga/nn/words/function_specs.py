@@ -47,8 +47,8 @@ _FURTHER: Mapping[str, tuple[str, Any, str]] = {
     "embeddings_regularizer": ("Any", None, "the penalty of the table"),
     "return_sequences": (
         "bool",
-        True,
-        "whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False",
+        False,
+        "whether it gives all steps, (B, T, n), else the last one, (B, n)",
     ),
     "epsilon": ("float", 1e-7, "what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root"),
     "padding_mode": (

@@ -216,7 +216,8 @@ def check_one_label(output: Feature, builder: LayerBuilder, label: tuple[int, ..
     if label == () and rows is not None and len(rows) == 2 and not compares(builder.kind):
         raise UserError(
             f"the output {output.layer!r} gives {rows[1]} scores for each of {rows[0]} steps, but y has one label a "
-            f"record; give labels by step, (n, {rows[0]}), or make the last recurrent layer return_sequences=False"
+            f"record; give labels by step, (n, {rows[0]}), or leave return_sequences=True out of the last recurrent "
+            "layer"
         )
 
 
