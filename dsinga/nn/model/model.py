@@ -10,6 +10,7 @@ import numpy as np
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
+from dsinga.data.text_codes import TextEncoder
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.model.layer_values import hand_out, newest_values
@@ -24,6 +25,7 @@ from dsinga.nn.words.losses import is_loss, loss_kind
 from dsinga.nn.words.metric_layers import check_metric_names, metrics_by_output
 from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.words.regularisers import penalised
+from dsinga.nn.words.text_vectorization import TextVectorization
 from dsinga.nn.writing.net_conf import (
     Objective,
     layer_names,
@@ -231,6 +233,18 @@ class Model(Trainable):
         """Return the loss that ``compile`` was given for the first output, None where it was given none."""
         return next(iter(self.objective.losses), None)
 
+    def text_encoders(self) -> dict[str, TextEncoder | None]:
+        """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
+        encoders: dict[str, TextEncoder | None] = {
+            symbol.builder.name or "": None
+            for symbol in self._inputs()
+            if symbol.builder.settings["shape"] in ((None,), [None])
+        }
+        for symbol in ancestors(self._outputs()):
+            if isinstance(symbol.builder, TextVectorization):
+                encoders[symbol.sources[0].builder.name or ""] = symbol.builder.encoder
+        return encoders
+
     def require_loss(self) -> None:
         """Raise UserError for a model without a loss or a restricted Boltzmann machine."""
         kinds = {symbol.builder.kind for symbol in ancestors([*self._inputs(), *self._outputs()])}
@@ -254,10 +268,14 @@ class Model(Trainable):
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that inputs name. Raises UserError where one names none."""
-        shapes = [symbol.builder.settings["shape"] for symbol in self._inputs()]
-        if any(shape is None for shape in shapes):
-            return super().input_shapes()
+        texts = {name: encoder.steps for name, encoder in self.text_encoders().items() if encoder is not None}
+        shapes = [
+            texts.get(name, symbol.builder.settings["shape"])
+            for name, symbol in zip(self.input_names(), self._inputs(), strict=True)
+        ]
         rows = [tuple(shape) if isinstance(shape, Iterable) else (shape,) for shape in shapes]
+        if any(None in row for row in rows):
+            return super().input_shapes()
         return dict(zip(self.input_names(), rows, strict=True))
 
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:

@@ -15,6 +15,7 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
 from dsinga.data.sources.items import by_number, is_iterable, read_batches
+from dsinga.data.text_codes import TextEncoder, sequences_of, texts_of
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.job import Job
@@ -159,9 +160,24 @@ class Trainable(ModelParams):
     def _pairs(self, x: Any, y: Any) -> dict[str, Pair]:
         if isinstance(x, tuple) and len(x) == 2 and y is None and len(self.input_names()) == 1:
             x, y = x
-        label_inputs = self.label_inputs()
+        x, label_inputs = self._as_codes(x), self.label_inputs()
         y = self.as_labels(read_label_paths(y, len(label_inputs)))
         return pair_up(x, y, self.input_names(), label_inputs)
+
+    def _as_codes(self, x: Any) -> Any:
+        """Return records, or those of each input, with arrays of codes in place of texts and of sequences."""
+        names = self.input_names()
+        encoders = self.text_encoders()
+        if isinstance(x, dict):
+            return {name: as_codes(each, name, encoders) for name, each in x.items()}
+        if len(names) == 1:
+            return as_codes(x, names[0], encoders)
+        are_several = isinstance(x, (list, tuple)) and len(x) == len(names)
+        return [as_codes(each, name, encoders) for each, name in zip(x, names, strict=True)] if are_several else x
+
+    def text_encoders(self) -> dict[str, TextEncoder | None]:
+        """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
+        return {}
 
     def as_labels(self, y: Any) -> Any:
         """Return labels in the form that the losses take."""
@@ -341,7 +357,7 @@ class Trainable(ModelParams):
 
     def _batch(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Return the records and labels of a batch as numpy arrays."""
-        return as_arrays(x, len(self.input_names()) > 1), as_arrays(y, len(self.label_inputs()) > 1)
+        return as_arrays(self._as_codes(x), len(self.input_names()) > 1), as_arrays(y, len(self.label_inputs()) > 1)
 
     def _local_batch(self, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
         """Return the net of a batch, its records and labels; the net is kept for further batches of these shapes."""
@@ -455,6 +471,7 @@ class Trainable(ModelParams):
             return self._predict_dataset(x, leads)
         if leads is not None:
             raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
+        x = self._as_codes(x)
         pairs = pair_up(x, None, self.input_names(), self.input_names()[:1])
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
@@ -502,7 +519,7 @@ class Trainable(ModelParams):
         """Return the feature of a layer for all records, (n, ...) numpy; a list for several layers."""
         check_whole_numbers(batch_size=batch_size)
         names = [layers] if isinstance(layers, str) else list(layers)
-        pairs = pair_up(x, None, self.input_names(), self.label_inputs())
+        pairs = pair_up(self._as_codes(x), None, self.input_names(), self.label_inputs())
         if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # also dask arrays
             pairs = {name: (row_of_zeros(records)[:0], None) for name, (records, _) in pairs.items()}
         if are_numpy(pairs) and (client is None or is_empty):
@@ -547,6 +564,25 @@ def read_iterable(
     parts, rows = read_batches(x, count)
     x, y, weights = parts + (None,) * (3 - len(parts))
     return (x, y, weights), rows
+
+
+def as_codes(x: Any, name: str, encoders: Mapping[str, TextEncoder | None]) -> Any:
+    """Return the records of an input with codes in place of texts, or of sequences of codes of several lengths.
+
+    Raises UserError where the input takes no such records.
+    """
+    texts = texts_of(x)
+    codes = sequences_of(x) if texts is None else None
+    if texts is not None and (encoder := encoders.get(name)):
+        return encoder.encode(texts)
+    if texts is not None or (codes is not None and name not in encoders):
+        what, remedy = (
+            ("texts", "begin with nn.TextVectorization")
+            if codes is None
+            else ("sequences of several lengths", "write nn.Input((None,))")
+        )
+        raise UserError(f"the input {name!r} gets {what}; {remedy}")
+    return x if codes is None else codes
 
 
 def as_arrays(value: Any, are_several: bool) -> Any:

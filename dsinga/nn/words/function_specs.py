@@ -45,6 +45,7 @@ _FURTHER: Mapping[str, tuple[str, Any, str]] = {
     "recurrent_regularizer": ("Any", None, "the penalty of the weight of the hidden state"),
     "bias_regularizer": ("Any", None, "the penalty of the bias"),
     "embeddings_regularizer": ("Any", None, "the penalty of the table"),
+    "mask_zero": ("bool", False, "whether steps of the code 0 are left out, as those after the end of a sequence"),
     "return_sequences": (
         "bool",
         False,

@@ -94,6 +94,26 @@ def convolve_steps(writer: LayerWriter, values: Values) -> dict[str, Any]:
     return {**pad, "fans": {"weight": fans}}
 
 
+def leave_out_zeros(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Write the layer that leaves out steps of the code 0, with ``mask_zero``, and return it as the source."""
+    if not values["mask_zero"]:
+        return {}
+    ends = {"end": 0, "anywhere": True}
+    return {"sources": [writer.extra("lengths", "kSequenceLength", writer.source, sequencelength_conf=ends)]}
+
+
+def find_ends(writer: LayerWriter, feature: Feature, values: Values) -> Feature:
+    """Return the feature of codes with the layer that says where sequences end, of an input with any number of steps.
+
+    With ``mask_zero`` that layer is there; sequences of other inputs all have all steps.
+    """
+    if values.get("mask_zero"):
+        return feature._replace(lengths=Feature(f"{writer.name}_lengths", row_shape(writer.source)))
+    if not writer.source.any_length:
+        return feature
+    return feature._replace(lengths=writer.extra("lengths", "kSequenceLength", writer.source))
+
+
 def last_step(writer: LayerWriter, feature: Feature, values: Values) -> Feature:
     """Write the layer that takes the last step (B, n) of a recurrent layer that is not to give all steps.
 
