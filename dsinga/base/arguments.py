@@ -7,9 +7,11 @@ import inspect
 import math
 import opcode
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
-from types import MappingProxyType
+from pathlib import Path
+from types import FrameType, MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from dsinga.base.errors import UserError
@@ -56,6 +58,31 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{' '.join(text[:SHOWN].split())} ..."
 
 
+class Remedies(Mapping[str, str]):
+    """What to write in place of names, read from tables of a TOML file when the first name is looked up.
+
+    In a table the names, separated by blanks, are the value of what to write in their place.
+    """
+
+    def __init__(self, path: Path, *tables: str):
+        self._path, self._tables = path, tables
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, str]:
+        content = tomllib.loads(self._path.read_text("utf-8"))
+        entries = [entry for table in self._tables for entry in content[table].items()]
+        return {name: remedy for remedy, names in entries for name in names.split()}
+
+    def __getitem__(self, name: str) -> str:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+
 class MissingName(UserError, AttributeError):
     """A name that a module or an object lacks, with what to write instead."""
 
@@ -69,9 +96,14 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
     remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
     message = f"{owner} has no {name!r}{remedy}"
     caller = sys._getframe(2)  # the frame that looks the name up, i.e. the caller of ``__getattr__``
-    if remedy and caller.f_code.co_code[caller.f_lasti] == opcode.opmap["IMPORT_FROM"]:
+    if remedy and is_at(caller, "IMPORT_FROM"):
         raise UserError(message)
     raise MissingName(message)
+
+
+def is_at(frame: FrameType, *instructions: str) -> bool:
+    """Whether a frame executes one of these instructions of Python's virtual machine."""
+    return opcode.opname[frame.f_code.co_code[frame.f_lasti]] in instructions
 
 
 def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = MappingProxyType({})) -> UserError:
@@ -80,11 +112,6 @@ def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = 
     remedy = f"; {remedy.split('; ', 1)[-1] if remedy.startswith('there is no') else remedy}"
     hint = remedy if str(name) in instead else nearest_or_listed(str(name), known, "these are")
     return UserError(f"there is no {what} {name!r}{hint}")
-
-
-def instead_by_name(names: Mapping[str, str]) -> dict[str, str]:
-    """Return what to write in place of each name; ``names`` are the names, separated by blanks, by what to write."""
-    return {name: instead for instead, text in names.items() for name in text.split()}
 
 
 def missing_names(

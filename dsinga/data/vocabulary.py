@@ -43,16 +43,16 @@ def read_vocabulary(path: str | os.PathLike[str], words: bool = False) -> tuple[
 
 
 class SymbolEncoder:
-    """Finds the codes of texts in a vocabulary. A word that is not in it gets the code of <unk>, if it has <unk>.
+    """Finds the codes of texts in a vocabulary. A word that is not in it gets the code of ``unknown``, if it has that.
 
     ``symbols`` are the characters or words of the codes, ``separator`` is between a text and its continuation.
     """
 
-    def __init__(self, symbols: Sequence[str]):
+    def __init__(self, symbols: Sequence[str], unknown: str = UNKNOWN):
         self.symbols, self.separator = tuple(symbols), " " if has_words(symbols) else ""
         self._codes = {symbol: code for code, symbol in enumerate(symbols)}
         self._words = has_words(symbols)
-        self._unknown = self._codes.get(UNKNOWN) if self._words else None
+        self._unknown = self._codes.get(unknown) if self._words else None
 
     def encode(self, text: str) -> list[int]:
         """Return the codes of a text; raise UserError for what has none.

@@ -10,6 +10,7 @@ from dsinga.job.meanconf import MeanConf
 from dsinga.job.message import JobError, Message, Where
 from dsinga.job.reader import load, loads
 from dsinga.job.schema import AlgConf, ClusterConf, ExtensionConf, Job, LayerGroupConf, NetConf, SyncEdgeConf
+from dsinga.job.textconf import TextConf
 from dsinga.job.updaterconf import *
 from dsinga.job.windowsconf import WindowDimConf, WindowFillConf, WindowsConf, WindowVariableConf
 from dsinga.job.writer import job_html, redact_job, to_text  # and it sets how a Job is shown

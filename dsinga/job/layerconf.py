@@ -11,6 +11,7 @@ from dsinga.job.component import Component, Settings, required, setting
 from dsinga.job.enums import AugmentationType, InitMethod, LayerType, ParamType, Phase, UnrollConnType
 from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Positive, Steps
 from dsinga.job.message import Message
+from dsinga.job.textconf import TextConf
 from dsinga.job.windowsconf import WindowsConf
 
 
@@ -76,6 +77,7 @@ class StoreConf(Settings, Component):
     windows: WindowsConf | None = setting(
         None, "windows of a Dataset of xarray (zarr or netCDF) as records and labels; beyond SINGA"
     )
+    text: TextConf | None = setting(None, "how texts became the codes that are the records; beyond SINGA")
 
     @property
     def type_name(self) -> str:

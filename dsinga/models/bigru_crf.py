@@ -55,7 +55,7 @@ def bigru_crf(
         for name, size in vocabulary.items()
     ]
     x = nn.Dropout(dropout, name="drop1")(nn.Concatenate(name="embedding")(embedded))
-    x = nn.GRU(hidden, bidirectional=True, param=GRU_PARAMS * 2, name="gru")(x, inputs["words"])
+    x = nn.GRU(hidden, bidirectional=True, param=GRU_PARAMS * 2, name="gru", return_sequences=True)(x, inputs["words"])
     x = nn.Dropout(dropout, name="drop2")(x)
     scores = nn.Dense(tags, kernel_initializer=FAN_IN, name="scores")(x)
     decoded = (nn.CRF(name="tags") if crf else nn.SoftmaxLoss(name="tags"))(scores, labels=inputs["words"])

@@ -55,7 +55,7 @@ def convlstm(
         x = nn.ConvLSTM2D(count, kernel, padding="same", return_sequences=number < last, name=name)(x)
     x = nn.RepeatVector(out_steps, name="repeat")(x)
     for number, count in enumerate(reversed(filters), 1):
-        x = nn.ConvLSTM2D(count, kernel, padding="same", name=f"forecaster{number}")(x)
+        x = nn.ConvLSTM2D(count, kernel, padding="same", name=f"forecaster{number}", return_sequences=True)(x)
     x = nn.TimeDistributed(nn.Conv2D(out_channels, 1, name="output"))(x)
     if out_channels > 1:
         x = nn.Permute([2, 1, 3, 4], name="by_channel")(x)

@@ -81,7 +81,9 @@ def sentiment_lstm(
     words, lengths, x = _words(vocabulary, embedding, 0.1)
     for number in range(1, stacked + 1):
         x = nn.Dropout(dropout, name=f"drop{number}")(x)
-        x = nn.LSTM(hidden, bidirectional=True, param=LSTM_PARAMS * 2, name=f"lstm{number}")(x, lengths)
+        x = nn.LSTM(hidden, bidirectional=True, param=LSTM_PARAMS * 2, name=f"lstm{number}", return_sequences=True)(
+            x, lengths
+        )
     loss = _loss(nn.Layer("kPooling1D", name="pool")(x, lengths), words, classes, dropout)
     layers = [*records(data, batchsize, ()), *confs_of(lengths, loss)]
     return make_job(job, "sentiment-lstm", layers, updater("kAdam", 0.001, clip_norm=5.0), epochs=5)

@@ -48,7 +48,9 @@ def gru_translator(
     sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
     source, target = nn.Input(1, "source"), nn.Input(1, "target")  # of any length
     source_steps, words = _embed("source", source, source_words, embedding, dropout)
-    encoder = nn.GRU(hidden, bidirectional=True, param=GRU_PARAMS * 2, name="encoder")(words, source_steps)
+    encoder = nn.GRU(hidden, bidirectional=True, param=GRU_PARAMS * 2, name="encoder", return_sequences=True)(
+        words, source_steps
+    )
     keys = _dense("keys", hidden, use_bias=False)(encoder)
     target_steps, words = _embed("target", target, target_words, embedding, dropout)
     mean = nn.GlobalAveragePooling1D(name="mean")(encoder, source_steps)
@@ -57,7 +59,7 @@ def gru_translator(
     query = nn.Layer("kGRU", gru_conf=initial, param=GRU_PARAMS, name="query")(words, target_steps, state)
     attention = nn.Attention(name="attention")(query, encoder, keys, source_steps)
     attended = nn.Dropout(dropout, name="attended_drop")(nn.Concatenate(name="attended")(query, attention))
-    decoder = nn.GRU(hidden, param=GRU_PARAMS, name="decoder")(attended, target_steps)
+    decoder = nn.GRU(hidden, param=GRU_PARAMS, name="decoder", return_sequences=True)(attended, target_steps)
     mixed = _dense("mixed", embedding)(nn.Concatenate(name="joined")(decoder, attention))
     drop = nn.Dropout(dropout, name="drop")(nn.Activation("tanh", name="tanh")(mixed))
     loss = nn.SoftmaxLoss(name="loss")(_dense("scores", target_words)(drop), labels=target)

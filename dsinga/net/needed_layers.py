@@ -58,7 +58,7 @@ def _takes_labels(layer: LayerConf, layers: Mapping[str, LayerConf]) -> bool:
         return False
     source = layers.get(name)
     while source is not None and source.srclayers and layer_class(source).new_labels is None:
-        source = layers.get(source.srclayers[0])
+        source = layers.get(layer_class(source).labels.layer_of(source.srclayers) or source.srclayers[0])
     return cls.is_loss or source is None or layer_class(source).new_labels is None
 
 

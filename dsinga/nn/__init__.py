@@ -45,6 +45,7 @@ from dsinga.nn.words.schedules import (
     SequentialSchedule,
     schedule_functions,
 )
+from dsinga.nn.words.text_vectorization import TextVectorization
 
 __all__ = [
     "CD", "CRF", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad",
@@ -60,7 +61,8 @@ __all__ = [
     "OneHot", "Padding2D", "Param", "ParamSettings", "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop",
     "RandomCrop", "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling", "SampledLoss", "Schedule",
     "SeparableConv2D", "SequenceLength", "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN",
-    "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split", "TimeDistributed", "UpSampling2D", "ZeroPadding2D",
+    "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split", "TextVectorization", "TimeDistributed",
+    "UpSampling2D", "ZeroPadding2D",
     "decoder", "encoder", "from_job", "load_model",
 ]  # fmt: skip
 

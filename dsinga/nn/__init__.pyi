@@ -27,6 +27,7 @@ from dsinga.nn.words.optimizers import Rate
 from dsinga.nn.words.regularisers import Penalty
 from dsinga.nn.words.schedules import LearningRateSchedule as LearningRateSchedule
 from dsinga.nn.words.schedules import Rate
+from dsinga.nn.words.text_vectorization import TextVectorization as TextVectorization
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.symbol import Symbol
 from typing import Any
@@ -411,7 +412,7 @@ def Conv3DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, p
 
 def ConvLSTM2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = True,
+        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         kernel_regularizer: Any = None, recurrent_regularizer: Any = None, bias_regularizer: Any = None, *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
@@ -429,7 +430,7 @@ def ConvLSTM2D(filters: int, kernel_size: Size, strides: Size | None = 1, paddin
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n).
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias."""
@@ -623,10 +624,11 @@ def Dummy(input: bool = False, output: bool = False, shape: list[int] = [], *, n
         shape: the shape of the random numbers, the batch first."""
 
 def Embedding(input_dim: int, output_dim: int, embeddings_initializer: Any = 'uniform', dense_gradient: bool = False,
-        embeddings_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+        embeddings_regularizer: Any = None, mask_zero: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Look up codes (B, T) in a table: (B, T, ``output_dim``), or (B, ``output_dim``) for one step (B,) (kEmbedding).
 
     Args:
@@ -634,7 +636,8 @@ def Embedding(input_dim: int, output_dim: int, embeddings_initializer: Any = 'un
         output_dim: the width of the vectors.
         embeddings_initializer: the initialiser of the table, or its name.
         dense_gradient: whether the gradient is a whole array, so that updaters move all rows in each step.
-        embeddings_regularizer: the penalty of the table."""
+        embeddings_regularizer: the penalty of the table.
+        mask_zero: whether the code 0 stands for steps after the end, which layers above leave out."""
 
 def EntropyLoss(distribution: str = 'kCategorical', scale: float = 1.0, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -730,7 +733,7 @@ def GELU(*, name: str | None = None, param: Sequence[Any] | None = None,
 
 def GRU(units: int, activation: str | None = 'tanh', recurrent_activation: str | None = 'sigmoid',
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = True,
+        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
         recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -747,7 +750,7 @@ def GRU(units: int, activation: str | None = 'tanh', recurrent_activation: str |
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n).
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
@@ -892,7 +895,8 @@ def Input(shape: int | Sequence[int] | None = None, name: str = 'data', type: st
     """Return the symbol of records that an input layer reads, and of their labels.
 
     Args:
-        shape: that of one record; by default that of the data.
+        shape: that of one record; by default that of the data. None stands for any size: ``(None,)`` takes codes of
+            sequences of several lengths, also as a list of lists; layers above nn.Embedding learn where each ends.
         name: of the input layer.
         type: of the input layer.
         data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras;
@@ -946,7 +950,7 @@ def LRN(local_size: int = 5, alpha: float = 1.0, beta: float = 0.75, knorm: floa
 
 def LSTM(units: int, activation: str | None = 'tanh', recurrent_activation: str | None = 'sigmoid',
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = True,
+        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
         recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -965,7 +969,7 @@ def LSTM(units: int, activation: str | None = 'tanh', recurrent_activation: str 
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n).
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
@@ -1574,11 +1578,14 @@ def SeparableConv2D(filters: int, kernel_size: Size, strides: Size | None = 1, p
     (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first called as the layer with ``_depthwise``
     after it. Chollet, Xception (2017)."""
 
-def SequenceLength(*, name: str | None = None, param: Sequence[Any] | None = None,
+def SequenceLength(end: int | None = None, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps (kSequenceLength)."""
+    """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps (kSequenceLength).
+
+    Args:
+        end: the code of the steps after the end, beside -1."""
 
 def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int], minimum_lr: float | None = None,
         start_step: int = 0, warmup_steps: int = 0, warmup_lr: float = 0.0) -> LRGenConf:
@@ -1602,7 +1609,7 @@ def SigmoidCrossEntropyLoss(scale: float = 1.0, *, name: str | None = None, para
         scale: the factor of the loss and its gradient."""
 
 def SimpleRNN(units: int, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = True,
+        recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
         recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1617,7 +1624,7 @@ def SimpleRNN(units: int, use_bias: bool = True, kernel_initializer: Any = 'glor
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False.
+        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n).
         bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.

@@ -254,7 +254,9 @@ def test_a_stack_of_machines_becomes_an_auto_encoder():
 def test_a_net_for_sequences():
     words = RNG.integers(20, size=(80, 7)).astype(np.int32)
     tags = (words > 9).astype(int)
-    model = nn.Sequential([nn.Input(7), nn.Embedding(20, 6), nn.Bidirectional(nn.GRU(5)), nn.Dense(2)])
+    model = nn.Sequential(
+        [nn.Input(7), nn.Embedding(20, 6), nn.Bidirectional(nn.GRU(5, return_sequences=True)), nn.Dense(2)]
+    )
     model.compile(nn.Adam(0.05), "sparse_categorical_crossentropy")
     model.fit(words, tags, epochs=10, batch_size=20, progress=False)
     assert model.evaluate(words, tags)["accuracy"] > 0.9
@@ -338,3 +340,20 @@ def test_classes_are_weighed_by_labels_in_a_list_or_a_column():
         params.append(model.params)
     assert_same(params[1], params[0])
     assert_same(params[2], params[0])
+
+
+def test_figures_of_an_evaluation_are_a_dict_that_unpacks_in_the_order_of_keras():
+    model = nn.Sequential([nn.Input(4), nn.Dense(3)])
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["top_2_accuracy", "accuracy"])
+    figures = model.evaluate(X, Y)
+    loss, top, accuracy = figures
+    assert [loss, top, accuracy] == [figures[name] for name in ("loss", "top_2_accuracy", "accuracy")]
+    assert [figures[0], figures[1], figures[2]] == [loss, top, accuracy]
+    first, *rest = pickle.loads(pickle.dumps(figures))
+    assert [first, *rest] == [loss, top, accuracy]
+    assert {*figures} == {name for name in figures} == figures.keys() == dict(figures).keys() >= {"loss"}  # noqa: C416
+    assert {**figures} == figures
+    assert "accuracy" in figures
+    for name in ("auc", 3, -1):
+        with pytest.raises(KeyError):
+            figures[name]

@@ -130,7 +130,7 @@ def sequence_model(layer) -> nn.Sequential:
 
 
 def test_frozen_layers_within_other_layers_keep_their_params():
-    inner = nn.GRU(3)
+    inner = nn.GRU(3, return_sequences=True)
     steps = nn.Dense(3)
     for layer, frozen in ((nn.Bidirectional(inner), inner), (nn.TimeDistributed(steps), steps)):
         frozen.trainable = False

@@ -229,25 +229,10 @@ words.adapt(["a b", "b c"])""",
 
 # What is left: the words of the message, and the program with them; None where there is nothing to write.
 OTHERWISE = {
-    "evaluate": ("not supported between", None),  # evaluate returns figures by name, whose names are unpacked
-    "mask of an embedding": (
-        "put nn.SequenceLength",
-        """
-i = keras.Input((5,))
-e = layers.Embedding(20, 4)(i)
-last = layers.LSTM(6, return_sequences=False)(e, layers.SequenceLength()(i))
-keras.Model(i, layers.Dense(3)(last)).predict(codes)""",
-    ),
-    "last step": (
-        "make the last recurrent layer return_sequences=False",
-        HABITS["last step"].replace("LSTM(6)", "LSTM(6, return_sequences=False)"),
-    ),
     "convolutions": (
         'data_format="channels_last"',
         HABITS["convolutions"].replace("Input((8, 8, 1))", 'Input((8, 8, 1), data_format="channels_last")'),
     ),
-    "any length": ("fill sequences of several lengths to one length", "keras.Input((5,))"),
-    "text": ("import the text by dsinga data import", None),
 }
 
 

@@ -119,21 +119,24 @@ CHAINS = {
         nn.PositionalEncoding(scale=2), STEPS, "kPositionalEncoding positionalencoding_conf { scale: 2 }"
     ),
     "softmax, per step": (nn.Softmax(), STEPS, "kSoftmax per_step: true"),
-    "gru": (nn.GRU(7), STEPS, "kGRU gru_conf { dim_hidden: 7 }"),
+    "gru": (nn.GRU(7, return_sequences=True), STEPS, "kGRU gru_conf { dim_hidden: 7 }"),
     "gru, activations": (
-        nn.GRU(7, activation="relu", recurrent_activation=None), STEPS,
+        nn.GRU(7, activation="relu", recurrent_activation=None, return_sequences=True), STEPS,
         "kGRU gru_conf { dim_hidden: 7 gate_activation: IDENTITY candidate_activation: RELU }",
     ),
     "lstm, activations": (
-        nn.Bidirectional(nn.LSTM(7, "sigmoid", "tanh")), STEPS,
+        nn.Bidirectional(nn.LSTM(7, "sigmoid", "tanh", return_sequences=True)), STEPS,
         "kLSTM lstm_conf { dim_hidden: 7 bidirectional: true gate_activation: TANH candidate_activation: SIGMOID "
         "cell_activation: SIGMOID }",
     ),
     "both ways": (
-        nn.Bidirectional(nn.LSTM(7, carry=False)), STEPS,
+        nn.Bidirectional(nn.LSTM(7, carry=False, return_sequences=True)), STEPS,
         "kLSTM lstm_conf { dim_hidden: 7 bidirectional: true carry: false }",
     ),
-    "rnn": (nn.SimpleRNN(7, use_bias=False), STEPS, "kRNN rnn_conf { dim_hidden: 7 bias_term: false }"),
+    "rnn": (
+        nn.SimpleRNN(7, use_bias=False, return_sequences=True), STEPS,
+        "kRNN rnn_conf { dim_hidden: 7 bias_term: false }",
+    ),
     "embedding": (nn.Embedding(50, 8), (6,), "kEmbedding embedding_conf { vocab_size: 50 feature_dim: 8 }"),
     "one hot": (nn.OneHot(50), (6,), "kOneHot onehot_conf { vocab_size: 50 }"),
     "crop": (nn.RandomCrop(8, 8, pad=1), IMAGES, "kImagePreprocess rgbimage_conf { cropsize: 8 pad: 1 }"),
@@ -180,8 +183,8 @@ def test_flatten_is_a_layer_where_the_next_one_takes_no_vectors():
 def test_the_last_step_is_that_before_the_end_of_each_sequence_and_of_each_direction():
     codes = nn.Input(6, name="codes")
     words = nn.Embedding(9, 4)(codes)
-    both = nn.Bidirectional(nn.GRU(3, return_sequences=False, name="both"))(words, nn.SequenceLength()(codes))
-    model = nn.Model(codes, [both, nn.SimpleRNN(5, return_sequences=False)(words)])
+    both = nn.Bidirectional(nn.GRU(3, name="both"))(words, nn.SequenceLength()(codes))
+    model = nn.Model(codes, [both, nn.SimpleRNN(5)(words)])
     numbers = np.where(np.arange(6) < np.array([[6], [2], [4]]), np.arange(18).reshape(3, 6) % 9, -1)
     ends, last = model.predict(numbers.astype(np.float32))
     steps, every = model.features(numbers.astype(np.float32), ["both", "simple_rnn"])
@@ -271,7 +274,7 @@ def test_models_pickle_with_shared_layers_parts_and_params():
     shared = nn.Dense(4, "relu", lr_scale=(1, 2))
     x, z = nn.Input(6, name="a"), nn.Input((3, 6), name="b")
     first, second = nn.Slice(2)(nn.Add()([shared(x), shared(nn.Layer("kReLU", name="other")(x))]))
-    steps = nn.TimeDistributed(nn.Dense(4))(nn.Bidirectional(nn.GRU(3))(z))
+    steps = nn.TimeDistributed(nn.Dense(4))(nn.Bidirectional(nn.GRU(3, return_sequences=True))(z))
     model = nn.Model(
         [x, z], nn.Concatenate()([second, first, nn.Dense(2)(nn.GlobalMaxPooling1D()(steps)), nn.Dense(2)(x)])
     )

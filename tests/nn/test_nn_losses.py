@@ -120,7 +120,7 @@ def test_labels_without_places_in_time():
         for part in range(2):
             sounds[np.arange(200), 3 * step + part + rng.integers(0, 2, 200), labels[:, step]] = 1
     x = nn.Input((12, 5))
-    made = nn.Model(x, nn.Dense(5)(nn.GRU(16, bidirectional=True)(x)))
+    made = nn.Model(x, nn.Dense(5)(nn.GRU(16, bidirectional=True, return_sequences=True)(x)))
     made.compile(nn.Adam(0.02), "ctc", metrics=["accuracy"])
     made.fit(sounds, labels, epochs=12, progress=False)
     assert made.evaluate(sounds, labels)["accuracy"] > 0.8

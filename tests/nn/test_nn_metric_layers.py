@@ -84,7 +84,7 @@ def test_numbers():
 def test_steps_of_sequences_of_different_lengths():
     codes = np.where(np.arange(6) < RNG.integers(1, 7, 40)[:, None], RNG.integers(0, 5, (40, 6)), -1)
     x = nn.Input(6, name="codes")
-    made = nn.Model(x, nn.Dense(5)(nn.GRU(4)(nn.Embedding(5, 3)(x))))
+    made = nn.Model(x, nn.Dense(5)(nn.GRU(4, return_sequences=True)(nn.Embedding(5, 3)(x))))
     made.compile("adam", "sparse_categorical_crossentropy", metrics=["perplexity", "top_2_accuracy", "macro_f1"])
     tested = made.evaluate(codes.astype(np.int32), codes)
     scores, real = made.predict(codes.astype(np.int32)), codes >= 0

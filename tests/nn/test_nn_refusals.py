@@ -40,7 +40,7 @@ def two_outputs() -> nn.Model:
 
 def all_steps() -> nn.Sequential:
     """Return a compiled model that gives scores for each step."""
-    made = nn.Sequential([nn.Input(STEPS), nn.GRU(4), nn.Dense(3)])
+    made = nn.Sequential([nn.Input(STEPS), nn.GRU(4, return_sequences=True), nn.Dense(3)])
     made.compile("sgd", CLASSES)
     return made
 
@@ -70,7 +70,6 @@ NAMES_AND_HABITS = {
     "from dsinga.extensions import KeepBst": "dsinga.extensions has no 'KeepBst'; did you mean 'KeepBest'?",
     "nn.Dense(3).units": "a layer Dense has no 'units'; layer.settings has",
     "nn.Dense(3)(nn.Input(3), training=True)": "call of Dense has no argument 'training'; fit trains",
-    "nn.Embedding(3, 4, mask_zero=True)": "Embedding has no argument 'mask_zero'; sequences of lengths",
     "nn.BatchNormalization(axis=-1)": "BatchNormalization has no argument 'axis'; channels are axis 1",
     "nn.Conv2DTranspose(3, 3, dilation_rate=2)": "Conv2DTranspose has no argument 'dilation_rate'; there is none",
     "job(nn.Conv2D(3, 3, groups=3), shape=(4, 8, 9))": "cannot divide 4 channels into 3 equal groups; give a group",
@@ -80,7 +79,7 @@ NAMES_AND_HABITS = {
     "nn.Conv2D(3, 3, data_format='channels_last')": "features of images are channels first; nn.Input(shape, data",
     "nn.LSTM(3, recurrent_regularizer='l3')": "there is no regularizer 'l3'; these are l1, l2, l1_l2",
     "nn.BatchNormalization(gamma_regularizer='l2')": "give the optimizer weight_decay, and the layer wd_scale",
-    "job(nn.GRU(4, return_sequences=False), nn.GRU(4), shape=STEPS)": "(batch, steps, n), but gets (batch, 4)",
+    "job(nn.GRU(4), nn.GRU(4), shape=STEPS)": "(batch, steps, n), but gets (batch, 4)",
     "job(nn.GRU(4, return_sequences='no'), shape=STEPS)": "return_sequences of gru is 'no'; give True or False",
     "all_steps().fit(np.zeros((60, 6, 5)), Y)": "gives 3 scores for each of 6 steps, but y has one label a",
     "nn.Dense(3, recompute='maybe')": "recompute of Dense is 'maybe'; give True or False",
@@ -136,9 +135,8 @@ NAMES_AND_HABITS = {
 }
 
 LAYERS = {
-    "nn.Input((None,))": "Input: shape is that of one record, a whole number above 0 for each axis, not (None,)",
-    "nn.Input(True)": "above 0 for each axis, not True",
-    "nn.Input(0)": "above 0 for each axis, not 0",
+    "nn.Input(True)": "above 0 for each axis, or None for any, not True",
+    "nn.Input(0)": "above 0 for each axis, or None for any, not 0",
     "nn.Input((3,), batch_size=3)": "write shape=, that of one record; fit has batch_size",
     "nn.Rescaling(0)": "Rescaling: scale is a number other than 0 and offset a number, not 0 and 0.0",
     "nn.Normalization(variance=0)": "the std has 0; give finite numbers above 0: a constant has nothing to normalise",

@@ -170,7 +170,9 @@ def test_a_layer_of_each_step_takes_images_in_bfloat16():
     random = np.random.default_rng(0)
     x, y = random.normal(size=(40, 5, 1, 6, 6)).astype("float32"), random.integers(2, size=40)
     steps = [nn.TimeDistributed(layer) for layer in (nn.Conv2D(4, 3, activation="relu"), nn.Dense(5))]
-    model = nn.Sequential([nn.Input((5, 1, 6, 6)), *steps, nn.GRU(6), nn.GlobalMaxPooling1D(), nn.Dense(2)])
+    model = nn.Sequential(
+        [nn.Input((5, 1, 6, 6)), *steps, nn.GRU(6, return_sequences=True), nn.GlobalMaxPooling1D(), nn.Dense(2)]
+    )
     model.compile("sgd", "sparse_categorical_crossentropy")
     model.fit(x, y, epochs=1, precision="kBF16", progress=False)
 

@@ -59,7 +59,13 @@ def functional() -> nn.Model:
 def recurrent() -> nn.Model:
     """Return a compiled net of sequences of codes."""
     model = nn.Sequential(
-        [nn.Input((7,)), nn.Embedding(20, 6), nn.Bidirectional(nn.GRU(5)), nn.GlobalMaxPooling1D(), nn.Dense(5)]
+        [
+            nn.Input((7,)),
+            nn.Embedding(20, 6),
+            nn.Bidirectional(nn.GRU(5, return_sequences=True)),
+            nn.GlobalMaxPooling1D(),
+            nn.Dense(5),
+        ]
     )
     model.compile(nn.RMSprop(0.01), nn.SoftmaxLoss(topk=2))
     return model

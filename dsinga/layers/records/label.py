@@ -184,18 +184,19 @@ def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.nd
     return check_ends(layer, labels, source)
 
 
-def check_ends(layer: Layer, codes: np.ndarray, source: str) -> np.ndarray:
+def check_ends(layer: Layer, codes: np.ndarray, source: str, end: int = -1) -> np.ndarray:
     """Return how many steps each row of ``codes`` (B, T) has before the first -1; raise UserError for steps after it.
 
-    ``source`` is the quoted name of the layer that gives the codes.
+    ``source`` is the quoted name of the layer that gives the codes, ``end`` the code that stands for -1 there.
     """
     real = codes >= 0
     after = (real[:, 1:] > real[:, :-1]).any(axis=1)
     if after.any():
         row = int(np.argmax(after))
+        listed = ", ".join(map(str, np.where(real[row], codes[row], end)[:8]))
         raise layer.fail(
-            f"row {row} that {source} gives has -1 before its last step: {', '.join(map(str, codes[row][:8]))}; -1 is "
-            "for the steps after the end of a sequence"
+            f"row {row} that {source} gives has {end} before its last step: {listed}; {end} is for the steps after the "
+            "end of a sequence"
         )
     return real.sum(axis=1)
 

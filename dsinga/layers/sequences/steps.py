@@ -9,6 +9,8 @@ import numpy as np
 
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Natural
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, as_text
@@ -20,9 +22,18 @@ class SequenceLength(Layer):
     """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps.
 
     Layers above that take this layer as their last source learn where each sequence ends, although the labels of the
-    records are something else, such as one class for each sentence. An empty sequence is refused.
+    records are something else, such as one class for each sentence. An empty sequence is refused. With ``end`` this
+    code, too, stands for steps after the end, as 0 of padded sequences does in Keras; with ``anywhere`` such steps may
+    be before others, which move forward to their places.
     """
 
+    class Conf(Settings):
+        """Settings of kSequenceLength."""
+
+        end: Natural | None = setting(None, "the code of the steps after the end, beside -1")
+        anywhere: bool = setting(False, "whether steps of the code end may be before others, which move forward")
+
+    settings: Conf
     source_count = 1
     source_kind = SourceKind.kSequences
     new_labels = LabelFormat()
@@ -39,12 +50,16 @@ class SequenceLength(Layer):
         codes = numbers.astype(np.int64)
         if (codes != numbers).any() or (codes < -1).any():
             raise self.fail(f"{self.source_name(0)} gives numbers that are not codes: whole numbers, -1 after the end")
-        lengths = check_ends(self, codes, self.source_name(0))
+        end = -1 if self.settings.end is None else self.settings.end
+        codes[codes == end] = -1
+        if self.settings.anywhere:
+            codes = np.take_along_axis(codes, np.argsort(codes < 0, axis=1, kind="stable"), axis=1)
+        lengths = check_ends(self, codes, self.source_name(0), end)
         if not lengths.all():
             row = ctx.rows.start + int(np.argmin(lengths))
             raise self.fail(
-                f"row {row} of the batch is an empty sequence, -1 throughout; leave such records out of the store of "
-                f"{self.source_name(0)}"
+                f"row {row} of the batch is an empty sequence, {end} throughout; leave such records out of "
+                f"the store of {self.source_name(0)}"
             )
         return Output(codes, labels=codes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.job import Job, LayerConf, Phase
+from dsinga.data.text_codes import TextEncoder
+from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.job import load as load_job
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
@@ -20,7 +22,8 @@ from dsinga.nn.model.records import PhaseRecords
 from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.model.training_state import TrainingState
-from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
+from dsinga.nn.words.keras_arguments import checked
+from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES
 from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.writing.net_conf import weighted
 from dsinga.nn.writing.writer import make_conf
@@ -37,7 +40,7 @@ class JobModel(Trainable):
     ``job`` returns the job, with the data, the batch size, the steps and the fields that are given.
     """
 
-    _attributes = {**MODEL_ATTRIBUTES, **dict.fromkeys(("layers", "get_layer"), _FREEZE)}
+    _attributes = ChainMap(dict.fromkeys(("layers", "get_layer"), _FREEZE), MODEL_ATTRIBUTES)  # type: ignore[arg-type]
 
     def __init__(self, job: Job):
         super().__init__(job.name)
@@ -123,6 +126,17 @@ class JobModel(Trainable):
     def is_of_windows(self) -> bool:
         """Return whether the records of the job are windows of a Dataset."""
         return bool(self.trained_windows()) or super().is_of_windows()
+
+    def text_encoders(self) -> dict[str, TextEncoder | None]:
+        """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
+        layers = self.base.neuralnet.layer
+        ends = [layer.srclayers[0] for layer in layers if layer.type is LayerType.kSequenceLength]
+        encoders: dict[str, TextEncoder | None] = dict.fromkeys(name for name in ends if name in self.input_names())
+        for layer in self._records_inputs():
+            if layer.store_conf is not None and (text := layer.store_conf.text):
+                words = text.vocabulary.split("\n")
+                encoders[layer.name] = TextEncoder(words, text.standardize, text.split, text.steps)
+        return encoders
 
     def default_batch_size(self) -> int | None:
         """Return None: the batch sizes of the job's inputs stay."""

@@ -10,6 +10,7 @@ import numpy as np
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
+from dsinga.data.text_codes import TextEncoder
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.model.layer_values import hand_out, newest_values
@@ -18,11 +19,13 @@ from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.model.training_state import TrainingState
 from dsinga.nn.words.inputs import INPUT, Input
-from dsinga.nn.words.keras_arguments import OWN_STEP, STEP_METHODS, checked, checked_class
+from dsinga.nn.words.keras_arguments import checked, checked_class
+from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES, STEP_METHODS
 from dsinga.nn.words.losses import is_loss, loss_kind
 from dsinga.nn.words.metric_layers import check_metric_names, metrics_by_output
 from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.words.regularisers import penalised
+from dsinga.nn.words.text_vectorization import TextVectorization
 from dsinga.nn.writing.net_conf import (
     Objective,
     layer_names,
@@ -67,7 +70,7 @@ class Model(Trainable):
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         for name in sorted(vars(cls).keys() & STEP_METHODS):
-            raise UserError(f"{cls.__name__} defines {name}, which fit does not call; {OWN_STEP}")
+            raise UserError(f"{cls.__name__} defines {name}, which fit does not call; {MODEL_ATTRIBUTES['train_step']}")
 
     def _from_inputs(self, outputs: list[Symbol]) -> list[Symbol]:
         """Return the outputs; raise UserError where they need an input that is not the model's."""
@@ -230,6 +233,18 @@ class Model(Trainable):
         """Return the loss that ``compile`` was given for the first output, None where it was given none."""
         return next(iter(self.objective.losses), None)
 
+    def text_encoders(self) -> dict[str, TextEncoder | None]:
+        """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
+        encoders: dict[str, TextEncoder | None] = {
+            symbol.builder.name or "": None
+            for symbol in self._inputs()
+            if symbol.builder.settings["shape"] in ((None,), [None])
+        }
+        for symbol in ancestors(self._outputs()):
+            if isinstance(symbol.builder, TextVectorization):
+                encoders[symbol.sources[0].builder.name or ""] = symbol.builder.encoder
+        return encoders
+
     def require_loss(self) -> None:
         """Raise UserError for a model without a loss or a restricted Boltzmann machine."""
         kinds = {symbol.builder.kind for symbol in ancestors([*self._inputs(), *self._outputs()])}
@@ -253,10 +268,14 @@ class Model(Trainable):
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that inputs name. Raises UserError where one names none."""
-        shapes = [symbol.builder.settings["shape"] for symbol in self._inputs()]
-        if any(shape is None for shape in shapes):
-            return super().input_shapes()
+        texts = {name: encoder.steps for name, encoder in self.text_encoders().items() if encoder is not None}
+        shapes = [
+            texts.get(name, symbol.builder.settings["shape"])
+            for name, symbol in zip(self.input_names(), self._inputs(), strict=True)
+        ]
         rows = [tuple(shape) if isinstance(shape, Iterable) else (shape,) for shape in shapes]
+        if any(None in row for row in rows):
+            return super().input_shapes()
         return dict(zip(self.input_names(), rows, strict=True))
 
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:

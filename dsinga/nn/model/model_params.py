@@ -40,7 +40,8 @@ from dsinga.nn.model.records import (
 )
 from dsinga.nn.model.sample_weights import add_weights
 from dsinga.nn.model.training_state import FitBegins, TrainingState
-from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
+from dsinga.nn.words.keras_arguments import checked
+from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES
 from dsinga.training import check_params, check_start
 
 _log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
 from dsinga.data.sources.items import by_number, is_iterable, read_batches
+from dsinga.data.text_codes import TextEncoder, sequences_of, texts_of
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.job import Job
@@ -23,6 +24,7 @@ from dsinga.loop.kept_run import KeptRun
 from dsinga.monitor import History
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.model.batch_steps import BatchSteps
+from dsinga.nn.model.figures import Figures
 from dsinga.nn.model.job_fields import FitFields, JobFields
 from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.model.records import (
@@ -158,9 +160,24 @@ class Trainable(ModelParams):
     def _pairs(self, x: Any, y: Any) -> dict[str, Pair]:
         if isinstance(x, tuple) and len(x) == 2 and y is None and len(self.input_names()) == 1:
             x, y = x
-        label_inputs = self.label_inputs()
+        x, label_inputs = self._as_codes(x), self.label_inputs()
         y = self.as_labels(read_label_paths(y, len(label_inputs)))
         return pair_up(x, y, self.input_names(), label_inputs)
+
+    def _as_codes(self, x: Any) -> Any:
+        """Return records, or those of each input, with arrays of codes in place of texts and of sequences."""
+        names = self.input_names()
+        encoders = self.text_encoders()
+        if isinstance(x, dict):
+            return {name: as_codes(each, name, encoders) for name, each in x.items()}
+        if len(names) == 1:
+            return as_codes(x, names[0], encoders)
+        are_several = isinstance(x, (list, tuple)) and len(x) == len(names)
+        return [as_codes(each, name, encoders) for each, name in zip(x, names, strict=True)] if are_several else x
+
+    def text_encoders(self) -> dict[str, TextEncoder | None]:
+        """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
+        return {}
 
     def as_labels(self, y: Any) -> Any:
         """Return labels in the form that the losses take."""
@@ -340,7 +357,7 @@ class Trainable(ModelParams):
 
     def _batch(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Return the records and labels of a batch as numpy arrays."""
-        return as_arrays(x, len(self.input_names()) > 1), as_arrays(y, len(self.label_inputs()) > 1)
+        return as_arrays(self._as_codes(x), len(self.input_names()) > 1), as_arrays(y, len(self.label_inputs()) > 1)
 
     def _local_batch(self, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
         """Return the net of a batch, its records and labels; the net is kept for further batches of these shapes."""
@@ -358,8 +375,12 @@ class Trainable(ModelParams):
         """Return metrics as Keras's methods of batches do: the loss, a list, or all by name."""
         if return_dict:
             return dict(metrics)
-        names = [name for name in map(str, getattr(self, "metrics", ())) if name in metrics]
+        names = self._reported(metrics)
         return [metrics["loss"], *(metrics[name] for name in names)] if names else metrics["loss"]
+
+    def _reported(self, metrics: Mapping[str, float]) -> list[str]:
+        """Return the names of the metrics of ``compile`` that are among these."""
+        return [name for name in map(str, getattr(self, "metrics", ())) if name in metrics]
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Return the loss of a batch of numpy arrays, and metrics, as :meth:`train_on_batch` does, without a step."""
@@ -399,8 +420,8 @@ class Trainable(ModelParams):
         sample_weight: Any = None,
         batch_size: int | None = None,
         client: Client | None = None,
-    ) -> dict[str, float]:
-        """Return the mean loss and metrics over all records.
+    ) -> Figures:
+        """Return the mean loss and metrics over all records by name; ``loss, accuracy = model.evaluate(x, y)`` works.
 
         With ``sample_weight`` the loss and the shares of right predictions are those of :meth:`fit`; other metrics
         count each record once. numpy arrays are computed in this process unless a client is given. Raises UserError for
@@ -413,13 +434,15 @@ class Trainable(ModelParams):
             with self._explained(pairs):
                 labelled = any(y is not None for _, y in pairs.values())
                 net, records, labels = self._local(pairs, labelled, sample_weight)
-                return net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
+                figures = net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
+            return Figures(figures, self._reported(figures))
         cluster: Any = api.find_cluster(client, waits=True)
         opened = open_inputs(pairs, self.record_names()).in_order_of(self.trained_windows())
         if sample_weight is not None:
             add_weights(opened, sample_weight)
         job, data = self._test_job(opened, batch_size)
-        return api.evaluate(job, self._require_params(), client=cluster, data=data)
+        figures = api.evaluate(job, self._require_params(), client=cluster, data=data)
+        return Figures(figures, self._reported(figures))
 
     def _test_job(self, records: PhaseRecords, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
         """Return the job that tests ``records``, and its data."""
@@ -448,6 +471,7 @@ class Trainable(ModelParams):
             return self._predict_dataset(x, leads)
         if leads is not None:
             raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
+        x = self._as_codes(x)
         pairs = pair_up(x, None, self.input_names(), self.input_names()[:1])
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
@@ -495,7 +519,7 @@ class Trainable(ModelParams):
         """Return the feature of a layer for all records, (n, ...) numpy; a list for several layers."""
         check_whole_numbers(batch_size=batch_size)
         names = [layers] if isinstance(layers, str) else list(layers)
-        pairs = pair_up(x, None, self.input_names(), self.label_inputs())
+        pairs = pair_up(self._as_codes(x), None, self.input_names(), self.label_inputs())
         if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # also dask arrays
             pairs = {name: (row_of_zeros(records)[:0], None) for name, (records, _) in pairs.items()}
         if are_numpy(pairs) and (client is None or is_empty):
@@ -540,6 +564,25 @@ def read_iterable(
     parts, rows = read_batches(x, count)
     x, y, weights = parts + (None,) * (3 - len(parts))
     return (x, y, weights), rows
+
+
+def as_codes(x: Any, name: str, encoders: Mapping[str, TextEncoder | None]) -> Any:
+    """Return the records of an input with codes in place of texts, or of sequences of codes of several lengths.
+
+    Raises UserError where the input takes no such records.
+    """
+    texts = texts_of(x)
+    codes = sequences_of(x) if texts is None else None
+    if texts is not None and (encoder := encoders.get(name)):
+        return encoder.encode(texts)
+    if texts is not None or (codes is not None and name not in encoders):
+        what, remedy = (
+            ("texts", "begin with nn.TextVectorization")
+            if codes is None
+            else ("sequences of several lengths", "write nn.Input((None,))")
+        )
+        raise UserError(f"the input {name!r} gets {what}; {remedy}")
+    return x if codes is None else codes
 
 
 def as_arrays(value: Any, are_several: bool) -> Any:

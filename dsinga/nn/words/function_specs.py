@@ -45,10 +45,11 @@ _FURTHER: Mapping[str, tuple[str, Any, str]] = {
     "recurrent_regularizer": ("Any", None, "the penalty of the weight of the hidden state"),
     "bias_regularizer": ("Any", None, "the penalty of the bias"),
     "embeddings_regularizer": ("Any", None, "the penalty of the table"),
+    "mask_zero": ("bool", False, "whether steps of the code 0 are left out, as those after the end of a sequence"),
     "return_sequences": (
         "bool",
-        True,
-        "whether it gives all steps, (B, T, n), else the last one, (B, n); Keras's default is False",
+        False,
+        "whether it gives all steps, (B, T, n), else the last one, (B, n)",
     ),
     "epsilon": ("float", 1e-7, "what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root"),
     "padding_mode": (

@@ -39,7 +39,8 @@ def Input(
     """Return the symbol of records that an input layer reads, and of their labels.
 
     Args:
-        shape: that of one record; by default that of the data.
+        shape: that of one record; by default that of the data. None stands for any size: ``(None,)`` takes codes of
+            sequences of several lengths, also as a list of lists; layers above nn.Embedding learn where each ends.
         name: of the input layer.
         type: of the input layer.
         data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras;
@@ -49,6 +50,9 @@ def Input(
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0.
     """
+    if store.get("dtype") in ("string", "str", str):  # texts, of which TextVectorization knows the codes
+        del store["dtype"]
+        shape = None
     store = without_defaults("Input", inspect.signature(Input), store)
     check_names("Input", ["shape", "name", "type", "data_format", *field_types(StoreConf)], store)
     if data_format not in ("channels_first", "channels_last"):
@@ -57,10 +61,9 @@ def Input(
         store["augment"] = _augmentations(store["augment"])
     store |= {"channels_last": True} if data_format == "channels_last" else {}
     sizes = [shape] if shape is None or not isinstance(shape, Iterable) else [*shape]
-    if shape is not None and not all(is_whole(size, 1) for size in sizes):
+    if shape is not None and not all(size is None or is_whole(size, 1) for size in sizes):
         raise UserError(
-            f"Input: shape is that of one record, a whole number above 0 for each axis, not {shape!r}; leave shape out "
-            "to take that of the data, and fill sequences of several lengths to one length"
+            f"Input: shape is that of one record, a whole number above 0 for each axis, or None for any, not {shape!r}"
         )
     return _input(shape=shape, name=name, type=type, store=store)()
 
@@ -80,10 +83,13 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
     """Input layer that reads records."""
 
     def write(writer: LayerWriter) -> Feature:
-        known = None if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
+        given = None if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
+        known = None if given is None or None in given else given
         fields = {**(store or {}), **({} if known is None else {"shape": list(known)})}
         conf = writer.net.inputs[writer.name] = make_conf(writer.name, type, [], store_conf=fields)
         data = writer.net.record_shapes.get(writer.name)
+        if given and data and not known and not (len(data) == len(given) and all(map(fits, data, given))):
+            raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {given}")
         if known and data is not None and not store and math.prod(known) != math.prod(data):
             raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {known}")
         record = known if known is not None else data
@@ -103,9 +109,14 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
                     f"records of the shape {record}"
                 )
             record = (record[-1], *record[:-1])
-        return Feature(writer.name, record, is_input=True)
+        return Feature(writer.name, record, is_input=True, any_length=given == (None,))
 
     return write
+
+
+def fits(size: int, allowed: int | None) -> bool:
+    """Whether a size of a record is the one that an input takes, None for any."""
+    return allowed in (None, size)
 
 
 def source_function(name: str, form: FunctionSpec, cls: type[DataSource]) -> Callable[..., DataSource]:

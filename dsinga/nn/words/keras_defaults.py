@@ -14,7 +14,7 @@ _SHOWN = (1, 2, "auto", True)
 # By argument, and by "function.argument", the only way for functions that take any name.
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "dtype": _FLOAT32,
-    "Input.dtype": _FLOAT32,
+    "Input.dtype": (*_FLOAT32, "int32", "int64", np.int32, np.int64),  # codes are read as they are
     "epsilon": (1e-5,),
     "center": (True,),
     "scale": (True,),
@@ -25,7 +25,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "GroupNormalization.axis": (1,),
     "Softmax.axis": (-1,),
     "dilation_rate": (1, (1,), (1, 1)),
-    **dict.fromkeys(("unroll", "time_major", "ragged", "sparse", "mask_zero", "stateful", "go_backwards"), (False,)),
+    **dict.fromkeys(("unroll", "time_major", "ragged", "sparse", "stateful", "go_backwards"), (False,)),
     **dict.fromkeys(("Input.sparse", "Input.ragged", "return_state", "amsgrad", "approximate"), (False,)),
     **dict.fromkeys(("seed", "noise_shape", "activity_regularizer"), (None,)),
     "fit.verbose": _SHOWN,  # 0 is progress=False
@@ -36,7 +36,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "fit.validation_steps": (None,),
     "fit.validation_freq": (1,),
     "fit.validation_batch_size": (None,),
-    "evaluate.return_dict": (True,),
+    "evaluate.return_dict": (True, False),
     **dict.fromkeys(("evaluate.steps", "evaluate.callbacks", "predict.steps", "predict.callbacks"), (None,)),
     "compile.weighted_metrics": (None,),
     "compile.run_eagerly": (False, None),

@@ -94,13 +94,34 @@ def convolve_steps(writer: LayerWriter, values: Values) -> dict[str, Any]:
     return {**pad, "fans": {"weight": fans}}
 
 
+def leave_out_zeros(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Write the layer that leaves out steps of the code 0, with ``mask_zero``, and return it as the source."""
+    if not values["mask_zero"]:
+        return {}
+    ends = {"end": 0, "anywhere": True}
+    return {"sources": [writer.extra("lengths", "kSequenceLength", writer.source, sequencelength_conf=ends)]}
+
+
+def find_ends(writer: LayerWriter, feature: Feature, values: Values) -> Feature:
+    """Return the feature of codes with the layer that says where sequences end, of an input with any number of steps.
+
+    With ``mask_zero`` that layer is there; sequences of other inputs all have all steps.
+    """
+    if values.get("mask_zero"):
+        return feature._replace(lengths=Feature(f"{writer.name}_lengths", row_shape(writer.source)))
+    if not writer.source.any_length:
+        return feature
+    return feature._replace(lengths=writer.extra("lengths", "kSequenceLength", writer.source))
+
+
 def last_step(writer: LayerWriter, feature: Feature, values: Values) -> Feature:
     """Write the layer that takes the last step (B, n) of a recurrent layer that is not to give all steps.
 
-    Of both directions it takes the last step that each has computed. The lengths are those of the recurrent layer.
+    Of both directions it takes the last step that each has computed. The lengths are those of the recurrent layer. A
+    row that is a vector is one step.
     """
     check_bool(f"return_sequences of {writer.name}", values["return_sequences"])
-    if values["return_sequences"]:
+    if values["return_sequences"] or len(writer.rows(writer.sources[0])) == 1:
         return feature
     pool = "ENDS" if values.get("bidirectional") else "LAST"
     return writer.extra("last", "kPooling1D", feature, *writer.sources[1:], pooling1d_conf={"pool": pool})
@@ -111,8 +132,8 @@ def recurrent(writer: LayerWriter, values: Values, gates: int) -> dict[str, Any]
     rows = writer.rows(writer.sources[0])
     if len(rows) == 1 and not values.get("carry"):  # with it a step at a time, as an agent acts
         raise writer.fail(
-            f"takes sequences (batch, steps, n), but gets {batch_shape(rows)}; leave return_sequences=False out of a "
-            "recurrent layer below, or put nn.Embedding between, if these are codes"
+            f"takes sequences (batch, steps, n), but gets {batch_shape(rows)}; give a recurrent layer below "
+            "return_sequences=True, or put nn.Embedding between, if these are codes"
         )
     inputs, units = rows[-1], values["units"]
     return {"fans": {"hx": (inputs, gates * units), "hh": (units, gates * units)}}

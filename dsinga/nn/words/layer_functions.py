@@ -21,8 +21,10 @@ from dsinga.nn.words.layer_adapters import (
     compare,
     compare_mean,
     convolve_steps,
+    find_ends,
     flatten_rows,
     last_step,
+    leave_out_zeros,
     overlap_of_regions,
     recur_images,
     recurrent,
@@ -81,11 +83,14 @@ FORMS = {
     ),
     "Embedding": FunctionSpec(
         "kEmbedding",
-        "input_dim=vocab_size output_dim=feature_dim embeddings_initializer dense_gradient embeddings_regularizer",
+        "input_dim=vocab_size output_dim=feature_dim embeddings_initializer dense_gradient embeddings_regularizer "
+        "mask_zero",
         required=("output_dim",),
         inits={"weight": "embeddings_initializer"},
+        details=leave_out_zeros,
+        after=find_ends,
     ),
-    "OneHot": FunctionSpec("kOneHot", "num_tokens=vocab_size", required=("num_tokens",)),
+    "OneHot": FunctionSpec("kOneHot", "num_tokens=vocab_size", required=("num_tokens",), after=find_ends),
     "Dropout": FunctionSpec("kDropout", "rate=dropout_ratio ...", required=("rate",)),
     "LeakyReLU": FunctionSpec("kReLU", defaults={"negative_slope": 0.3}),
     "GELU": FunctionSpec(

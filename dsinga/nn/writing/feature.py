@@ -20,6 +20,8 @@ class Feature(NamedTuple):
         parts: the features of the parts, where the layer cuts its source in parts.
         is_input: whether it is that of an input layer, whose records can still be normalised.
         label_shape: the shape of a row's label of an input layer, None where it is not known.
+        any_length: whether it is an input of codes that says no number of steps, whose sequences may end before.
+        lengths: the feature of a layer whose labels say where sequences end, None where all have all steps.
     """
 
     layer: str
@@ -29,6 +31,8 @@ class Feature(NamedTuple):
     parts: tuple[Feature, ...] = ()
     is_input: bool = False
     label_shape: Shape | None = None
+    any_length: bool = False
+    lengths: Feature | None = None
 
 
 class Writable(Protocol):

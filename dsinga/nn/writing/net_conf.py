@@ -98,6 +98,8 @@ def write_net(
     ends = [*outputs, *(loss for loss in objective.losses if isinstance(loss, Symbol))]
     for symbol in ancestors([*inputs, *ends]):
         features[id(symbol)] = net.write(symbol.builder, [feature(source) for source in symbol.sources])
+    if any(features[id(symbol.whole)].lengths for symbol in outputs):
+        keep_places(net)
     for symbol in outputs:
         if symbol.part is None and features[id(symbol)].flat:
             features[id(symbol)] = net.reshaped(features[id(symbol)])
@@ -126,6 +128,13 @@ def write_net(
     layers = [feature(symbol).layer for symbol in outputs]
     owners = [(builder, net.owners[key]) for key, builder in net.builders.items()]
     return WrittenNet(net.layers, net.inputs, layers, list(examples), examples, net.penalties, owners)
+
+
+def keep_places(net: NetWriter) -> None:
+    """Let steps that embeddings leave out be after the others: an output has a step for each code."""
+    for conf in net.layers:
+        if (ends := conf.sequencelength_conf) is not None:
+            conf.sequencelength_conf = ends.replace(anywhere=False)
 
 
 def layers_of(outputs: Sequence[Symbol]) -> list[LayerBuilder]:
@@ -216,7 +225,8 @@ def check_one_label(output: Feature, builder: LayerBuilder, label: tuple[int, ..
     if label == () and rows is not None and len(rows) == 2 and not compares(builder.kind):
         raise UserError(
             f"the output {output.layer!r} gives {rows[1]} scores for each of {rows[0]} steps, but y has one label a "
-            f"record; give labels by step, (n, {rows[0]}), or make the last recurrent layer return_sequences=False"
+            f"record; give labels by step, (n, {rows[0]}), or leave return_sequences=True out of the last recurrent "
+            "layer"
         )
 
 

@@ -19,6 +19,7 @@ from dsinga.net.sequences import make_sequence_layer
 from dsinga.nn.words.initialisers import init_conf
 from dsinga.nn.words.regularisers import Penalty
 from dsinga.nn.writing.feature import Feature, Writable, row_shape
+from dsinga.nn.writing.lengths import keep_lengths, with_lengths
 
 
 class NetWriter:
@@ -43,7 +44,8 @@ class NetWriter:
     def write(self, builder: Writable, sources: Sequence[Feature]) -> Feature:
         """Write the layers that one call of ``builder`` stands for, and return its feature."""
         name = self.unused_name(builder)
-        return builder.write(LayerWriter(self, builder, name, sources))
+        feature = builder.write(LayerWriter(self, builder, name, with_lengths(builder.kind, sources)))
+        return keep_lengths(builder.kind, name, feature, sources)
 
     def reshaped(self, source: Feature) -> Feature:
         """Return the feature of a flat source after a kReshape, which is written once."""

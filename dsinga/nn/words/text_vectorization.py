@@ -1,0 +1,129 @@
+"""TextVectorization: texts become codes of words where a model gets them; the vocabulary is the model's."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.arguments import check_whole
+from dsinga.base.errors import UserError
+from dsinga.data.text_codes import PADDING, UNKNOWN, TextEncoder, frequent_words, texts_of
+from dsinga.data.vocabulary import read_vocabulary
+from dsinga.job import TextConf
+from dsinga.nn.words.keras_arguments import checked_class
+from dsinga.nn.writing.feature import Feature
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol, flatten
+from dsinga.nn.writing.writer import LayerWriter
+
+
+@checked_class
+class TextVectorization(LayerBuilder):
+    """Codes (n, T) of the words of texts: 0 after the end of a text, 1 for words that the vocabulary lacks.
+
+    ``adapt`` finds the vocabulary, in which more frequent words come first. In a model it follows ``nn.Input``, and
+    ``fit``, ``evaluate`` and ``predict`` take texts; called on texts it returns their codes. The vocabulary is in the
+    job of the model, and so in its checkpoints and where it is saved.
+
+    Args:
+        max_tokens: the largest size of the vocabulary, the codes 0 and 1 included; by default there is no limit.
+        standardize: "lower_and_strip_punctuation", "lower", "strip_punctuation", or None.
+        split: "whitespace", "character", or None for a text that is one word.
+        output_mode: "int", codes.
+        output_sequence_length: T; texts are cut or filled. By default that of the longest text.
+        vocabulary: the words in place of ``adapt``, a list or the path of a file with one a line.
+        name: of the layer.
+    """
+
+    def __init__(
+        self,
+        max_tokens: int | None = None,
+        standardize: str | None = "lower_and_strip_punctuation",
+        split: str | None = "whitespace",
+        output_mode: str = "int",
+        output_sequence_length: int | None = None,
+        vocabulary: Sequence[str] | str | os.PathLike[str] | None = None,
+        name: str | None = None,
+    ):
+        if output_mode != "int":
+            raise UserError(f'TextVectorization: output_mode is "int", codes, not {output_mode!r}; nn.OneHot counts on')
+        for what, value in (("standardize", standardize), ("split", split)):
+            if callable(value):
+                raise UserError(f"TextVectorization: {what} is a word, not a function; change the texts before")
+        for what, number in (("max_tokens", max_tokens), ("output_sequence_length", output_sequence_length)):
+            if number is not None:
+                check_whole(f"{what} of TextVectorization", number, 1)
+        settings = {"max_tokens": max_tokens, "standardize": standardize, "split": split, "name": name}
+        settings |= {"output_sequence_length": output_sequence_length}
+        super().__init__("TextVectorization", self._write, settings, self._again)
+        self._most = None if max_tokens is None else max(max_tokens - 2, 0)
+        self.encoder = TextEncoder((), standardize or "", split or "", output_sequence_length)
+        if vocabulary is not None:
+            self.set_vocabulary(vocabulary)
+
+    def _again(self) -> TextVectorization:
+        return TextVectorization(**self.settings, vocabulary=self.encoder.words or None)
+
+    def __reduce__(self) -> tuple[Callable[[], LayerBuilder], tuple[()]]:  # type: ignore[override]
+        return functools.partial(TextVectorization, **self.settings, vocabulary=self.encoder.words or None), ()
+
+    def adapt(self, data: Any) -> None:
+        """Take the words of texts as the vocabulary. Raises UserError for what has no texts."""
+        self._set(frequent_words(self.encoder, self._texts(data), self._most))
+
+    def set_vocabulary(self, vocabulary: Sequence[str] | str | os.PathLike[str]) -> None:
+        """Take words as the vocabulary, a list or the path of a file with one a line; "" and "[UNK]" may be first."""
+        is_path = isinstance(vocabulary, (str, os.PathLike))
+        words = list(read_vocabulary(vocabulary, words=True) if is_path else vocabulary)  # type: ignore[arg-type]
+        for first in (PADDING, UNKNOWN):
+            words = words[1:] if words[:1] == [first] else words
+        if self._most is not None and len(words) > self._most:
+            raise UserError(f"the vocabulary has {len(words)} words, and max_tokens allows {self._most}")
+        self._set(words)
+
+    def _set(self, words: Sequence[str]) -> None:
+        known = self.encoder
+        self.encoder = TextEncoder(words, known.standardize, known.split, known.steps)
+
+    def get_vocabulary(self) -> list[str]:
+        """Return the words of the codes 0, 1, ...: "", "[UNK]", and those of the vocabulary."""
+        return [PADDING, UNKNOWN, *self.encoder.words]
+
+    def vocabulary_size(self) -> int:
+        """Return how many codes there are."""
+        return len(self.get_vocabulary())
+
+    def __call__(self, *sources: Any, **arguments: Any) -> Any:
+        """Return the symbol of the codes of an input, or the codes (n, T) int64 of texts."""
+        if any(isinstance(source, Symbol) for source in flatten(sources)):
+            return super().__call__(*sources, **arguments)
+        return self._required().encode(self._texts(*sources))
+
+    def _texts(self, data: Any) -> list[str]:
+        texts = texts_of([data] if isinstance(data, str) else data)
+        if texts is None and not hasattr(data, "shape") and hasattr(data, "__iter__"):  # batches
+            parts = [texts_of(np.asarray(batch)) for batch in data]
+            texts = None if None in parts else [text for part in parts for text in part or ()]
+        if texts is None:
+            raise UserError(f"TextVectorization takes texts, a list or an array (n,) of strings, not {data!r:.80}")
+        return texts
+
+    def _required(self) -> TextEncoder:
+        if not self.encoder.words:
+            raise UserError("TextVectorization has no vocabulary; call adapt(texts) first, or give vocabulary=")
+        return self.encoder
+
+    def _write(self, writer: LayerWriter) -> Feature:
+        encoder, source = self._required(), writer.source
+        if not source.is_input:
+            raise writer.fail(f"takes texts, which an input has: put it directly after nn.Input, not {source.layer!r}")
+        words = "\n".join(encoder.words)
+        text = TextConf(vocabulary=words, standardize=encoder.standardize, split=encoder.split, steps=encoder.steps)
+        conf = writer.net.inputs.get(source.layer)
+        if conf is not None and conf.store_conf is not None:
+            conf.store_conf = conf.store_conf.replace(text=text)
+        shape = writer.net.record_shapes.get(source.layer) if encoder.steps is None else (encoder.steps,)
+        return Feature(source.layer, shape)

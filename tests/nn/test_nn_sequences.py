@@ -1,0 +1,157 @@
+"""Sequences of several lengths and texts: each is computed as it would be alone, and the vocabulary is the model's."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.base.errors import UserError
+
+RNG = np.random.default_rng(0)
+ENDS = np.array([6, 2, 4, 5])
+RAGGED = [RNG.integers(1, 20, end).tolist() for end in ENDS]
+LABELS = RNG.integers(0, 3, len(ENDS))
+
+
+def filled(code: int) -> np.ndarray:
+    return np.array([row + [code] * (6 - len(row)) for row in RAGGED])
+
+
+def attended(x):
+    """The mean over the steps of an attention of sequences to themselves."""
+    return nn.GlobalAveragePooling1D()(nn.MultiHeadAttention(2, 3)(x, x))
+
+
+LAYERS = {
+    "LSTM": [nn.LSTM(5)],
+    "stack": [nn.SimpleRNN(4, return_sequences=True), nn.Dropout(0.1), nn.Bidirectional(nn.GRU(3))],
+    "convolution": [nn.Conv1D(5, 2, activation="relu"), nn.Dense(4), nn.GlobalMaxPooling1D()],
+    "windows": [nn.MaxPooling1D(2, 1), nn.LayerNormalization(), nn.GlobalAveragePooling1D()],
+    "attention": [nn.Dense(4, activation="tanh"), attended],
+    "operators": [lambda x: x * 2.0 + x, nn.GRU(4)],
+}
+
+
+def model(layers, *, mask_zero: bool = False) -> nn.Model:
+    x = codes = nn.Input((None,))
+    for layer in [nn.Embedding(20, 4, mask_zero=mask_zero), *layers]:
+        x = layer(x)
+    made = nn.Model(codes, nn.Dense(3, activation="softmax")(x))
+    made.compile("sgd", "sparse_categorical_crossentropy")
+    return made
+
+
+@pytest.mark.parametrize(("code", "layers"), [*((-1, layers) for layers in LAYERS), (0, "stack"), (0, "convolution")])
+def test_a_sequence_among_longer_ones_is_computed_as_alone(code: int, layers: str):
+    made = model(LAYERS[layers], mask_zero=code == 0)
+    codes = filled(code)
+    made.fit(codes, LABELS, batch_size=2, progress=False)
+    expected = np.concatenate([made.predict(np.array([row])) for row in RAGGED])
+    np.testing.assert_allclose(made.predict(codes), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_lists_of_several_lengths_are_the_array_that_is_filled(tmp_path: Path):
+    by_list, by_array = (model([nn.LSTM(5)]) for _ in range(2))
+    by_list.fit(RAGGED, LABELS, epochs=2, progress=False)
+    by_array.fit(filled(-1), LABELS, epochs=2, progress=False)
+    by_list.save(tmp_path)
+    objects = np.array(RAGGED, object)
+    for made, x in ((by_list, RAGGED), (by_list, objects), (nn.load_model(tmp_path), RAGGED)):
+        np.testing.assert_array_equal(made.predict(x), by_array.predict(filled(-1)))
+    assert by_list.evaluate(RAGGED, LABELS) == by_array.evaluate(filled(-1), LABELS)
+    assert by_list.train_on_batch(RAGGED, LABELS) == by_array.train_on_batch(filled(-1), LABELS)
+
+
+@pytest.mark.parametrize("layers", ["LSTM", "stack", "attention"])
+def test_zeros_are_left_out_wherever_they_are(layers: str):
+    made = model(LAYERS[layers], mask_zero=True)
+    made.fit(filled(0), LABELS, progress=False)
+    first = np.array([[0] * (6 - len(row)) + row for row in RAGGED])
+    among = np.insert(filled(0), [1, 3], 0, axis=1)
+    for codes in (first, among):
+        np.testing.assert_allclose(made.predict(codes), made.predict(filled(0)), rtol=1e-5, atol=1e-7)
+
+
+def test_sequences_that_do_not_fit_are_refused_in_a_sentence():
+    x = nn.Input((3,))
+    made = nn.Model(x, nn.Dense(3, activation="softmax")(nn.Embedding(20, 4, mask_zero=True)(x)))
+    made.compile("sgd", "sparse_categorical_crossentropy")
+    with pytest.raises(UserError, match="row [01] that 'data' gives has 0 before its last step: 1, 0, 2; 0 is for the"):
+        made.fit(np.array([[1, 2, 0], [1, 0, 2]]), np.zeros((2, 3), int), progress=False)
+    made = model([nn.LSTM(5)], mask_zero=True)
+    with pytest.raises(UserError, match="row 0 of the batch is an empty sequence, 0 throughout"):
+        made.fit(np.zeros((2, 3), int), LABELS[:2], progress=False)
+    with pytest.raises(UserError, match=r"records have shape \(3, 4\), but the model's input 'data' takes \(None,\)"):
+        made.predict(np.zeros((2, 3, 4)))
+    fixed = nn.Sequential([nn.Input((6,)), nn.Embedding(20, 4)])
+    with pytest.raises(UserError, match=r"'data' gets sequences of several lengths; write nn.Input\(\(None,\)\)"):
+        fixed.predict(RAGGED)
+    with pytest.raises(UserError, match="'data' gets texts; begin with nn.TextVectorization"):
+        fixed.predict(["a b", "c"])
+
+
+def test_codes_are_those_of_the_page_of_keras():
+    words = nn.TextVectorization(max_tokens=5000, output_sequence_length=4)
+    words.adapt(["foo", "bar", "baz"])  # the example of keras.io, whose model predicts these codes
+    np.testing.assert_array_equal(words([["foo qux bar"], ["qux baz"]]), [[2, 1, 4, 0], [1, 3, 0, 0]])
+    assert words.get_vocabulary() == ["", "[UNK]", "foo", "baz", "bar"]
+    words = nn.TextVectorization(4)
+    words.adapt(np.array(["The cat, the Dog!", "the dog's"]))
+    assert words.get_vocabulary() == ["", "[UNK]", "the", "dogs"]
+    assert words.vocabulary_size() == 4
+    np.testing.assert_array_equal(words(["THE dogs", "a"]), [[2, 3], [1, 0]])
+    letters = nn.TextVectorization(split="character", standardize=None, vocabulary=["", "[UNK]", "b", "a"])
+    np.testing.assert_array_equal(letters(["ab", "Aba"]), [[3, 2, 0], [1, 2, 3]])
+    assert pickle.loads(pickle.dumps(letters)).get_vocabulary() == letters.get_vocabulary()
+
+
+TEXTS = ["good film", "a bad, bad film", "good", "bad", "so good", "a bad one"]
+GOOD = np.array([1, 0, 1, 0, 1, 0])
+
+
+def test_a_model_of_texts_keeps_its_vocabulary(tmp_path: Path):
+    words = nn.TextVectorization(output_sequence_length=4)
+    words.adapt(TEXTS)
+    size = words.vocabulary_size()
+    layers = [words, nn.Embedding(size, 4, mask_zero=True), nn.GRU(4), nn.Dense(1, activation="sigmoid")]
+    texts = nn.Sequential([nn.Input((1,), dtype="string"), *layers], name="net")
+    codes = nn.Sequential([nn.Input((4,)), *(layer.remake() for layer in layers[1:])], name="net")
+    for made in (texts, codes):
+        made.compile(nn.Adam(0.05), "binary_crossentropy")
+    assert texts.params.keys() == codes.params.keys()
+    texts.fit(TEXTS, GOOD, epochs=30, workspace=tmp_path / "run", progress=False)
+    codes.fit(words(TEXTS), GOOD, epochs=30, progress=False)
+    texts.save(tmp_path / "saved")
+    loaded = nn.load_model(tmp_path / "saved")
+    for made in (texts, loaded):
+        np.testing.assert_array_equal(made.predict(np.array(TEXTS)[:, None]), codes.predict(words(TEXTS)))
+        assert made.evaluate(TEXTS, GOOD) == codes.evaluate(words(TEXTS), GOOD)
+    assert texts.predict(["good, so good"]) > 0.5 > texts.predict(["bad"])
+    (checkpoint,) = tmp_path.glob("run/**/checkpoint.json")
+    assert "film" in json.loads(checkpoint.read_text())["meta"]["job"]
+    loaded.fit(TEXTS, GOOD, progress=False)
+    assert str(loaded.job().neuralnet.layer[0].store_conf.text).count("film") == 1
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("nn.TextVectorization()(['a'])", "has no vocabulary; call adapt"),
+        ("nn.TextVectorization(output_mode='tf_idf')", "output_mode is \"int\", codes, not 'tf_idf'"),
+        ("nn.TextVectorization(standardize=str.lower)", "standardize is a word, not a function"),
+        ("nn.TextVectorization(split='commas')", "split is 'commas'; give 'whitespace'"),
+        ("nn.TextVectorization(max_tokens=0)", "max_tokens of TextVectorization is 0; give a whole number"),
+        ("nn.TextVectorization(vocabulary=['a', 'b', 'a'])", "the vocabulary has 'a', which is there before"),
+        ("nn.TextVectorization(3, vocabulary=['a', 'b'])", "has 2 words, and max_tokens allows 1"),
+        ("nn.TextVectorization(ngrams=2)", "has no argument 'ngrams'; leave it out"),
+        ("nn.TextVectorization().adapt([1, 2])", "takes texts, a list or an array"),
+    ],
+)
+def test_mistakes_with_texts_have_a_sentence(mistake: str, words: str):
+    with pytest.raises(UserError, match=words):
+        eval(mistake, {"nn": nn})
