@@ -62,7 +62,6 @@ ARGUMENTS = {
     "epsilon": "it is 1e-5",
     "center": "the layer always has a bias",
     "scale": "the layer always has a scale",
-    "synchronized": "the statistics are always those of the whole batch over all workers",
     "BatchNormalization.axis": "channels are axis 1",
     "GroupNormalization.axis": "channels are axis 1",
     "Normalization.axis": "give mean_file and std_file for a number for each element",
