@@ -100,7 +100,7 @@ def test_without_synchronized_a_layer_cut_by_space_has_the_statistics_of_the_bat
     net = build(
         conv.replace(partition_dim=2),
         norm,
-        dense("ip", "norm", 3),
+        dense("ip", "norm", CLASSES),
         layer("loss", "kSoftmaxLoss", "ip", "data"),
         shape=(2, 6, 4),
     )
