@@ -26,7 +26,8 @@ def warn_of_unused_steps(job: Job, net: NeuralNet, begin: int) -> None:
     for node in net.nodes:
         layer = node.layer
         if isinstance(layer, BatchNorm) and not layer.use_global_stats:
-            rows = layer.shape[0] // max(job.micro_batches, 1)
+            workers = job.cluster.nworkers_per_group if job.cluster and not layer.synchronized else 1
+            rows = layer.shape[0] // max(job.micro_batches * workers, 1)
             if rows * math.prod(layer.shape[2:]) == 1:
                 _log.warning(
                     "layer %r normalises each channel over the one number that a batch of one row has, so that its "

@@ -184,7 +184,7 @@ def AveragePooling3D(pool_size: Size = 2, strides: Size | None = None, padding: 
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
-def BM(momentum: float = 0.1, use_global_stats: bool = False, *, name: str | None = None,
+def BM(momentum: float = 0.1, use_global_stats: bool = False, synchronized: bool = True, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
@@ -193,16 +193,20 @@ def BM(momentum: float = 0.1, use_global_stats: bool = False, *, name: str | Non
 
     Args:
         momentum: the weight of the newest batch in the running statistics, as in PyTorch.
-        use_global_stats: whether training, too, normalises with the running statistics and keeps them, as in Caffe."""
+        use_global_stats: whether training, too, normalises with the running statistics and keeps them, as in Caffe.
+        synchronized: whether the statistics are those of the whole batch over all workers, else of each worker's rows."""
 
-def BatchNormalization(momentum: float | None = None, *, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+def BatchNormalization(momentum: float | None = None, synchronized: bool = True, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Batch normalisation of each channel, axis 1 (kBM), with epsilon 1e-5.
 
-    ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). A layer that is
-    not trainable normalises with its running statistics in training, too, and does not move them."""
+    ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
+    ``synchronized`` the statistics are those of the whole batch over all workers, as in one process; without it, which
+    is Keras's default, those of each worker's rows. A layer that is not trainable normalises with its running
+    statistics in training, too, and does not move them."""
 
 def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilder:
     """Return the recurrent layer in both directions: (B, T, 2·units), the forward direction first."""

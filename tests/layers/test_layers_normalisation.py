@@ -7,6 +7,7 @@ import pytest
 
 from dsinga.job import Phase
 from dsinga.layers import Layer, Rows
+from dsinga.layers.dense.batchnorm import RectifiedBatchNorm
 from dsinga.ops import BACKENDS
 from tests.support.layer_cases import context, layer_of
 
@@ -56,6 +57,27 @@ def test_a_mean_far_from_zero_does_not_spoil_the_variance():
     layer = layer_of("kBM", (ROWS, 4))
     state = layer.compute_feature([np.ones(4)] * 4, [data], context(OPS, rows=Rows(0, ROWS, ROWS), step=0)).state
     np.testing.assert_allclose(state["variance"], data.astype(float).var(axis=0, ddof=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("rectified", [False, True])
+def test_without_synchronized_the_statistics_are_those_of_the_workers_rows(rectified: bool):
+    def no_sum(key: str, array: np.ndarray) -> np.ndarray:
+        raise AssertionError(f"{key} is summed over the workers")
+
+    def passes(layer: Layer, rows: Rows, **more: object) -> list[np.ndarray]:
+        layer = RectifiedBatchNorm.of(layer) if rectified else layer
+        x, grad = batches(2)[:, 20:50]
+        params = [np.full(spec.shape, spec.initial + 0.5, np.float32) for spec in layer.params]
+        ctx = context(OPS, rows=rows, step=4, **more)
+        output = layer.compute_feature(params, [x], ctx)
+        (dx,), for_params = layer.compute_gradient(params, [x], output, grad, (True,), ctx)
+        return [output.feature, *output.state.values(), dx, *for_params[:2]]
+
+    layer = layer_of("kBM", (ROWS, 4), bm_conf={"synchronized": False})
+    part = passes(layer, Rows(20, 50, ROWS), all_reduce=no_sum)
+    whole = passes(layer_of("kBM", (30, 4)), Rows(0, 30, 30))
+    for actual, expected in zip(part, whole, strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_dropout_drops_its_share_of_numbers_channels_or_rows_and_keeps_the_mean():

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from dsinga import nn
+from dsinga.api import with_workers
+from dsinga.loop.unused_steps import warn_of_unused_steps
+from tests.support.training_cases import build, layer
 
 X = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(int)
@@ -53,7 +56,12 @@ def test_a_second_fit_goes_on_after_the_end_of_its_schedule(caplog):
     assert "in all steps, of 50: its schedule is shorter than the run, of which 50 steps are those of" in caplog.text
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-def test_batch_normalisation_over_one_row(rows, caplog):
-    model(0.1, nn.BatchNormalization()).fit(X, Y, batch_size=rows, train_steps=3, progress=False)
-    assert ("layer 'batch_normalization' normalises each channel over the one number" in caplog.text) == (rows == 1)
+@pytest.mark.parametrize(
+    ("rows", "workers", "synchronized"), [(1, 1, True), (2, 1, False), (2, 2, True), (2, 2, False)]
+)
+def test_batch_normalisation_over_one_row(rows, workers, synchronized, caplog):
+    norm = layer("norm", "kBM", "data", bm_conf={"synchronized": synchronized})
+    net = build(norm, layer("loss", "kSoftmaxLoss", "norm", "data"), shape=(4,), rows=rows)
+    warn_of_unused_steps(with_workers(model(0.1).job(X, Y, batch_size=rows, train_steps=3), workers), net, 0)
+    is_one = rows == 1 or (workers == 2 and not synchronized)
+    assert ("layer 'norm' normalises each channel over the one number" in caplog.text) == is_one

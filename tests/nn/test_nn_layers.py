@@ -108,6 +108,7 @@ CHAINS = {
     ),
     "lrn": (nn.LocalResponseNormalization(3, 5e-5), IMAGES, "kLRN lrn_conf { local_size: 3 alpha: 5e-5 }"),
     "batch norm": (nn.BatchNormalization(0.99), IMAGES, "kBM bm_conf { momentum: 0.01 }"),
+    "batch norm, rows": (nn.BatchNormalization(synchronized=False), IMAGES, "kBM bm_conf { synchronized: false }"),
     "layer norm": (nn.LayerNormalization(), STEPS, "kLayerNorm layernorm_conf { first_axis: 2 }"),
     "layer norm, rows": (nn.LayerNormalization((1, 2)), STEPS, "kLayerNorm"),
     "dropout": (nn.Dropout(0.2), ROWS, "kDropout dropout_conf { dropout_ratio: 0.2 }"),

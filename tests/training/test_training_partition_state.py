@@ -10,7 +10,7 @@ from dsinga.job import Phase
 from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
 from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.net import NeuralNet, partition
-from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
+from dsinga.net.cut import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
 from dsinga.net.partitioned import PartitionedNet
 from tests.support.partitioned_run import assert_equal_runs, batches_of, initial, run_partitioned, run_whole
 from tests.support.random_nets import CLASSES
@@ -80,6 +80,32 @@ def test_a_state_that_two_layers_share_is_counted_once(one: dict, other: dict, t
     )  # fmt: skip
     cut = partition(net, 2)
     assert [cut.cuts[name][:2] for name in ("one", "two")] == [together, together]
+    check(net, cut)
+
+
+def test_without_synchronized_running_statistics_are_the_means_of_the_workers():
+    norm = layer("norm", "kBM", "data", bm_conf={"synchronized": False})
+    net = build(norm, layer("loss", "kSoftmaxLoss", "norm", "data"), rows=7)
+    batches = batches_of(net, 1, CLASSES)
+    run = run_partitioned(partition(net, 2), initial(net), batches)
+    x = batches[0]["data"].data
+    variance = (4 * x[:4].var(axis=0, ddof=1) + 3 * x[4:].var(axis=0, ddof=1)) / 7
+    np.testing.assert_allclose(run.params["norm_mean"], x.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(run.params["norm_variance"], variance, rtol=1e-12)
+
+
+def test_without_synchronized_a_layer_cut_by_space_has_the_statistics_of_the_batch():
+    conv = layer("conv", "kConvolution", "data", convolution_conf={"num_filters": 2, "kernel": 3, "pad": 1})
+    norm = layer("norm", "kBM", "conv", bm_conf={"synchronized": False}, partition_dim=2)
+    net = build(
+        conv.replace(partition_dim=2),
+        norm,
+        dense("ip", "norm", CLASSES),
+        layer("loss", "kSoftmaxLoss", "ip", "data"),
+        shape=(2, 6, 4),
+    )
+    cut = partition(net, 2)
+    assert cut.cuts["norm"].dim == SPACE
     check(net, cut)
 
 

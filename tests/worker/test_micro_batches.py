@@ -58,6 +58,16 @@ def test_workers_of_a_group_do_so_too(stores: Path, whole: dict[str, np.ndarray]
     assert_same(train_in_threads(job, [str(stores)]).params, first.params)
 
 
+@pytest.mark.parametrize("workers", [2, 3])
+def test_statistics_of_each_workers_rows_are_those_of_as_many_micro_batches(stores: Path, workers: int):
+    text = JOB.replace("type: kBM", "type: kBM bm_conf { synchronized: false }")
+    first = train_in_threads(with_topology(small(stores, 1, text), workers), [str(stores)]).params
+    second = train_in_threads(small(stores, workers, text), [str(stores)]).params
+    trained = [name for name in first if not name.endswith(("_mean", "_variance"))]
+    assert len(trained) < len(first)
+    assert_close({name: first[name] for name in trained}, {name: second[name] for name in trained}, 1e-6)
+
+
 def test_a_gathered_weight_is_computed_by_each_worker(stores: Path, whole: dict[str, np.ndarray]):
     cluster = ClusterConf(nworkers_per_group=2, fullc_gather=True)
     assert_close(train_in_threads(small(stores, 2, cluster=cluster), [str(stores)]).params, whole, 1e-6)

@@ -8,13 +8,15 @@ from typing import NamedTuple
 class Case(NamedTuple):
     """A net, the batch size of each worker, and the number of workers, which are processes if there are several.
 
-    ``goal`` is the ratio to reach of the iteration time to that of the fastest peer.
+    ``goal`` is the ratio to reach of the iteration time to that of the fastest peer. Without ``synchronized``, batch
+    normalisation takes the statistics of each worker's rows, as DDP does.
     """
 
     net: str
     batch: int
     goal: float
     workers: int = 1
+    synchronized: bool = True
     peers: tuple[str, ...] = ("pytorch",)
 
 
@@ -33,6 +35,8 @@ CASES = {
     "cifar10-two": Case("cifar10", 64, 0.5, workers=2),
     "mnist-mlp-two": Case("mlp", 64, 0.7, workers=2),
     "resnet-two": Case("resnet", 64, 0.8, workers=2),
+    "resnet-two-rows": Case("resnet", 64, 0.8, workers=2, synchronized=False),
+    "alexnet-two": Case("alexnet", 16, 0.95, workers=2),
 }
 
 GPU_CASES = {

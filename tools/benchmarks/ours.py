@@ -17,7 +17,7 @@ from dsinga.base.errors import UserError
 from dsinga.cluster import connect
 from dsinga.cluster.run.benchmark import SilentObserver, measure, with_synthetic_records, without_tests
 from dsinga.data import write_store
-from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, Precision, load
+from dsinga.job import ChangeMethod, ClusterConf, Job, LayerType, LRGenConf, Precision, load
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import train_locally
 from dsinga.passes.training_step import TrainingStep
@@ -47,6 +47,15 @@ def job(net: str, batch: int) -> Job:
 def batch_is(batch: int) -> list[str]:
     """Return an override of the training batch size."""
     return [f"neuralnet.layer[data,kTrain].store_conf.batchsize={batch}"]
+
+
+def with_rows_statistics(case_job: Job) -> Job:
+    """Return a job whose batch normalisation takes the statistics of each worker's rows."""
+    layers = [
+        layer.replace(bm_conf={"synchronized": False}) if layer.type is LayerType.kBM else layer
+        for layer in case_job.net.layer
+    ]
+    return case_job.replace(neuralnet=case_job.net.replace(layer=layers))
 
 
 def write_sentences(folder: Path, count: int) -> None:
@@ -114,7 +123,7 @@ def turn(name: str, steps: int) -> dict[str, float]:
             write_sentences(Path(folder), 4 * case.batch)
         if case.workers == 1:
             return train_here(case_job, steps, is_synthetic, Path(folder))
-        case_job = with_workers(case_job, case.workers)
+        case_job = with_workers(case_job if case.synchronized else with_rows_statistics(case_job), case.workers)
         case_job = case_job.replace(
             cluster=(case_job.cluster or ClusterConf()).replace(nservers_per_group=case.workers)
         )

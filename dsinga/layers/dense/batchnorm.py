@@ -1,4 +1,4 @@
-"""kBM (and kCudnnBM): batch normalisation over the global batch."""
+"""kBM (and kCudnnBM): batch normalisation over the global batch, or over each worker's rows."""
 
 from __future__ import annotations
 
@@ -34,10 +34,14 @@ class BatchNorm(Layer):
 
     Ioffe and Szegedy, Batch Normalization (2015). In training, mean and biased variance are those of the *global*
     batch, summed in float64 through ``ctx.all_reduce``: cutting the batch changes no result beyond rounding. The same
-    holds for the gradient. In other phases the running mean and the running unbiased variance are used. Each step moves
-    these by the share ``momentum`` towards the batch's; while 1/(steps so far) is larger, by that share instead, so
-    that they are the mean of all batches and their initial values have no weight. (SINGA 0.3 keeps only those of the
-    last batch, which is a fault.) With ``use_global_stats`` the running ones are used in all phases and do not move.
+    holds for the gradient. Without ``synchronized`` they are those of the rows of each worker, as in PyTorch's
+    DistributedDataParallel: workers then exchange nothing here, and another number of workers trains another net. A
+    layer that is cut by space keeps the statistics of the batch, since each worker has points of all rows. The running
+    statistics are the means over the workers, by their rows. In other phases the running mean and the running unbiased
+    variance are used. Each step moves these by the share ``momentum`` towards the batch's; while 1/(steps so far) is
+    larger, by that share instead, so that they are the mean of all batches and their initial values have no weight.
+    (SINGA 0.3 keeps only those of the last batch, which is a fault.) With ``use_global_stats`` the running ones are
+    used in all phases and do not move.
 
     Params, each (C,), in SINGA's order: scale, bias, running mean, running variance.
     """
@@ -48,6 +52,9 @@ class BatchNorm(Layer):
         momentum: Fraction = setting(0.1, "the weight of the newest batch in the running statistics, as in PyTorch")
         use_global_stats: bool = setting(
             False, "whether training, too, normalises with the running statistics and keeps them, as in Caffe"
+        )
+        synchronized: bool = setting(
+            True, "whether the statistics are those of the whole batch over all workers, else of each worker's rows"
         )
 
     settings: Conf
@@ -60,6 +67,7 @@ class BatchNorm(Layer):
         if len(self.shape) < 2:
             raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
         self.momentum, self.use_global_stats = self.settings.momentum, self.settings.use_global_stats
+        self.synchronized = self.settings.synchronized
         channels = self.shape[1:2]
         self.params = (
             ParamSpec("scale", channels, initial=1.0),
@@ -80,7 +88,7 @@ class BatchNorm(Layer):
             return Output(feature, saved=statistics if ctx.training else None)
         size = self.batch_size(x, ctx)
         share, unbias = ctx.step_number(lambda step: max(self.momentum, 1 / (step + 1))), size / max(size - 1, 1)
-        if ctx.all_reduce is single_worker:  # then nothing has to leave the device
+        if not self.is_shared(ctx):  # then nothing has to leave the device
             moments, affine, moved = ctx.ops.batch_norm_training(x, params, share, unbias, EPSILON)
             state = {"mean": moved[0], "variance": moved[1]}
             return Output(self.apply(sources, affine, ctx), saved=BatchStatistics(*moments, size), state=state)
@@ -100,8 +108,14 @@ class BatchNorm(Layer):
         """Return the feature, given the factor and the shift of each channel."""
         return ctx.ops.channel_affine(sources[0], *affine)
 
+    def is_shared(self, ctx: Context) -> bool:
+        """Whether the statistics are sums over several workers."""
+        return ctx.all_reduce is not single_worker and (self.synchronized or self.region is not None)
+
     def batch_size(self, x: Array, ctx: Context) -> int:
-        """Return how many numbers of a channel the global batch has, of which this worker has x."""
+        """Return over how many numbers of a channel the statistics are, of which this worker has x."""
+        if not self.is_shared(ctx):
+            return x.size // x.shape[1]
         whole_row = math.prod(self.region.whole(self.shape)[2:]) if self.region else math.prod(x.shape[2:])
         return (ctx.pass_rows.stop - ctx.pass_rows.start) * whole_row
 
@@ -130,7 +144,7 @@ class BatchNorm(Layer):
     ) -> Gradients:
         """Return the gradients, given Σ dy and Σ dy·x̂ over these rows, or None to compute these sums."""
         x, statistics, scale = sources[0], output.saved, params[0]
-        if sums is None and ctx.all_reduce is single_worker and not self.use_global_stats:
+        if sums is None and not self.is_shared(ctx) and not self.use_global_stats:
             moments = statistics.mean, statistics.variance
             slopes, (dscale, dbias) = ctx.ops.batch_norm_training_grad(
                 x, grad, scale, moments, statistics.size, EPSILON
@@ -152,8 +166,8 @@ class BatchNorm(Layer):
         return (dx,), (dscale, dbias, None, None)
 
     def global_sums(self, sums: tuple[Array, Array], ctx: Context) -> Sequence[Array]:
-        """Return the sums over all rows of the batch from those over this worker's rows."""
-        if ctx.all_reduce is single_worker:
+        """Return the sums over the rows of the statistics from those over this worker's rows."""
+        if not self.is_shared(ctx):
             return sums
         return ctx.sum_arrays(f"{self.name}.gradient", sums)
 
@@ -184,7 +198,7 @@ class RectifiedBatchNorm(BatchNorm):
     ) -> Gradients:
         x, statistics = sources[0], output.saved
         moments = statistics.mean, statistics.variance
-        if ctx.all_reduce is single_worker and not self.use_global_stats:
+        if not self.is_shared(ctx) and not self.use_global_stats:
             dx, dother, (dscale, dbias) = ctx.ops.rectified_batch_norm_grad(
                 x, output.feature, grad, params[0], moments, statistics.size, EPSILON, (needs[0], any(needs[1:]))
             )

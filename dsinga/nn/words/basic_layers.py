@@ -39,11 +39,13 @@ def Identity() -> Write:
 
 
 @layer
-def BatchNormalization(momentum: float | None = None) -> Write:
+def BatchNormalization(momentum: float | None = None, synchronized: bool = True) -> Write:
     """Batch normalisation of each channel, axis 1 (kBM), with epsilon 1e-5.
 
-    ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). A layer that is
-    not trainable normalises with its running statistics in training, too, and does not move them.
+    ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
+    ``synchronized`` the statistics are those of the whole batch over all workers, as in one process; without it, which
+    is Keras's default, those of each worker's rows. A layer that is not trainable normalises with its running
+    statistics in training, too, and does not move them.
     """
 
     def write(writer: LayerWriter) -> Feature:
@@ -53,6 +55,7 @@ def BatchNormalization(momentum: float | None = None) -> Write:
         refuse_channels_last(writer)
         settings: dict[str, Any] = {} if momentum is None else {"momentum": round(1 - momentum, 12)}
         settings |= {} if writer.settings["trainable"] else {"use_global_stats": True}
+        settings |= {} if synchronized else {"synchronized": False}
         return writer.add("kBM", bm_conf=settings or None)
 
     return write

@@ -20,7 +20,6 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "scale": (True,),
     "data_format": ("channels_first", None),
     "merge_mode": ("concat",),
-    "synchronized": (True,),
     "BatchNormalization.axis": (1,),
     "GroupNormalization.axis": (1,),
     "Softmax.axis": (-1,),

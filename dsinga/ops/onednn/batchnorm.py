@@ -3,7 +3,8 @@
 The library's own sums add all rows one after the other in float32, which is inexact, and slow with few channels. Here a
 record is seen as rows of some hundred numbers, several pixels each; numpy adds a few rows in float32 and these sums in
 float64, so that the parts of a batch add up to the sums of the whole. Where the mean is large compared with the
-deviation, it is subtracted first. Where numba is installed, a compiled loop computes the same sums in one pass.
+deviation, it is subtracted first. Where numba is installed, a compiled loop computes the same sums in one pass, also of
+bfloat16, which numpy's sums take as float32.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from dsinga.ops import buffers
 from dsinga.ops.compiled.compiler import compiled
 from dsinga.ops.layout import LAST, by_channel
 from dsinga.ops.numpy.normalisation import NumpyNormalisation
-from dsinga.ops.onednn.bf16_products import channel_totals, sum_shape
 from dsinga.ops.onednn.casting import cast_like, to_float32
 from dsinga.ops.onednn.library import (
     ADD,
@@ -44,14 +44,13 @@ from dsinga.ops.onednn.library import (
     engine,
     image,
 )
-from dsinga.ops.onednn.primitive import Primitive, accepts, accepts_alike, operand_of
+from dsinga.ops.onednn.primitive import Primitive, accepts_alike, operand_of
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array
 
 SHORTEST = 32  # rows added in float32, if a record has as many: fewer leave more to float64, more lose digits
 WIDEST = 512  # numbers of a row in sums: shorter rows are slower
 FAR = 64.0  # mean² / variance, the factor by which the error of Σ x² is larger in the variance; above, x is centred
-MOST = 256  # channels of bfloat16 images; of more, too few of the products of all channels are used
 WIDE = 256  # numbers of a row that is multiplied by constants: shorter rows are slower
 
 
@@ -136,19 +135,15 @@ def _fold(pixels: int, channels: int) -> tuple[int, int]:
 
 def _large(x: Array) -> bool:
     """Whether the records of x (B, C, ...) have enough pixels; numpy computes the sums of smaller ones."""
-    return accepts_alike(x) and prod(x.shape[2:]) >= SHORTEST // 2 and (x.dtype != BFLOAT16 or x.shape[1] <= MOST)
+    return accepts_alike(x) and prod(x.shape[2:]) >= SHORTEST // 2
 
 
 def _totals(x: Array, y: Array) -> tuple[Array, Array]:
     """Return (Σ y, Σ x·y), (C,) each in float64, of arrays (B, C, ...)."""
     channels = x.shape[1]
-    if x.dtype == BFLOAT16:
-        if sum_shape(x.size // channels, channels)[1] >= SHORTEST:  # of short blocks the products would fill the memory
-            return channel_totals(pixel_rows(x), pixel_rows(y))
-        x, y = to_float32(x), to_float32(y)
-    first, second = _folded(x), _folded(y)
     if loops := compiled("channel_sums", x.size):
-        return _by_channel(loops.sums(first, second), channels)
+        return _by_channel(loops.sums(_numbers(x), _numbers(y)), channels)
+    first, second = (_folded(to_float32(array)) for array in (x, y))
     sums = np.add.reduce(second, axis=1), np.einsum("knw,knw->kw", first, second)
     return _by_channel([np.add.reduce(partial, axis=0, dtype=np.float64) for partial in sums], channels)
 
@@ -156,6 +151,12 @@ def _totals(x: Array, y: Array) -> tuple[Array, Array]:
 def _folded(x: Array) -> Array:
     """Return x (B, C, ...) as (k, n, w): n rows of w numbers, several pixels each, are added in float32."""
     return pixel_rows(x).reshape(-1, *_fold(prod(x.shape[2:]), x.shape[1]))
+
+
+def _numbers(x: Array) -> Array:
+    """Return what :func:`_folded` does, as compiled loops take it: bfloat16 as uint16."""
+    folded = _folded(x)
+    return folded.view(np.uint16) if x.dtype == BFLOAT16 else folded
 
 
 def _by_channel(sums: Sequence[Array], channels: int) -> tuple[Array, Array]:
@@ -245,12 +246,13 @@ class OnednnBatchNorm(NumpyNormalisation):
     def rectified_batch_norm_sums(
         self, x: Array, feature: Array, dy: Array, mean: Array, variance: Array, epsilon: float
     ) -> tuple[Array, tuple[Array, Array] | None]:
-        possible = accepts(x, feature, dy) and _large(x) and x.ndim in LAST and not _far(mean, variance)
+        feature, dy = cast_like(feature, x), cast_like(dy, x)
+        possible = accepts_alike(x, feature, dy) and _large(x) and x.ndim in LAST and not _far(mean, variance)
         loops = compiled("channel_sums", x.size) if possible else None
         if not loops:
             return super().rectified_batch_norm_sums(x, feature, dy, mean, variance, epsilon)
-        masked = buffers.empty(x.shape, channels_last=True)
-        totals = loops.rectified_sums(*map(_folded, (x, feature, dy, masked)))
+        masked = buffers.empty(x.shape, channels_last=True, dtype=x.dtype)
+        totals = loops.rectified_sums(*map(_numbers, (x, feature, dy, masked)))
         return masked, _normalised(_by_channel(totals, x.shape[1]), mean, variance, epsilon)
 
     def batch_norm_grad(self, x: Array, dy: Array, factor: Array, slope: Array, shift: Array) -> Array:

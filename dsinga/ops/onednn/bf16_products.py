@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from math import gcd, prod
-
-import numpy as np
+from math import prod
 
 from dsinga.ops import buffers
 from dsinga.ops.onednn.casting import StridedCast
@@ -60,30 +58,3 @@ def multiply(a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = Fa
     kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), BFLOAT16, factor, add)
     assert kernel is not None, "a product has no kernel"
     kernel.multiply(a, b, out)
-
-
-LENGTH = 256  # rows whose sums are float32; these are added in float64
-WIDTH = 64  # numbers of a row that is multiplied by others, several pixels if there are few channels
-
-
-def sum_shape(rows: int, channels: int) -> tuple[int, int, int]:
-    """Return how (n, C) is seen in :func:`channel_totals`: as stacks of blocks of rows, each of several pixels."""
-    join = gcd(rows, max(1, WIDTH // channels))
-    length = gcd(rows // join, LENGTH)
-    return rows // join // length, length, join * channels
-
-
-def channel_totals(x: Array, y: Array) -> tuple[Array, Array]:
-    """Return (Σ y, Σ x·y) over n, (C,) each in float64, of C-contiguous bfloat16 (n, C).
-
-    Σ x·y is the diagonal of xᵀ y, which takes less time than to convert x and y.
-    """
-    rows, channels = x.shape
-    stack, length, width = sum_shape(rows, channels)
-    x, y = x.reshape(stack, length, width), y.reshape(stack, length, width)
-    sums, products = buffers.empty((stack, 1, width)), buffers.empty((stack, width, width))
-    multiply(np.ones((stack, 1, length), BFLOAT16), y, sums)
-    multiply(x.transpose(0, 2, 1), y, products)
-    diagonal = np.einsum("kii->ki", products)
-    total, along = (np.add.reduce(part, axis=0, dtype=np.float64) for part in (sums[:, 0], diagonal))
-    return total.reshape(-1, channels).sum(axis=0), along.reshape(-1, channels).sum(axis=0)
