@@ -107,6 +107,11 @@ def check_mean(job: Job, cluster: ClusterConf) -> None:
             f"fragments: {mean.fragments} cannot agree in turn within sync_freq: {cluster.sync_freq} steps; use at most"
         )
         raise mean.error(f"{text} {cluster.sync_freq}", "fragments")
+    if mean.delay >= cluster.sync_freq:
+        text = f"delay: {mean.delay} must be less than sync_freq: {cluster.sync_freq}, the steps after which the slices"
+        raise mean.error(f"{text} agree again", "delay")
+    if mean.delay and mean.asynchronous:
+        raise mean.error("asynchronous groups do not wait for changes; leave delay out, or asynchronous", "delay")
     if mean.compression not in CHANGE_COMPRESSIONS:
         names = ", ".join(each.name for each in CHANGE_COMPRESSIONS)
         raise mean.error(
