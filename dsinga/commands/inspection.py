@@ -28,6 +28,7 @@ def show(
     """
     from dsinga import api
     from dsinga.commands.net_tables import (
+        drawn,
         expected_memory,
         print_graphs,
         print_memory,
@@ -60,7 +61,7 @@ def show(
         print_padding(job, data_root)
         print_memory(expected_memory(job, net, data_root))
     svg = svg or Path(f"{job.name}.svg")
-    svg.write_text(net._repr_html_(), encoding="utf-8")
+    svg.write_text(drawn(job, net), encoding="utf-8")
     click.echo(f"drawn to {svg}")
 
 

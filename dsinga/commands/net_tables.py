@@ -17,8 +17,11 @@ from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import topology
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
+from dsinga.net.drawing import with_sites
 from dsinga.ops.processor import cpu_ops
 from dsinga.planner.memory import Memory, worker_memory
+from dsinga.planner.plan_table import format_bytes
+from dsinga.planner.sites import BITS
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.sequence_lengths import padding_share
 from dsinga.training import algorithm, check_patterns, create_updater, describe_settings
@@ -72,6 +75,17 @@ def print_topology(job: Job) -> None:
     """Print the worker and server groups of a job that has several."""
     if job.cluster is not None and job.cluster.nworker_groups > 1:
         click.echo(f"topology: {topology(job, 1, 1).describe()}")
+
+
+def drawn(job: Job, net: NeuralNet | PartitionedNet) -> str:
+    """Return the picture of a job's net, as SVG, below that of its server groups where it has several."""
+    groups = topology(job, 1, 1)
+    if groups.server_groups == 1:
+        return net._repr_html_()
+    whole = net if isinstance(net, NeuralNet) else net.whole
+    bits = BITS[groups.mean.compression] if groups.mean else 32.0
+    size = format_bytes(sum(param.size for param in whole.params.values()) * bits / 8)
+    return with_sites(net._repr_html_(), groups, f"each link carries {size} each way, every {groups.sync_freq} steps")
 
 
 def print_settings(job: Job, net: NeuralNet | PartitionedNet) -> None:

@@ -71,7 +71,8 @@ def train_net(
     updater = None if before is None else before.updater
     earlier_steps = 0 if updater is None else updater.steps
     counts = {"earlier_steps": earlier_steps, "goes_on": goes_on}  # for checks; the updater counts itself
-    job = job.replace(updater=job.updater.replace(**counts))
+    # Worker groups of the job's cluster would count as readers of the records.
+    job = job.replace(updater=job.updater.replace(**counts), cluster=None)
     checked = resolve_epochs(check_job(job_with_data(job, data, Phase.kTrain, None), roots(job, None)))
     monitor = RunMonitor(job.name, checked.job.train_steps, None, False, False)
     with monitor:

@@ -16,6 +16,7 @@ def check_cluster(job: Job) -> None:
         text = f"warmup_steps: {job.warmup_steps} is more than train_steps: {job.train_steps}; the other worker groups"
         raise job.error(f"{text} would never begin", "warmup_steps")
     cluster = job.cluster
+    check_site_paths(job, cluster.nworker_groups if cluster else 1)
     if cluster is None:
         return
     groups, server_groups = cluster.nworker_groups, cluster.nserver_groups
@@ -41,6 +42,17 @@ def check_cluster(job: Job) -> None:
             last = cluster.nworkers_per_group - 1
             text = f"layer {layer.name!r}: location must be a worker of the group, 0 to {last}, not {layer.location}"
             raise layer.error(text, "location")
+
+
+def check_site_paths(job: Job, groups: int) -> None:
+    """Raise JobError for an input layer that does not name a store for each worker group, though it names some."""
+    for layer in job.neuralnet.layer:
+        store = layer.store_conf
+        if store is None or len(store.site_path) in (0, groups):
+            continue
+        text = f"layer {layer.name!r}: site_path names {len(store.site_path)} stores, but the job has {groups} worker"
+        remedy = "give one for each" if groups > 1 else "use path, or as many nworker_groups and nserver_groups"
+        raise store.error(f"{text} group{'s' if groups > 1 else ''}; {remedy}", "site_path")
 
 
 def check_asynchronous(job: Job, cluster: ClusterConf) -> None:
@@ -107,6 +119,11 @@ def check_mean(job: Job, cluster: ClusterConf) -> None:
             f"fragments: {mean.fragments} cannot agree in turn within sync_freq: {cluster.sync_freq} steps; use at most"
         )
         raise mean.error(f"{text} {cluster.sync_freq}", "fragments")
+    if mean.delay >= cluster.sync_freq:
+        text = f"delay: {mean.delay} must be less than sync_freq: {cluster.sync_freq}, the steps after which the slices"
+        raise mean.error(f"{text} agree again", "delay")
+    if mean.delay and mean.asynchronous:
+        raise mean.error("asynchronous groups do not wait for changes; leave delay out, or asynchronous", "delay")
     if mean.compression not in CHANGE_COMPRESSIONS:
         names = ", ".join(each.name for each in CHANGE_COMPRESSIONS)
         raise mean.error(

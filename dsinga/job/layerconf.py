@@ -48,6 +48,11 @@ class StoreConf(Settings, Component):
         None, "the format of the store, or a source of your own; told by its path and contents without it"
     )
     path: str | None = setting(None, "the path of the store")
+    site_path: list[str] = setting(
+        [],
+        "the path of the store on which each site (worker group) trains, in order; no other site opens it. Without "
+        "path, that of the first site is also read where the job is started; beyond SINGA",
+    )
     separator: str = setting(",", "what separates the numbers of a text file")
     mean_file: str | None = setting(None, "the path of the mean that is subtracted from a record")
     std_file: str | None = setting(None, "the path of the standard deviations that a record is divided by")
@@ -88,7 +93,7 @@ class StoreConf(Settings, Component):
     def has_records(self) -> bool:
         """Whether there are records to read: at a path, in Python, or those of a source that needs no path."""
         source = entries(self.kind).get(self.type_name)
-        return bool(self.path) or self.records is not None or not getattr(source, "needs_path", True)
+        return bool(self.path or self.site_path) or self.records is not None or not getattr(source, "needs_path", True)
 
     @property
     def records(self) -> Any:

@@ -26,10 +26,11 @@ class MeanConf(Message):
     ``weight`` has a number for each server group, in proportion to which its changes count (default: all the same).
     Up to step ``every_step_until`` groups agree after every step. ``mixing`` is the share of its own values that a
     group keeps. ``compression`` is that of the changes: kNone, kBF16, kInt8 or kInt4. With several ``fragments`` the
-    slices of the params agree in turn, a fragment every ``sync_freq`` / ``fragments`` steps. ``asynchronous`` groups do
-    not wait for each other: the change of a group that is a agreements late counts 1 / √(1 + a) times, and not at all
-    if a is more than ``max_age``. ``site`` is a pattern for each
-    group, such as ``10.0.1.*``, of the hosts, names, addresses or resources of its Dask workers (default: a host each).
+    slices of the params agree in turn, a fragment every ``sync_freq`` / ``fragments`` steps. Changes are applied
+    ``delay`` steps after they were made, and are sent meanwhile. ``asynchronous`` groups do not wait for each other:
+    the change of a group that is a agreements late counts 1 / √(1 + a) times, and not at all if a is more than
+    ``max_age``. ``site`` is a pattern for each group, such as ``10.0.1.*``, of the hosts, names, addresses or resources
+    of its Dask workers (default: a host each).
     """
 
     updater: UpdaterConf = field(default_factory=outer_nesterov)
@@ -38,6 +39,7 @@ class MeanConf(Message):
     mixing: Share = 0.0
     compression: Compression = Compression.kNone
     fragments: Count = 1
+    delay: Natural = 0
     asynchronous: bool = False
     max_age: Natural = 8
     site: list[str] = field(default_factory=list)

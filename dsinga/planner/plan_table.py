@@ -51,10 +51,11 @@ def print_plan(figures: Mapping[str, Any], console: rich.console.Console) -> Non
 
 def _outer_steps(rows: Sequence[Mapping[str, Any]]) -> rich.table.Table:
     table = rich.table.Table("compression", box=rich.box.SIMPLE, padding=(0, 0))
-    for name in ("sent", "ms", "sync_freq"):
+    for name in ("sent", "ms", "sync_freq", "delay"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(row["compression"], format_bytes(row["bytes"]), f"{row['ms']:,.2f}", f"{row['sync_freq']:,}")
+        steps = [f"{row[name]:,}" for name in ("sync_freq", "delay")]
+        table.add_row(row["compression"], format_bytes(row["bytes"]), f"{row['ms']:,.2f}", *steps)
     return table
 
 

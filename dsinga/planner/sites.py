@@ -29,12 +29,14 @@ class OuterStep(NamedTuple):
         size: the bytes that the site sends, and as many that it receives.
         seconds: how long it takes.
         sync_freq: the smallest number of steps between two of them with which they take at most ``SHARE`` of the time.
+        delay: the steps between sending and applying that hide it, if ``sync_freq`` is larger: it then takes no time.
     """
 
     compression: str
     size: int
     seconds: float
     sync_freq: int
+    delay: int
 
 
 class SitePlan(NamedTuple):
@@ -66,6 +68,7 @@ class SitePlan(NamedTuple):
                     "bytes": step.size,
                     "ms": 1e3 * step.seconds,
                     "sync_freq": step.sync_freq,
+                    "delay": step.delay,
                 }
                 for step in self.outer
             ],
@@ -85,7 +88,7 @@ def price_sites(sites: int, numbers: int, step_seconds: float, link: Link) -> Si
         size = (sites - 1) * math.ceil(numbers * bits / 8)
         seconds = link.seconds(size)
         period = max(1, math.ceil(seconds * (1 - SHARE) / SHARE / step_seconds))
-        outer.append(OuterStep(compression.name, size, seconds, period))
+        outer.append(OuterStep(compression.name, size, seconds, period, math.ceil(seconds / step_seconds)))
     ring = math.ceil(2 * (sites - 1) / sites * 4 * numbers)
     return SitePlan(sites, step_seconds, ring, 2 * (sites - 1) * link.latency + ring / link.bandwidth, tuple(outer))
 
@@ -96,5 +99,6 @@ def site_lines(figures: Mapping[str, Any]) -> list[str]:
     return [
         f"{figures['sites']} sites that agree by the mean, each trains in {step:,.2f} ms per iteration; all together "
         f"synchronously would send for another {synchronous['ms']:,.2f} ms",
-        f"sync_freq: with these steps between two agreements they take at most {SHARE:.0%} of the time",
+        f"sync_freq: with these steps between two agreements they take at most {SHARE:.0%} of the time; delay: with "
+        "these steps until changes are applied, and a larger sync_freq, they take none",
     ]

@@ -28,7 +28,7 @@ class BatchReader:
         infos: the facts about each store that its layer needs.
         sampler: the order of the records.
         parts: each worker's rows of a batch; with ``micro_batches``, of the first micro-batch.
-        groups: the number of worker groups, each of which reads batches of its own.
+        groups: the number of worker groups, each of which reads batches of its own; 1 where each has its own stores.
         micro_batches: the number of equal parts of a batch that are computed one after another.
         augmentations: those of the input layers that have some, by the layer's name.
         offset: the position in the order of the records where step 0 would begin; see :class:`Epochs`.
@@ -53,6 +53,15 @@ class BatchReader:
         """Rows of the global batch."""
         return self.parts[-1].total * self.micro_batches
 
+    @property
+    def shared_stores(self) -> Mapping[str, RecordSource]:
+        """The stores that all processes read, by input layer."""
+        return self.stores
+
+    def of_group(self, group: int) -> BatchReader:
+        """Return the reader for a worker group: this one, unless each group has stores of its own."""
+        return self
+
     def __len__(self) -> int:
         """Records in the stores."""
         return min(len(store) for store in self.stores.values())
@@ -75,7 +84,7 @@ class BatchReader:
         if not rows:  # of a worker without input layers, or whose records the algorithm makes
             return {}
         step, place = divmod(number, self.micro_batches)
-        batch, first = step * self.groups + group, place * self.parts[-1].total
+        batch, first = step * self.groups + group % self.groups, place * self.parts[-1].total
         parts = {name: Rows(first + part.start, first + part.stop, self.batchsize) for name, part in rows.items()}
         numbers = {part: self.sampler.rows(batch, *part[:2]) for part in set(parts.values())}
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from dsinga.augmentation import AugmentationList
 from dsinga.base.errors import UserError
@@ -21,6 +22,7 @@ from dsinga.reading.epochs import Epochs
 from dsinga.reading.open_layer import open_layer, with_store
 from dsinga.reading.sampler import Sampler
 from dsinga.reading.sequence_lengths import SequenceLengths
+from dsinga.reading.site_reader import SiteReader, site_job
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +91,9 @@ class CheckedJob:
         size = micro_batch_size(first, infos[first.name].batchsize, count)
         infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
         parts = _cut(first, size, workers, count, job.neuralnet.allows_few_rows)
-        return BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset)
+        own = phase is Phase.kTrain and any(layer.store_conf and layer.store_conf.site_path for layer in layers)
+        reader = BatchReader(stores, infos, sampler, parts, 1 if own else groups, count, augmentations, offset)
+        return SiteReader.of(reader, partial(_open_site, job, self.roots, workers)) if own else reader
 
     def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:
         """Return the records of an input layer, ``given`` in the job, and what its net needs to know of them."""
@@ -99,6 +103,14 @@ class CheckedJob:
         if info.continues:  # but batches of one of several worker groups do not continue each other
             info = replace(info, continues=_worker_groups(self.job) == 1)
         return store, info
+
+
+def _open_site(job: Job, roots: Sequence[str], workers: int, site: int) -> BatchReader:
+    """Return the reader of the training batches of a site with stores of its own. Raises UserError as the net does."""
+    checked = CheckedJob(site_job(job, site), roots)
+    reader = checked.reader(Phase.kTrain, workers)
+    create_net(checked.job.neuralnet, Phase.kTrain, reader.infos)  # refuses labels that the net has no outputs for
+    return reader
 
 
 def check_job(

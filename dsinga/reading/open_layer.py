@@ -28,10 +28,15 @@ from dsinga.reading.windows_conf import definition_of
 
 
 def with_store(layer: LayerConf) -> LayerConf:
-    """Return the layer with the store_conf that its class derives from its configuration, or that has its records."""
+    """Return the layer with the store_conf that its class derives from its configuration, or that has its records.
+
+    Where it names stores of sites only, the path is that of the first site.
+    """
     if layer.store_conf is not None and layer.store_conf.records is not None:
         return layer
     conf = layer_class(layer).reads(layer)
+    if conf is not None and conf.site_path and not conf.path:
+        conf = conf.replace(path=conf.site_path[0])
     return layer if conf is layer.store_conf else layer.replace(store_conf=conf)
 
 

@@ -17,9 +17,9 @@ from dsinga.server.collectives import add_up
 from dsinga.server.served_slice import OUTER, SliceSpec
 from dsinga.training import create_updater
 
-# In the state of a slice: the outer value, and what compression has left out of the changes of a group. The arrays of
-# the outer updater are there, too, with the prefix OUTER.
-OUTER_VALUE, RESIDUAL = f"{OUTER}value", f"{OUTER}residual"
+# In the state of a slice: the outer value, what compression has left out of the changes of a group, and the change of a
+# group that is in flight. The arrays of the outer updater are there, too, with the prefix OUTER.
+OUTER_VALUE, RESIDUAL, IN_FLIGHT = f"{OUTER}value", f"{OUTER}residual", f"{OUTER}in_flight"
 
 
 class MeanPolicy:
@@ -46,6 +46,20 @@ class MeanPolicy:
         later = version - every - offset
         periods = later // self._period + (offset > 0) if later >= 0 else 0
         return max(0, min(version, every)) + periods
+
+    def applied_at(self, id: int, version: int) -> int | None:
+        """Return the version of slice ``id`` at which the changes were made that are applied at ``version``, or None.
+
+        That is ``delay`` steps before, or none where groups agree after every step.
+        """
+        sent = version if version <= self.conf.every_step_until else version - self.conf.delay
+        early = sent <= self.conf.every_step_until < version  # was applied at once
+        return sent if sent > 0 and not early and self.is_due(id, sent) else None
+
+    def in_flight_at(self, id: int, version: int) -> int | None:
+        """Return the version at which the changes of slice ``id`` were made that are applied after ``version``."""
+        later = (self.applied_at(id, version + steps) for steps in range(1, self.conf.delay + 1))
+        return next((sent for sent in later if sent is not None and sent <= version), None)
 
     def age_factor(self, age: int) -> float:
         """Return by how much a change counts that is ``age`` agreements late: 1 / √(1 + age), 0 beyond ``max_age``.

@@ -1,8 +1,10 @@
 """Synchronous agreement of a shard with the same shards of other server groups, by the mean of their changes.
 
-At the versions that the policy names, a slice waits for the changes of all groups before it goes on. Each shard adds
-them up in the order of the groups and applies the outer updater to its own copy of the outer value, so that all have
-the same bits, in every run.
+At the versions that the policy names, a slice sends its change, and waits for the changes of all groups before it goes
+on, or some steps later: that is the overlap of Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, algorithm 2).
+Each shard adds them up in the order of the groups and applies the outer updater to its own copy of the outer value, so
+that all have the same bits, in every run. A snapshot has the change of its group that is in flight, and a shard that
+begins with it sends the change again.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ import numpy as np
 from dsinga.base.errors import RunError
 from dsinga.server.compression import Codec, FeedbackCodec, create_codec
 from dsinga.server.gradient_accumulator import Generations
-from dsinga.server.mean_policy import OUTER_VALUE, RESIDUAL, MeanPolicy
+from dsinga.server.mean_policy import IN_FLIGHT, OUTER_VALUE, RESIDUAL, MeanPolicy
 from dsinga.server.routes import Routes
 from dsinga.server.served_slice import ServedSlice
 
 # Sends the change of a slice to the shard of a linked group: (group, route, [slice id, version, origin], array). The
 # shard there gets it by ``receive``, with the number of the route.
 SendChange = Callable[[int, int, Sequence[int], np.ndarray], Future]
-Moment = tuple[int, int]  # a slice id, and the version at which the slice agrees
+Moment = tuple[int, int]  # a slice id, and the version at which its change is sent
 
 
 class SynchronousMean:
@@ -46,6 +48,7 @@ class SynchronousMean:
         self._changes: dict[Moment, dict[int, np.ndarray]] = {}  # by server group: those that have come
         self._proceed: dict[Moment, Callable[[], None]] = {}  # what goes on when all have come
         self._agreed: dict[int, int] = {}  # by slice id: the version of the last agreement, or of the start
+        self._unsent: dict[int, int] = {}  # by slice id: the version of a change in flight that is to be sent again
         self._sent = 0
         self._lost: dict[int, BaseException] = {}  # by server group: why a change could not be sent
         self._error: BaseException | None = None
@@ -63,7 +66,11 @@ class SynchronousMean:
             if isinstance(self._codec, FeedbackCodec) and served_slice.spec.trainable:
                 residual = served_slice.outer.setdefault(RESIDUAL, np.zeros_like(served_slice.value))
                 self._codec.residuals[id] = residual
-            self._agreed[id] = self._version(served_slice)
+            self._agreed[id] = version = self._version(served_slice)
+            if self._policy.conf.delay and IN_FLIGHT not in served_slice.outer:
+                served_slice.outer[IN_FLIGHT] = self._change(served_slice)
+            if (sent := self._policy.in_flight_at(id, version)) is not None:
+                self._unsent[id] = sent
 
     def _version(self, served_slice: ServedSlice) -> int:
         (accumulator,) = served_slice.accumulators.values()
@@ -74,10 +81,15 @@ class SynchronousMean:
 
         No thread may change the value meanwhile.
         """
-        if self._policy.is_due(served_slice.spec.slice.id, version):
-            self._contribute(served_slice, version, proceed)
-        else:
+        id = served_slice.spec.slice.id
+        self._send_again(served_slice)
+        if self._policy.is_due(id, version):
+            self._contribute(served_slice, version)
+        sent = self._policy.applied_at(id, version)
+        if sent is None:
             proceed()
+        else:
+            self._wait(served_slice, sent, proceed)
 
     def receive(self, route: int, key: Sequence[int], change: np.ndarray, sender: int, generation: int = 0) -> None:
         """Take the change of a slice that the server group ``sender`` sends on a route, and forward it.
@@ -112,10 +124,26 @@ class SynchronousMean:
                 future.set_result(self._sent)
 
         for served_slice in steps:
-            self._contribute(served_slice, self._version(served_slice), partial(self._settle, served_slice, end))
+            version = self._version(served_slice)
+            finish = partial(self._finish, served_slice, version, end)
+            self._send_again(served_slice)
+            sent = self._policy.in_flight_at(served_slice.spec.slice.id, version)
+            if sent is None:
+                finish()
+            else:
+                self._wait(served_slice, sent, finish)
         if not steps:
             end()
         return future
+
+    def _finish(self, served_slice: ServedSlice, version: int, end: Callable[[], None]) -> None:
+        """Let a slice agree for the last time, unless the agreement that was in flight is of its last version."""
+        settle = partial(self._settle, served_slice, end)
+        if self._agreed[served_slice.spec.slice.id] == version:
+            settle()
+        else:
+            self._contribute(served_slice, version)
+            self._wait(served_slice, version, settle)
 
     def _settle(self, served_slice: ServedSlice, end: Callable[[], None]) -> None:
         """Set a value that has agreed for the last time to the outer one."""
@@ -142,9 +170,8 @@ class SynchronousMean:
         with self._lock:
             lines = [f"no change reaches server group {group}: {error}" for group, error in sorted(self._lost.items())]
             for id, version in self._proceed:
-                missing = [
-                    str(group) for group in range(self._policy.groups) if group not in self._changes[id, version]
-                ]
+                changes = self._changes.get((id, version), {})
+                missing = [str(group) for group in range(self._policy.groups) if group not in changes]
                 slice_ = self._slices[id].spec.slice
                 lines.append(
                     f"slice {slice_} waits after step {version} for the change of server group {', '.join(missing)}"
@@ -157,34 +184,62 @@ class SynchronousMean:
         with self._lock:
             self._generations.set(group, generation)
 
-    def _contribute(self, served_slice: ServedSlice, version: int, proceed: Callable[[], None]) -> None:
-        """Send the change of a slice since it last agreed, and call ``proceed`` when it has agreed again."""
-        id, moment = served_slice.spec.slice.id, (served_slice.spec.slice.id, version)
+    def _change(self, served_slice: ServedSlice) -> np.ndarray:
+        """Return the change of a slice since it last agreed, or its value if it is not trainable, float32 (size,)."""
+        if served_slice.spec.trainable:
+            return served_slice.outer[OUTER_VALUE] - served_slice.value
+        return served_slice.value.copy()
+
+    def _contribute(self, served_slice: ServedSlice, version: int) -> None:
+        """Send the change of a slice since it last agreed."""
+        id = served_slice.spec.slice.id
         with served_slice.lock:
-            change = served_slice.value.copy()
-            if served_slice.spec.trainable:
-                np.subtract(served_slice.outer[OUTER_VALUE], change, out=change)
-                if self._codec is not None:
-                    change = self._codec.encode(id, change)
+            change = self._change(served_slice)
+            if served_slice.spec.trainable and self._codec is not None:
+                change = self._codec.encode(id, change)
+            decoded = self._decoded(id, change)
+            if self._policy.conf.delay:
+                np.copyto(served_slice.outer[IN_FLIGHT], decoded)
+        self._send_change((id, version), change, decoded)
+
+    def _send_again(self, served_slice: ServedSlice) -> None:
+        """Send the change that was in flight when the snapshot was made with which the slice began."""
+        id = served_slice.spec.slice.id
         with self._lock:
-            self._proceed[moment] = partial(self._agree, served_slice, version, proceed)
-            self._changes.setdefault(moment, {})
+            version = self._unsent.pop(id, None)
+        if version is not None:
+            change = served_slice.outer[IN_FLIGHT].copy()
+            self._send_change((id, version), change, change)
+
+    def _send_change(self, moment: Moment, change: np.ndarray, decoded: np.ndarray) -> None:
+        with self._lock:
             self._sent += 1
-        self._send_on(self._starts, [id, version, self._group], change)
-        self._add(moment, self._group, self._decoded(id, change))
+        self._send_on(self._starts, [*moment, self._group], change)
+        self._add(moment, self._group, decoded)
 
     def _decoded(self, id: int, change: np.ndarray) -> np.ndarray:
         if self._codec is None or change.dtype != np.uint8:
             return change
         return self._codec.decode(change, self._slices[id].spec.slice.size)
 
-    def _add(self, moment: Moment, group: int, change: np.ndarray) -> None:
-        """Take the change of a group, and let the slice agree if it is the last one."""
+    def _wait(self, served_slice: ServedSlice, version: int, proceed: Callable[[], None]) -> None:
+        """Let a slice agree by the changes that were sent at a version, when all have come, and call ``proceed``."""
+        moment = (served_slice.spec.slice.id, version)
+        agree = partial(self._agree, served_slice, version, proceed)
         with self._lock:
-            changes = self._changes.setdefault(moment, {})
-            changes[group] = change
-            complete = len(changes) == self._policy.groups
-            agree = self._proceed[moment] if complete and moment in self._proceed else None
+            self._proceed[moment] = agree
+            complete = self._is_complete(moment)
+        if complete:
+            agree()
+
+    def _is_complete(self, moment: Moment) -> bool:
+        return moment in self._proceed and len(self._changes.get(moment, ())) == self._policy.groups
+
+    def _add(self, moment: Moment, group: int, change: np.ndarray) -> None:
+        """Take the change of a group, and let the slice agree if it is the last one that the slice waits for."""
+        with self._lock:
+            self._changes.setdefault(moment, {})[group] = change
+            agree = self._proceed[moment] if self._is_complete(moment) else None
         if agree is not None:
             agree()
 
@@ -201,9 +256,12 @@ class SynchronousMean:
             if served_slice.spec.trainable:
                 self._policy.update(served_slice.spec, self._policy.rounds(id, version - 1), mean, served_slice.outer)
                 self._policy.mix(served_slice.value, outer)
+                mean.fill(0)
             else:
                 np.copyto(outer, mean)
                 np.copyto(served_slice.value, mean)
+            if self._policy.conf.delay:  # a run that goes on from its end must not apply the change twice
+                np.copyto(served_slice.outer[IN_FLIGHT], mean)
             served_slice.changes += 1
         proceed()
 

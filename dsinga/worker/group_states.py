@@ -12,8 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.server.mean_policy import OUTER_VALUE, RESIDUAL
+from dsinga.server.mean_policy import IN_FLIGHT, OUTER_VALUE, RESIDUAL
 from dsinga.server.served_slice import is_outer
+
+OWN_SLOTS = (RESIDUAL, IN_FLIGHT)  # of the state of the agreement, those that each group has for itself
 
 
 def prefix(group: int) -> str:
@@ -64,7 +66,7 @@ def updater_state(state: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Pa
 
 def _is_shared(slot: str) -> bool:
     """Whether all server groups have the same array of this slot."""
-    return is_outer(slot) and slot != RESIDUAL
+    return is_outer(slot) and slot not in OWN_SLOTS
 
 
 def _is_first(slot: str) -> bool:

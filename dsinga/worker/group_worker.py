@@ -55,6 +55,8 @@ class GroupWorker:
         self, key: WorkerKey, config: WorkerConfig, servers: Mapping[ServerKey, OpenConnection | None],
         processor: Processor, step: int,
     ):  # fmt: skip
+        train = {Phase.kTrain: config.readers[Phase.kTrain].of_group(key.group)}
+        config = replace(config, readers={**config.readers, **train})
         self._key = key
         self._config = config
         self._processor = processor

@@ -34,18 +34,18 @@ ADAMW = UpdaterConf(type="kAdamW", learning_rate={"type": "kFixed", "base_lr": 0
 def test_two_groups_give_the_same_bits_in_threads_processes_graphs_and_when_resumed(
     job: Job, threads: Client, processes: Client, tmp_path: Path
 ) -> None:
-    conf = mean(2, 5, mean_conf={"compression": "kInt4", "fragments": 2})
+    conf = mean(2, 5, mean_conf={"compression": "kInt4", "fragments": 2, "delay": 2, "mixing": 0.5})
     job = job.replace(cluster=conf, updater=ADAMW, train_steps=18, checkpoint_freq=8, test_freq=9)
     expected = train(job, threads, workspace=tmp_path / "run", progress=False)
     assert_same(train(job, processes, progress=False).params, expected.params)
     assert_same(train(job, threads, grain="graph", progress=False).params, expected.params)
     star = job.replace(cluster=conf.replace(sync_topology="kStar"))
     assert_same(train(star, threads, progress=False).params, expected.params)
-    for step in (8, 16):  # one in the middle between two agreements
+    for step in (8, 16):  # where the changes of one of the fragments are in flight
         again = train(job, processes, resume=tmp_path / f"run/checkpoint/step{step}", progress=False)
         assert_same(again.params, expected.params)
     state = read_checkpoint(tmp_path / "run/checkpoint/step8").state
-    slots = {"mean", "squares", "outer.residual"}
+    slots = {"mean", "squares", "outer.residual", "outer.in_flight"}
     further = {f"group1.{slot}" for slot in slots | {"value"}}
     assert state["w2"].keys() == slots | {"outer.value", "outer.history"} | further
     alone = job.replace(cluster=None)
@@ -53,7 +53,7 @@ def test_two_groups_give_the_same_bits_in_threads_processes_graphs_and_when_resu
 
 
 def test_a_run_that_is_cut_goes_on_with_the_same_bits(job: Job, threads: Client, tmp_path: Path) -> None:
-    job = job.replace(cluster=mean(3, 4), updater=ADAMW, train_steps=14)
+    job = job.replace(cluster=mean(3, 4, mean_conf={"delay": 3}), updater=ADAMW, train_steps=14)
     expected = train(job, threads, progress=False)
     cut = Acting(100, lambda loop: loop.stop("enough for now", resumable=True), after=6)
     assert train(job, threads, workspace=tmp_path, extensions=[cut], progress=False).step < 14
@@ -62,7 +62,7 @@ def test_a_run_that_is_cut_goes_on_with_the_same_bits(job: Job, threads: Client,
 
 @pytest.mark.process
 def test_a_killed_process_changes_no_bit(job: Job) -> None:
-    conf = mean(2, 7, nworkers_per_group=2)
+    conf = mean(2, 7, nworkers_per_group=2, mean_conf={"delay": 3})
     job = job.replace(cluster=conf, updater=ADAMW, train_steps=150, disp_freq=10)
     with connect(workers=4) as client:
         unbroken = cluster.train(job, client, Recorder(), RunOptions(roots=roots(job, None)))

@@ -12,7 +12,7 @@ import xarray as xr
 from distributed import Client
 
 import dsinga
-from dsinga import UserError
+from dsinga import UserError, nn
 from dsinga.estimators import Classifier, Regressor, Transformer
 from tests.support.small_job import assert_close
 
@@ -48,6 +48,16 @@ def test_the_cluster_gives_what_training_here_gives(threads: Client) -> None:
     assert_close(lazily.params_, here.params_, 1e-5)
     for first, second in zip(here.history_, there.history_, strict=True):
         assert second == pytest.approx(first, rel=1e-5)
+
+
+def test_a_model_for_sites_trains_as_its_fit_does(threads: Client) -> None:
+    model = nn.Sequential([nn.Dense(8, "relu"), nn.Dense(2)])
+    model.compile(nn.AdamW(0.01), "sparse_categorical_crossentropy", cluster=nn.Cluster(sites=2, sync_freq=3))
+    scaled = (X - 5) / 3
+    classifier = Classifier(model, random_state=0, epochs=10, batchsize=50).fit(scaled, Y, client=threads)
+    alone = Classifier(model, random_state=0, epochs=10, batchsize=50).fit(scaled, Y)
+    assert classifier.history_[-1]["step"] == alone.history_[-1]["step"] / 2  # each of two sites reads half of an epoch
+    assert classifier.score(scaled, Y) > 0.9
 
 
 def test_regression_and_features_of_collections(threads: Client) -> None:

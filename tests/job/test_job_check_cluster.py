@@ -76,6 +76,14 @@ def complaint(cluster: str, **changes: object) -> str:
             "fragments: 2 cannot agree in turn within sync_freq: 1",
         ),
         (
+            f"{MEAN} sync_freq: 5 mean_conf {{ asynchronous: true delay: 5 }}",
+            "delay: 5 must be less than sync_freq: 5, the steps after which the slices agree again",
+        ),
+        (
+            f"{MEAN} sync_freq: 5 mean_conf {{ asynchronous: true delay: 4 }}",
+            "asynchronous groups do not wait for changes; leave delay out, or asynchronous",
+        ),
+        (
             f"{MEAN} mean_conf {{ asynchronous: true site: 'a*' }}",
             "site names the Dask workers of 1 groups, but there are 4; give a pattern for each",
         ),

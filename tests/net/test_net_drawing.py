@@ -6,7 +6,10 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsinga.job import ClusterConf, Job
+from dsinga.job.topology import topology
 from dsinga.net import to_svg
+from dsinga.net.drawing import with_sites
 from dsinga.net.drawing.layered_layout import layered_layout
 from dsinga.net.drawing.net_svg import COLOURS
 from tests.support.net_cases import IMAGES, build, dense, layer
@@ -64,6 +67,24 @@ def test_the_picture_needs_nothing_else():
     assert text == to_svg(net)
     assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"]
     assert not re.search("<script|<image|<style", text)
+
+
+def test_sites_are_drawn_above_the_net_inside_the_picture():
+    conf = ClusterConf(
+        nworker_groups=3, nserver_groups=3, nworkers_per_group=8, sync_freq=100, sync_method="kMean",
+        mean_conf={"site": ["10.0.1.*", "clinic-b", "clinic-c"]},
+    )  # fmt: skip
+    net = convnet(2)
+    svg = ElementTree.fromstring(with_sites(to_svg(net), topology(Job(cluster=conf), 1, 1), "each link carries 1 MB"))
+    texts = [text.text for text in svg.iter(f"{SVG}text")]
+    for expected in ("site 2", "clinic-b", "w5", "+2", "s0", "each link carries 1 MB", "conv1"):
+        assert expected in texts
+    sites = [rect for rect in svg.iter(f"{SVG}rect") if rect.get("class") == "site"]
+    assert len(sites) == len([path for path in svg.iter(f"{SVG}path") if path.get("class") == "link"]) == 3
+    inner = svg.find(f"{SVG}svg")
+    assert max(float(site.get("y")) + float(site.get("height")) for site in sites) < float(inner.get("y"))
+    assert float(inner.get("y")) + float(inner.get("height")) <= float(svg.get("height"))
+    assert max(float(site.get("x")) + float(site.get("width")) for site in sites) < float(svg.get("width"))
 
 
 def test_a_chain_is_straight_even_beside_a_passing_edge():

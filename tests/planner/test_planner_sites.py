@@ -17,6 +17,7 @@ def test_an_outer_step_of_four_sites_at_50_mbit():
     assert full.size == 3 * 4 * 150_000_000
     assert full.seconds == pytest.approx(0.04 + full.size / 6.25e6)
     assert (full.sync_freq - 1) * 1.5 < 19 * full.seconds <= full.sync_freq * 1.5
+    assert (full.delay - 1) * 1.5 < full.seconds <= full.delay * 1.5
     assert (rounded.size, small.size) == (full.size / 2, full.size / 32 * 4.25)
     assert plan.synchronous_size == 2 * 3 / 4 * 600e6
     # 500 steps between two agreements in 4 bits send less than a hundredth of synchronous training.

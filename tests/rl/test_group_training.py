@@ -85,14 +85,22 @@ def test_two_workers_of_a_group_learn_as_one_with_all_environments(kind: Any, se
         np.testing.assert_allclose(agents[1].algorithm.params[name], value, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("servers", [1, 2], ids=["Downpour", "Hogwild"])
-def test_groups_have_environments_of_their_own(servers: int) -> None:
+@pytest.mark.parametrize(
+    "topology",
+    [
+        {"groups": 2, "cluster": ClusterConf(nserver_groups=1)},
+        {"groups": 2, "cluster": ClusterConf(nserver_groups=2)},
+        {"cluster": nn.Cluster(sites=2, sync_freq=2)},
+    ],
+    ids=["Downpour", "Hogwild", "sites"],
+)
+def test_groups_have_environments_of_their_own(topology: dict[str, Any]) -> None:
     agent = new_agent()
     before = {name: value.copy() for name, value in agent.algorithm.params.items()}
     with connect(workers=2) as client:
         train_in_groups(
-            *(agent, "CartPole-v1"), groups=2, steps=160, client=client, environments=2, rollout_steps=4,
-            cluster=ClusterConf(nserver_groups=servers), progress=False,
+            *(agent, "CartPole-v1"), steps=160, client=client, environments=2, rollout_steps=4, progress=False,
+            **topology,
         )  # fmt: skip
     assert all((agent.algorithm.params[name] != value).any() for name, value in before.items())
 

@@ -6,7 +6,7 @@ import pytest
 from dsinga.base.errors import RunError
 from dsinga.job import MeanConf
 from dsinga.server import MeanPolicy, Slice, SliceSpec
-from tests.support.mean_groups import SIZE, MeanGroups, diloco, gradient, rate
+from tests.support.mean_groups import SIZE, MeanGroups, diloco, gradient, rate, streaming_diloco
 
 SUM = rate("kSGD", 1.0)  # the outer updater that sets the mean of the params
 INNERS = {"kSGD": 0.02, "kAdamW": 0.01, "kMuon": 0.02}
@@ -33,6 +33,26 @@ def test_groups_compute_algorithm_1_of_diloco(groups, period, kind, outer):
     for group in range(groups):
         np.testing.assert_array_equal(trained.value(group), trained.value(0))
     np.testing.assert_allclose(trained.value(0), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize(("period", "delay", "parts"), [(5, 1, 1), (5, 4, 3), (10, 5, 4)])
+@pytest.mark.parametrize("mixing", [0.0, 0.5])
+@pytest.mark.parametrize("kind", ["kSGD", "kAdamW"])
+def test_groups_compute_algorithm_2_of_streaming_diloco(groups, period, delay, parts, mixing, kind):
+    ends = np.cumsum([0] + [SIZE // parts] * parts)
+    fragments = [slice(start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
+    specs = [SliceSpec(Slice(id, f"w{id}", 0, SIZE // parts, 0), whole_param=f"w{id}") for id in range(parts)]
+    inner, steps = rate(kind, INNERS[kind]), 3 * period + delay // 2
+    trained = MeanGroups(groups, period, inner, specs=specs, delay=delay, mixing=mixing, fragments=parts)
+    for _ in range(steps):
+        trained.train_together()
+    local, outer = streaming_diloco(groups, period, steps, kind, INNERS[kind], delay, mixing, fragments)
+    for expected in (local, [outer] * groups):
+        for group in range(groups):
+            values = np.concatenate([trained.value(group, id) for id in range(parts)])
+            np.testing.assert_allclose(values, expected[group], rtol=1e-6, atol=1e-6)
+        trained.flush()
 
 
 def test_an_agreement_after_each_step_is_synchronous_data_parallelism():
@@ -99,7 +119,7 @@ def test_weights_are_those_of_federated_averaging():
         ({}, {0: [4, 8, 12], 1: [4, 8, 12]}),
         ({"every_step_until": 3}, {0: [1, 2, 3, 7, 11], 1: [1, 2, 3, 7, 11]}),
         ({"fragments": 2}, {0: [4, 8, 12], 1: [2, 6, 10]}),
-        ({"fragments": 4, "every_step_until": 1}, {0: [1, 5, 9], 1: [1, 2, 6, 10], 3: [1, 4, 8, 12]}),
+        ({"fragments": 4, "every_step_until": 1, "delay": 3}, {0: [1, 5, 9], 1: [1, 2, 6, 10], 3: [1, 4, 8, 12]}),
     ],
 )
 def test_slices_agree_every_period_in_turn_and_at_first_after_each_step(settings, moments):
@@ -107,10 +127,18 @@ def test_slices_agree_every_period_in_turn_and_at_first_after_each_step(settings
     for id, versions in moments.items():
         assert [version for version in range(1, 13) if policy.is_due(id, version)] == versions
         assert [policy.rounds(id, version) for version in versions] == list(range(1, len(versions) + 1))
+        delay, every = (getattr(policy.conf, name) for name in ("delay", "every_step_until"))
+        applied = [version if version <= every else version + delay for version in versions]
+        assert [policy.applied_at(id, version) for version in applied] == versions
+        for version in range(1, 13):
+            in_flight = [sent for sent, end in zip(versions, applied, strict=True) if sent <= version < end]
+            assert policy.in_flight_at(id, version) == (in_flight[0] if in_flight else None)
 
 
 @pytest.mark.parametrize("links", [None, [(0, 1), (0, 2)], [(0, 1), (1, 2)]])
-@pytest.mark.parametrize("settings", [{}, {"compression": "kInt4"}, {"weight": [1, 2, 0.5]}, {"mixing": 0.3}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"compression": "kInt4"}, {"weight": [1, 2, 0.5]}, {"mixing": 0.3, "delay": 1}]
+)
 def test_any_order_of_messages_and_any_links_give_the_same_bits(links, settings):
     expected = MeanGroups(3, 2, rate("kAdamW", 0.05), **settings)
     expected.train_all(7)
@@ -129,7 +157,10 @@ def test_any_order_of_messages_and_any_links_give_the_same_bits(links, settings)
 
 
 @pytest.mark.parametrize("step", [4, 7, 10])
-@pytest.mark.parametrize("settings", [{}, {"compression": "kInt8", "mixing": 0.5}, {"fragments": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"compression": "kInt8", "mixing": 0.5, "delay": 3}, {"fragments": 2}, {"fragments": 2, "delay": 4}],
+)
 def test_shards_that_begin_from_a_snapshot_go_on_with_the_same_bits(step, settings):
     specs = [SliceSpec(Slice(id, f"p{id}", 0, SIZE, 0), trainable=id < 2) for id in range(3)]
 

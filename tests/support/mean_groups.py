@@ -44,7 +44,7 @@ class MeanGroups:
                 shard.synchronise(group, self.table, period, partial(self.send, "receive", group), WAIT, self.policy)
             else:
                 shard.agree(group, self.table, self.policy, partial(self.send, "agree", group))
-            values, state = ({spec.slice.id: np.ones(SIZE, np.float32) for spec in specs}, None)
+            values, state = ({spec.slice.id: np.ones(spec.slice.size, np.float32) for spec in specs}, None)
             shard.put(*(states[group] if states else (values, state)))
             self.shards.append(shard)
 
@@ -82,6 +82,15 @@ class MeanGroups:
         for _ in range(steps):
             for group in range(len(self.shards)):
                 self.train(group)
+
+    def train_together(self):
+        """Let each group compute a step of all slices, which together are the value of :func:`gradient`."""
+        for group, shard in enumerate(self.shards):
+            ids, step = list(shard.slices), self.steps[group]
+            pulled = shard.pull(ids, step, group).result(WAIT)
+            computed = gradient(group, step, np.concatenate([pulled[id] for id in ids]))
+            shard.push(Push(0, group, step, 0), dict(zip(ids, np.split(computed, len(ids)), strict=True)))
+            self.steps[group] += 1
 
     def flush(self):
         flushes = [shard.flush() for shard in self.shards]
@@ -137,3 +146,41 @@ def diloco(groups, period, blocks, kind, lr, decay=0.0, outer_lr=0.7, momentum=0
         buffer = momentum * buffer + delta
         outer = outer - outer_lr * (delta + momentum * buffer)
     return outer
+
+
+def streaming_diloco(groups, period, steps, kind, lr, delay, mixing, fragments, outer_lr=0.7, momentum=0.9):
+    """Return the params of all groups and the outer ones after ``steps`` of algorithm 2 of arXiv 2501.18512, float64.
+
+    ``delay`` is the paper's tau, ``mixing`` its alpha, ``fragments`` has the elements of each fragment: fragment p is
+    sent p/P of a period later than fragment 0. The end is ours: what is in flight arrives, then all agree once more.
+    """
+    outer, buffer = np.ones(SIZE), np.zeros(SIZE)
+    local, inner = [outer.copy() for _ in range(groups)], [Inner(kind, lr) for _ in range(groups)]
+    sent = {}  # by fragment: the changes of the groups in flight
+
+    def send(part, elements):
+        sent[part] = np.mean([outer[elements] - w[elements] for w in local], axis=0)
+
+    def receive(part, elements):
+        delta = sent.pop(part)
+        buffer[elements] = momentum * buffer[elements] + delta
+        outer[elements] -= outer_lr * (delta + momentum * buffer[elements])
+        for w in local:
+            w[elements] = mixing * w[elements] + (1 - mixing) * outer[elements]
+
+    for t in range(1, steps + 1):
+        local = [inner[group].step(w, gradient(group, t - 1, w).astype(np.float64)) for group, w in enumerate(local)]
+        for part, elements in enumerate(fragments):
+            since = t - part * period // len(fragments)
+            if t > delay and since - delay >= (0 if part else period) and (since - delay) % period == 0:
+                receive(part, elements)
+            if since >= (0 if part else period) and since % period == 0:
+                send(part, elements)
+    before_end = [w.copy() for w in local]
+    for part, elements in enumerate(fragments):
+        if part in sent:
+            receive(part, elements)
+        if (steps - part * period // len(fragments)) % period:  # else what has arrived was the last step's
+            send(part, elements)
+            receive(part, elements)
+    return before_end, outer

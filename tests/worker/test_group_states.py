@@ -11,12 +11,15 @@ def number(value):
 
 def test_each_site_gets_its_own_state_and_a_new_one_the_outer_values():
     first = {"mean": number(1), "outer.value": number(2), "outer.history": number(3), "outer.residual": number(4)}
+    first["outer.in_flight"] = number(5)
     second = {0: {"mean": number(11), "outer.value": number(2), "outer.residual": number(14)}}
+    second[0]["outer.in_flight"] = number(15)
     state = {"w": first | of_group(1, {0: number(10)}, second)[0]}
     expected = {
-        0: (0, {"mean": 1, "outer.value": 2, "outer.history": 3, "outer.residual": 4}),
-        1: (10, {"mean": 11, "outer.value": 2, "outer.history": 3, "outer.residual": 14}),
-        2: (2, {"mean": 1, "outer.value": 2, "outer.history": 3}),  # the checkpoint has two sites
+        0: (0, {"mean": 1, "outer.value": 2, "outer.history": 3, "outer.residual": 4, "outer.in_flight": 5}),
+        1: (10, {"mean": 11, "outer.value": 2, "outer.history": 3, "outer.residual": 14, "outer.in_flight": 15}),
+        # the checkpoint has two sites; what group 0 has sent counts for a third one, too
+        2: (2, {"mean": 1, "outer.value": 2, "outer.history": 3, "outer.in_flight": 5}),
     }
     for group, (value, slots) in expected.items():
         values, chosen = group_state(group, {"w": number(0)}, state)

@@ -71,7 +71,7 @@ def check_workers_ready(
     addresses, readers = list(addresses), list(readers)
     user_objects = _user_objects(nets, objects or {})
     if any(process(address) != "inproc" for address in addresses):
-        check_sendable(store for reader in readers for store in reader.stores.values())
+        check_sendable(store for reader in readers for store in reader.shared_stores.values())
         for name, value in (objects or {}).items():  # such as the algorithm that has the user's environment
             if name not in user_objects and (why := why_unsendable(value)):
                 raise unsendable(name, why, instead="")
@@ -151,4 +151,4 @@ def _pickled(name: str, value: Any) -> bytes:
 
 def _stores(readers: Iterable[BatchReader]) -> dict[str, Any]:
     """Return, by location, the records that processes read from files or URLs."""
-    return {store.location: store for reader in readers for store in reader.stores.values() if store.from_files}
+    return {store.location: store for reader in readers for store in reader.shared_stores.values() if store.from_files}

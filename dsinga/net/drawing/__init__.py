@@ -2,10 +2,11 @@
 
 from dsinga.net.drawing.net_svg import net_to_svg
 from dsinga.net.drawing.partitioned_svg import partitioned_to_svg
+from dsinga.net.drawing.sites_svg import with_sites
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.partitioned import PartitionedNet
 
-__all__ = ["net_to_svg", "partitioned_to_svg"]
+__all__ = ["net_to_svg", "partitioned_to_svg", "with_sites"]
 
 # Notebooks show nets as these pictures. It is set here because the nets must not import what draws them.
 NeuralNet._repr_html_ = net_to_svg

@@ -1,0 +1,78 @@
+"""Batches of a job whose sites each train on a store of their own, which no other process opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from dsinga.base.errors import UserError
+from dsinga.data import RecordSource
+from dsinga.job import Job
+from dsinga.reading.batch_reader import BatchReader
+
+
+def site_job(job: Job, site: int) -> Job:
+    """Return the job that trains on the stores of a site: its ``site_path`` in place of ``path``."""
+    layers = [
+        layer.replace(store_conf=layer.store_conf.replace(path=layer.store_conf.site_path[site], site_path=[]))
+        if layer.store_conf is not None and layer.store_conf.site_path
+        else layer
+        for layer in job.neuralnet.layer
+    ]
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+
+@dataclass(frozen=True)
+class SiteReader(BatchReader):
+    """A reader of which each worker group takes the part that reads its own stores, by :meth:`of_group`.
+
+    Its own stores, order and epochs are those of the process that made it, which checks the job by them. A pickle has
+    none of these: each process opens the stores of its groups only.
+
+    Attributes:
+        open_site: opens the stores of a site and returns their reader.
+        opened: the readers of the sites of this process.
+    """
+
+    open_site: Callable[[int], BatchReader] | None = None
+    opened: dict[int, BatchReader] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, reader: BatchReader, open_site: Callable[[int], BatchReader]) -> SiteReader:
+        """Return the reader of sites whose batches are like those of ``reader``."""
+        return cls(**{each.name: getattr(reader, each.name) for each in fields(reader)}, open_site=open_site)
+
+    def __getstate__(self) -> dict[str, Any]:
+        sampler = replace(self.sampler, lengths=None)  # lengths refer to a store
+        return {**vars(self), "stores": {}, "sampler": sampler, "opened": {}}
+
+    @property
+    def shared_stores(self) -> Mapping[str, RecordSource]:
+        """No store is read by all processes."""
+        return {}
+
+    def of_group(self, group: int) -> BatchReader:
+        """Return the reader of a site's own records.
+
+        Raises UserError where they are missing or unlike those that the job was checked with.
+        """
+        if group not in self.opened:
+            assert self.open_site is not None
+            try:
+                reader = self.open_site(group)
+                for name, info in reader.infos.items():
+                    for fact in ("shape", "label_shape", "codes"):
+                        _check_alike(name, fact, getattr(self.infos[name], fact), getattr(info, fact))
+            except UserError as error:
+                raise UserError(f"the records of site {group}: {error}") from None
+            self.opened[group] = reader
+        return self.opened[group]
+
+
+def _check_alike(layer: str, fact: str, expected: Any, value: Any) -> None:
+    if value != expected:
+        raise UserError(
+            f"layer {layer!r} has {fact.replace('_', ' ')} {value}, and {expected} in the store by which the job was "
+            "checked; give all sites records of the same kind"
+        )
