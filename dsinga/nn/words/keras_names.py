@@ -76,7 +76,7 @@ LOSSES = {
         {
             _NO_LOSS: "CategoricalFocalCrossentropy CategoricalGeneralizedCrossEntropy "
             "Circle LogCosh MeanAbsolutePercentageError "
-            "MeanSquaredLogarithmicError Poisson Tversky",
+            "MeanSquaredLogarithmicError Tversky",
             "write nn.HingeLoss()": "CategoricalHinge Hinge",
         }
     ),
@@ -84,12 +84,13 @@ LOSSES = {
     "CTC": 'write loss="ctc", or nn.CTCLoss()',
     "KLDivergence": 'write loss="kl_divergence", or nn.KLDivergenceLoss()',
     "SquaredHinge": 'write nn.HingeLoss("L2")',
+    "Poisson": 'write nn.DistributionLoss("poisson"), and nn.DistributionParams("poisson") as the last layer',
 }
 # Losses as compile names them: those above, and their short names.
 LOSS_NAMES = {
     **instead_by_name(
         {
-            _NO_LOSS: "mape msle log_cosh logcosh poisson "
+            _NO_LOSS: "mape msle log_cosh logcosh "
             "mean_absolute_percentage_error circle mean_squared_logarithmic_error "
             "tversky categorical_focal_crossentropy",
         }
@@ -97,6 +98,10 @@ LOSS_NAMES = {
     "binary_focal_crossentropy": "write nn.FocalLoss(alpha=0.5, scale=2), which has the same sum over the outputs",
     "contrastive": "it compares two features: give the symbol nn.ContrastiveLoss()([a, b, x]), x an input with labels",
     "triplet": "it compares three features: give the symbol nn.TripletLoss()([anchor, positive, negative])",
+    "poisson": 'write nn.DistributionLoss("poisson"), and nn.DistributionParams("poisson") as the last layer',
+    "pinball": "write nn.QuantileLoss([0.1, 0.5, 0.9])",
+    "gaussian_nll": 'write nn.DistributionLoss("normal"), and nn.DistributionParams("normal") as the last layer',
+    "crps": 'write nn.DistributionLoss(score="crps"), or nn.EnsembleLoss(members=...)',
     "squared_hinge": 'write nn.HingeLoss("L2")',
     "categorical_hinge": 'write "hinge"',
 }
