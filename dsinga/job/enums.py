@@ -108,6 +108,23 @@ class AttentionScore(Enum):
     kAdditive = 2
 
 
+class DistributionName(Enum):
+    """The distributions whose parameters a net can predict (:mod:`dsinga.layers.losses.distributions`)."""
+
+    normal = 0
+    laplace = 1
+    lognormal = 2
+    poisson = 3
+    negative_binomial = 4
+
+
+class DistributionScore(Enum):
+    """What a predicted distribution is trained by: its negative log-likelihood, or its CRPS."""
+
+    nll = 0
+    crps = 1
+
+
 class PoolMethod(Enum):
     """The kinds of pooling."""
 

@@ -599,6 +599,31 @@ def Dice(smooth: float = 1e-05, scale: float = 1.0, weighted: bool = False, *, n
         scale: the factor of the loss and its gradient.
         weighted: whether the last channel of the labels has a weight for each point."""
 
+def DistributionLoss(distribution: str = 'normal', score: str = 'nll', scale: float = 1.0, masked: bool = False,
+        weighted: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """Score of a predicted distribution, Σ s(x, y)·scale / B: its negative log-likelihood, or its CRPS (kDistributionLoss).
+
+    Args:
+        distribution: the distribution.
+        score: its negative log-likelihood, or its CRPS.
+        scale: the factor of the loss and its gradient.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point."""
+
+def DistributionParams(distribution: str = 'normal', axis: int = 1, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """Parameters of a distribution: those that are above 0 are log(1 + exp(x)) + 1e-6, the others x (kDistributionParams).
+
+    Args:
+        distribution: the distribution.
+        axis: the axis of the parameters: 1, or 2 of sequences."""
+
 def Dropout(rate: float, unit: str = 'kNumber', *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
@@ -642,6 +667,20 @@ def Embedding(input_dim: int, output_dim: int, embeddings_initializer: Any = 'un
         dense_gradient: whether the gradient is a whole array, so that updaters move all rows in each step.
         embeddings_regularizer: the penalty of the table.
         mask_zero: whether the code 0 stands for steps after the end, which layers above leave out."""
+
+def EnsembleLoss(members: int, fairness: float = 0.0, scale: float = 1.0, masked: bool = False, weighted: bool = False,
+        *, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """CRPS of K members x, Σ (Σ |x_i - y| / K - Σ |x_i - x_j|·c)·scale / B over numbers y, c = 1 / (2·K²) (kEnsembleLoss).
+
+    Args:
+        members: how many members there are.
+        fairness: the share of the fair CRPS, for members that differ by random numbers: 1, or almost 1.
+        scale: the factor of the loss and its gradient.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point."""
 
 def EntropyLoss(distribution: str = 'kCategorical', scale: float = 1.0, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1404,6 +1443,19 @@ def PositionalEncoding(scale: float = 1.0, *, name: str | None = None, param: Se
 
     Args:
         scale: what the source is multiplied by before the encoding is added."""
+
+def QuantileLoss(quantile: list[float] = [0.1, 0.5, 0.9], scale: float = 1.0, masked: bool = False,
+        weighted: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """Pinball loss of K quantiles, Σ max(q·(y - x), (q - 1)·(y - x))·scale / (B·K) over numbers and quantiles q (kQuantileLoss).
+
+    Args:
+        quantile: the levels of the quantiles, in (0, 1) and increasing.
+        scale: the factor of the loss and its gradient.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point."""
 
 def RBM(units: int, gaussian: bool = False, gaussian_visible: bool = False, persistent: bool = False,
         use_bias: bool = True, kernel_initializer: Any = None, *, name: str | None = None,

@@ -30,6 +30,8 @@ FETCHES = {
     "kConfusionMatrix": 2,
     "kRegressionError": 2,
     "kFieldError": 4,
+    "kForecastScores": 2,
+    "kReliability": 2,
     "kSegmentationScore": 2,
     "kGatheredMetrics": 2,
     "kCTCLoss": 2,

@@ -29,6 +29,7 @@ NOT_CAPTURED = (
     "kSoftmaxLoss-weighted", "kSoftmaxLoss-smoothed weighted", "kSoftmaxLoss-shares", "kHingeLoss", "kContrastiveLoss",
     "kCTCLoss", "kCRF", "kClassSoftmaxLoss", "kSampledLoss", "kFieldError", "kFieldSoftmaxLoss", "kDiceLoss",
     "kSegmentationScore", "kPolicyGradientLoss", "kPPOLoss", "kTDLoss", "kEntityF1", "kGatheredMetrics", "kPerplexity",
+    "kForecastScores", "kReliability",
     "kConfusionMatrix", "kRegressionError", "kAccuracy", "kArgSort", "kEmbedding", "kSequenceLength", "kRNNDummy",
 )  # fmt: skip
 QUICK = ("kDropout", "kConvolution-stride", "kBM-rows", "kGRU-", "kSoftmaxLoss-top", "kRGBImage-crop", "kOneHot-seq")

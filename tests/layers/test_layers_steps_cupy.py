@@ -18,6 +18,7 @@ KINDS = (
     "kAbsoluteLoss", "kFocalLoss", "kKLDivergenceLoss", "kCosineLoss", "kContrastiveLoss", "kTripletLoss", "kCTCLoss",
     "kPadding", "kCropping", "kUpsampling", "kTransposedConvolution", "kGroupNorm",
     "kFieldError", "kFieldSoftmaxLoss", "kDiceLoss", "kSegmentationScore",
+    "kQuantileLoss", "kDistributionLoss", "kEnsembleLoss", "kDistributionParams", "kForecastScores", "kReliability",
     "kNormalization",
 )  # fmt: skip
 VARIANTS = (

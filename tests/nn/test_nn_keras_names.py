@@ -61,7 +61,7 @@ def test_a_name_that_a_component_nearly_has_is_answered_by_that_component():
     components = {stem(name) for name in (*dir(nn), *extensions.__all__, *dir(nn.augment)) if name[0].isupper()}
     assert {"rmsnorm", "mixup", "pooling", "hinge", "csv"} <= components
     answers = {**NAMES, **LOSS_NAMES}
-    others = {"Mean", "Function"}  # nn.MeanLoss and nn.FunctionLoss are losses
+    others = {"Mean", "Function", "distribution"}  # nn.MeanLoss, nn.FunctionLoss and nn.DistributionLoss are losses
     near = {name for name in answers if stem(name) in components} - others
     assert {"RMSNormalization", "UpSampling1D", "KLDivergence", "MixUp"} <= near
     silent = [name for name in near if stem(name) not in map(stem, re.findall(r"\w+", answers[name]))]

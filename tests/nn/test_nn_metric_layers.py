@@ -33,13 +33,13 @@ def model(outputs: int, *end: Any, loss: Any, metrics: Any) -> nn.Sequential:
     return made
 
 
-def brier(labels: np.ndarray, predictions: np.ndarray) -> float:
+def squares(labels: np.ndarray, predictions: np.ndarray) -> float:
     return float(np.square(labels - predictions).mean())
 
 
 @pytest.mark.parametrize("end", [(), (nn.Activation("sigmoid"),)])
 def test_yes_or_no(end: tuple[Any, ...]):
-    names = ["accuracy", "AUC", "average_precision", "f1_score", "precision", "recall", brier]
+    names = ["accuracy", "AUC", "average_precision", "f1_score", "precision", "recall", "brier", squares]
     made = model(1, *end, loss="binary_crossentropy", metrics=names)
     history = made.fit(X, ANSWERS, epochs=3, validation_data=(X, ANSWERS), progress=False)
     row, tested = history.phase("val")[-1], made.evaluate(X, ANSWERS)
@@ -49,6 +49,7 @@ def test_yes_or_no(end: tuple[Any, ...]):
         "roc_auc": measures.roc_auc_score(ANSWERS, chances),
         "average_precision": measures.average_precision_score(ANSWERS, chances),
         "brier": measures.brier_score_loss(ANSWERS, chances),
+        "squares": measures.brier_score_loss(ANSWERS, chances),
         "f1": measures.f1_score(ANSWERS, chances > 0.5),
         "precision": measures.precision_score(ANSWERS, chances > 0.5),
         "recall": measures.recall_score(ANSWERS, chances > 0.5),
@@ -170,8 +171,8 @@ def roc_auc(labels, predictions):
     ("functions", "text"),
     [
         ([roc_auc], "the function 'roc_auc' has the name of a metric that there is already; give it another name"),
-        ([functools.partial(brier)], "functions of .* that have a name"),
-        ([brier, type(brier)(brier.__code__, {}, "brier")], "two functions of metrics= are called 'brier'"),
+        ([functools.partial(squares)], "functions of .* that have a name"),
+        ([squares, type(squares)(squares.__code__, {}, "squares")], "two functions of metrics= are called 'squares'"),
     ],
 )
 def test_functions_need_names_of_their_own(functions: Any, text: str):

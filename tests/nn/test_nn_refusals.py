@@ -65,7 +65,8 @@ NAMES_AND_HABITS = {
     "from dsinga.nn import GlobalAvgPool1D": "did you mean 'GlobalAveragePooling1D'?",
     "nn.SGD(clipnorm=1)": "SGD has no argument 'clipnorm'; did you mean 'clip_norm'?",
     "nn.HuberLos()": "dsinga.nn has no 'HuberLos'; did you mean 'HuberLoss'?",  # which follows from its class
-    "nn.losses.Poisson": "dsinga.nn.losses has no 'Poisson'; there is no such loss; register a loss layer of your own",
+    "nn.losses.Poisson": 'has no \'Poisson\'; write nn.DistributionLoss("poisson"), and nn.DistributionParams("po',
+    "nn.losses.Tversky": "dsinga.nn.losses has no 'Tversky'; there is no such loss; register a loss layer of your own",
     "from dsinga.extensions import SwapEMAWeights": "give the optimizer use_ema=True",
     "from dsinga.extensions import KeepBst": "dsinga.extensions has no 'KeepBst'; did you mean 'KeepBest'?",
     "nn.Dense(3).units": "a layer Dense has no 'units'; layer.settings has",

@@ -315,12 +315,81 @@ for kind in ("kEuclideanLoss", "kHuberLoss", "kAbsoluteLoss"):
         MaskedCase(kind, [(BATCH, 6), (BATCH, 2, 3)], {field: {"masked": True}}, "masked points"),
     ]
 
+
+class ForecastCase(LayerCase):
+    """A loss or a metric of predictions that say how sure they are; only these get a gradient, not the target.
+
+    The variant says whether the target is masked, and which distribution the numbers have to suit.
+    """
+
+    def needs(self) -> list[bool]:
+        return [index != 1 for index in range(len(self.shapes))]
+
+    def source(self, layer: Layer, index: int, rng: np.random.Generator) -> np.ndarray:
+        numbers = super().source(layer, index, rng)
+        counts = "poisson" in self.variant or "negative" in self.variant
+        if index == 0 and "crossing" not in self.variant or index == 1 and ("lognormal" in self.variant or counts):
+            numbers = np.abs(numbers) / 3 + 0.1
+        if index == 1 and counts:
+            numbers = np.floor(numbers * 3)
+        if index == 1 and "masked" in self.variant:
+            fields = numbers[:, :-1]  # without weights
+            fields[rng.uniform(size=fields.shape) < 0.3] = np.nan
+        return numbers
+
+
+def forecast(kind: str, variant: str, settings: dict[str, Any], *shapes: tuple[int, ...]) -> None:
+    """Add a case of a layer of predictions that say how sure they are."""
+    CASES.append(ForecastCase(kind, shapes, {f"{kind[1:].lower()}_conf": settings}, variant))
+
+
+MASKED_POINTS = {"masked": True, "weighted": True, "scale": 2}
+for number, sizes in (
+    ({}, ((BATCH, 6), (BATCH, 2))),
+    ({}, ((BATCH, 4, 6), (BATCH, 4, 2), (BATCH, 1))),
+    (MASKED_POINTS, ((BATCH, 6, 4, 3), (BATCH, 3, 4, 3), (BATCH,))),
+):
+    of_fields = "masked" if number else f"{len(sizes[0])} axes"
+    forecast("kQuantileLoss", f"{of_fields} crossing", {"quantile": [0.2, 0.4, 0.9], **number}, *sizes)
+    forecast("kEnsembleLoss", f"{of_fields} crossing", {"members": 3, "fairness": 0.7, **number}, *sizes)
+    pairs = tuple(
+        (size[0], size[1] * 2 // 3, *size[2:]) if len(size) == 4 and k == 0 else size for k, size in enumerate(sizes)
+    )
+    pairs = pairs if number else ((*sizes[0][:-1], 4), *sizes[1:])
+    for name in ("normal", "laplace", "lognormal", "negative_binomial"):
+        for score in ("nll", "crps")[: 1 if name == "negative_binomial" else 2]:
+            forecast(
+                "kDistributionLoss",
+                f"{of_fields} {name} {score}",
+                {"distribution": name, "score": score, **number},
+                *pairs,
+            )
+forecast("kDistributionLoss", "poisson", {"distribution": "poisson"}, (BATCH, 6), (BATCH, 6))
+for name, values in (
+    ("normal", {"distribution": "normal"}),
+    ("quantiles", {"quantile": [0.3, 0.6]}),
+    ("members", {"members": 2}),
+):
+    forecast("kForecastScores", name, values, (BATCH, 6), (BATCH, 3))
+    forecast(
+        "kForecastScores", f"masked {name}", {**values, "masked": True, "weighted": True}, POINTS, (BATCH, 2, 4, 3)
+    )
+for name in ("normal", "negative_binomial"):
+    params = {"distributionparams_conf": {"distribution": name}}
+    case("kDistributionParams", name, params, (BATCH, 6))
+    case("kDistributionParams", f"{name} fields", params, (BATCH, 4, 4, 3))
+case("kDistributionParams", "steps", {"distributionparams_conf": {"axis": 2}}, (BATCH, 3, 4))
+
 error = {"fielderror_conf": {"masked": True, "weighted": True, "channel": ["t", "z"]}}
 CASES += [
     MaskedCase("kFieldError", [POINTS, (BATCH, 3, 4, 3)], error, "marked points"),
     MaskedCase("kFieldError", [POINTS, POINTS, POINTS], {"fielderror_conf": {"masked": True}}, "climatology"),
 ]
 case("kFieldError", "numbers", {"fielderror_conf": {"climatology": [k / 10 for k in range(24)]}}, POINTS, POINTS)
+
+
+case("kReliability", "", {}, (BATCH, 4), (BATCH,), classes=4, probabilities=0)
+case("kReliability", "answers", {}, ROWS, ROWS, classes=0, probabilities=0)
 
 
 class PointCase(LayerCase):

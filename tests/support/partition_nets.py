@@ -248,6 +248,16 @@ layer { name: "dice" type: kDiceLoss srclayers: ["conv", "map"] diceloss_conf { 
 layer { name: "overlaps" type: kSegmentationScore srclayers: ["points", "map"] }
 layer { name: "errors" type: kFieldError srclayers: ["fields", "grid", "fields"]
   fielderror_conf { masked: true weighted: true channel: ["t", "u", "v", "z"] } }
+layer { name: "pairs" type: kConvolution srclayers: "relu" convolution_conf { num_filters: 8 kernel: 3 pad: 1 } }
+layer { name: "params" type: kDistributionParams srclayers: "pairs" distributionparams_conf { distribution: laplace } }
+layer { name: "likely" type: kDistributionLoss srclayers: ["params", "targets", "share"]
+  distributionloss_conf { distribution: laplace score: crps scale: 0.004 masked: true weighted: true } }
+layer { name: "levels" type: kQuantileLoss srclayers: ["pairs", "targets"]
+  quantileloss_conf { quantile: [0.2, 0.7] scale: 0.004 masked: true weighted: true } }
+layer { name: "spread" type: kEnsembleLoss srclayers: ["pairs", "targets"]
+  ensembleloss_conf { members: 2 scale: 0.004 masked: true weighted: true } }
+layer { name: "honest" type: kForecastScores srclayers: ["params", "grid"]
+  forecastscores_conf { distribution: laplace masked: true weighted: true } }
 """
 
 # Volumes of 4 x 6 x 5 points through convolution, normalisation and pooling; four steps of images of 6 x 5 through

@@ -22,6 +22,8 @@ from dsinga.data.sources.dask_graph import cluster_futures
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
 from dsinga.layers.interface.layer import Shape, as_text
+from dsinga.layers.losses.forecast_forms import ForecastForm, form_of
+from dsinga.layers.losses.forecast_loss import ForecastLoss
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.net.layer_classes import layer_class
@@ -131,12 +133,29 @@ def with_outputs(
             return windows
         classes = any(issubclass(layer_class(conf), PointClasses) for conf in job.neuralnet.layer)
         if classes and expected == 1 and CLASS not in windows.layout.axes and leads is None:
-            return windows.with_classes(given[0])
+            return windows.with_numbers(CLASS, range(given[0]))
+        for form in _forms(job):
+            if given[0] == expected * form.count and form.dim not in windows.layout.axes:
+                if leads is None:
+                    return windows.with_numbers(form.dim, form.points)
+                raise UserError(
+                    f"leads feed predictions back as inputs, but layer {layer!r} gives {form.count} numbers for each, "
+                    f"along {form.dim!r}; leave leads out, or train with a lead as long as is needed"
+                )
     names = ", ".join(f"{target.name} ({windows.channels(target)})" for target in windows.targets)
     raise UserError(
         f"layer {layer!r} gives {as_text(given)} for a window, but the targets have {expected} channels: {names}; "
         "name the layer whose feature is the prediction"
     )
+
+
+def _forms(job: Job) -> Iterator[ForecastForm]:
+    """Yield what the predictions mean that losses of the job take, where these are several numbers for each."""
+    for conf in job.neuralnet.layer:
+        cls = layer_class(conf)
+        if issubclass(cls, ForecastLoss):
+            assert cls.Conf is not None
+            yield form_of(conf.settings_of(cls.Conf))
 
 
 def make_predictor(
@@ -167,14 +186,15 @@ def _masked_targets(windows: PredictionWindows) -> Iterator[MaskedTarget]:
             masks[part.name] = (part, slice(first, first + part.channels))
             first += part.channels
     for target in windows.targets:
-        if target.name in masks and not windows.classes:
+        if target.name in masks and (windows.numbers is None or windows.numbers[0] != CLASS):
             part, mask = masks[target.name]
             taken = []
-            for dim in target.channel_dims:
+            for dim in target.channel_dims[: -1 if windows.numbers else None]:
                 axis = layout.axes[dim]
                 last = axis.before + axis.size
                 taken.append((last - 1,) * axis.size if dim in windows.times else tuple(range(axis.before, last)))
-            yield MaskedTarget(windows.channel_slice(target), mask, part.channel_sizes, tuple(taken))
+            count = len(windows.numbers[1]) if windows.numbers else 1
+            yield MaskedTarget(windows.channel_slice(target), mask, part.channel_sizes, tuple(taken), count)
 
 
 def lazy_variables(predictor: FieldPredictor, windows: PredictionWindows) -> dict[str, da.Array]:

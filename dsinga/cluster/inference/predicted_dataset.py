@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.cf_variables import BOUNDS, MAPPING, copied
 from dsinga.data.fields.leads import LEAD, lead_axis
-from dsinga.data.fields.prediction_windows import PredictionWindows, Target
+from dsinga.data.fields.prediction_windows import CLASS, PredictionWindows, Target
 from dsinga.data.fields.trained_layout import backwards
 
 
@@ -149,7 +149,9 @@ def predicted_coordinates(windows: PredictionWindows, points: Mapping[str, np.nd
 
     Those of a dimension that go beyond the data continue them, the others are left out there.
     """
-    coordinates = {}
+    coordinates: dict[str, Any] = {}
+    if windows.numbers is not None and windows.numbers[0] != CLASS:
+        coordinates[windows.numbers[0]] = (windows.numbers[0], list(windows.numbers[1]))
     for name, coordinate in windows.dataset.coords.items():
         dims = [str(dim) for dim in coordinate.dims]
         if any(dim not in points for dim in dims):

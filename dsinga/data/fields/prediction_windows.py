@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,7 +55,8 @@ class PredictionWindows:
         targets: what is predicted.
         flipped: the dimensions of space that are read backwards, as those of training lay.
         related: grid mappings and bounds of CF, as xarray Variables by name, which lie as the Dataset does.
-        classes: the scores of a point, where its target is a class; 0 where it is a number.
+        numbers: the dimension of the numbers that are predicted for each number of a target, such as scores of classes
+            or quantiles, and their coordinates; None where each is predicted by one.
     """
 
     dataset: Any
@@ -66,7 +67,7 @@ class PredictionWindows:
     targets: tuple[Target, ...]
     flipped: tuple[str, ...] = ()
     related: Mapping[str, Any] = field(default_factory=dict)
-    classes: int = 0
+    numbers: tuple[str, Sequence[Any]] | None = None
 
     @property
     def space(self) -> tuple[Axis, ...]:
@@ -90,25 +91,26 @@ class PredictionWindows:
         return continued(self.dataset[dim], points, self.step(dim), self.axis(dim).gaps)
 
     def axis(self, dim: str) -> Axis:
-        """Return the axis of a dimension of the data, or that of classes."""
-        if dim == CLASS and self.classes:
-            return Axis(CLASS, self.classes, self.classes, self.classes)
+        """Return the axis of a dimension of the data, or that of ``numbers``."""
+        if self.numbers is not None and dim == self.numbers[0]:
+            return Axis(dim, *[len(self.numbers[1])] * 3)
         return self.layout.axes[dim]
 
     def channels(self, target: Target) -> int:
         """Return the number of channels of a target."""
         return math.prod(self.axis(dim).size for dim in target.channel_dims)
 
-    def with_classes(self, classes: int) -> PredictionWindows:
-        """Return the windows whose only target, a class, is predicted by a score for each class.
+    def with_numbers(self, dim: str, coordinates: Sequence[Any]) -> PredictionWindows:
+        """Return the windows for each number of whose targets several are predicted, along the new dimension ``dim``.
 
-        The scores lie along the dimension "class", before those of space.
+        It stands before those of space. The channels of these numbers are neighbours.
         """
-        (target,) = self.targets
-        place = min((target.dims.index(dim) for dim in self.layout.space), default=len(target.dims))
-        dims = (*target.dims[:place], CLASS, *target.dims[place:])
-        target = replace(target, dims=dims, channel_dims=(*target.channel_dims, CLASS))
-        return replace(self, targets=(target,), classes=classes)
+        targets = []
+        for target in self.targets:
+            place = min((target.dims.index(name) for name in self.layout.space), default=len(target.dims))
+            dims = (*target.dims[:place], dim, *target.dims[place:])
+            targets.append(replace(target, dims=dims, channel_dims=(*target.channel_dims, dim)))
+        return replace(self, targets=tuple(targets), numbers=(dim, coordinates))
 
     def channel_slice(self, target: Target) -> slice:
         """Return the channels of a target among those of all."""

@@ -33,22 +33,28 @@ class FieldTargets:
         masked: whether points that are NaN are left out.
         weighted: whether the last channel has weights.
         std: a number for each channel, or for all; none for differences in the target's units.
+        count: how many numbers the prediction has for each number of the target.
 
     Raises:
         UserError: the target has other points than the prediction, or other channels than ``std``.
     """
 
-    def __init__(self, layer: Layer, target: Shape, masked: bool, weighted: bool, std: Sequence[float] = ()):
+    def __init__(
+        self, layer: Layer, target: Shape, masked: bool, weighted: bool, std: Sequence[float] = (), count: int = 1
+    ):
         self.layer, self.masked, self.weighted = layer, masked, weighted
         prediction = layer.source_shapes[0]
         given = target[1] if len(target) > 1 else 1
         self.channels, self.points = given - weighted, math.prod(target[2:])
         self.size = self.channels * self.points
-        if prediction[0] != target[0] or math.prod(prediction[1:]) != self.size:
+        if prediction[0] != target[0] or math.prod(prediction[1:]) != self.size * count:
             of_weights = ", of which the last has weights" if weighted else ""
+            numbers = "as many rows, channels and points"
+            if count > 1:
+                numbers = f"as many rows, and the prediction {count} numbers for each of the target"
             raise layer.fail(
                 f"compares {layer.source_name(0)}, {as_text(prediction)}, with {layer.source_name(1)}, "
-                f"{as_text(target)}{of_weights}; give both as many rows, channels and points",
+                f"{as_text(target)}{of_weights}; give both {numbers}",
                 field="srclayers",
             )
         if len(std) not in (0, 1, self.channels):

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsinga.base.arguments import check_bool, check_whole
+from dsinga.base.registry import entries
 from dsinga.job import Phase
 from dsinga.layers.interface.layer import as_text
+from dsinga.layers.losses.forecast_forms import form_of_call
 from dsinga.nn.words.function_specs import Size
 from dsinga.nn.writing.feature import Feature, batch_shape, row_shape
 from dsinga.nn.writing.writer import LayerWriter, NetWriter
@@ -232,6 +234,18 @@ def compare_mean(writer: LayerWriter, values: Values) -> dict[str, Any]:
     """Return what :func:`compare` does, and the scale that makes the sum over the numbers of a row their mean."""
     fields = compare(writer, values)
     return {**fields, "scale": values.get("scale", 1.0) / math.prod(writer.rows(fields["sources"][0]))}
+
+
+def compare_forecast(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the sources of a loss of several numbers for each number of the target, and the scale of their mean.
+
+    The sum over the numbers of the target becomes their mean. The layer itself checks the sizes.
+    """
+    if len(writer.sources) not in (2, 3):
+        raise writer.fail(f"takes outputs and targets, not {len(writer.sources)} sources")
+    cls: Any = entries("layer")[f"k{writer.builder.kind}"]
+    numbers = math.prod(writer.rows(writer.sources[0])) / max(1, form_of_call(cls, values).count)
+    return {"sources": [*writer.sources], "scale": values.get("scale", 1.0) / numbers}
 
 
 def take_before(net: NetWriter, feature: Feature, activation: str) -> Feature:

@@ -19,6 +19,7 @@ from dsinga.nn.words.image_specs import DEPTHWISE, KERNEL, LENGTHS, of_axes, poo
 from dsinga.nn.words.layer_adapters import (
     attend,
     compare,
+    compare_forecast,
     compare_mean,
     convolve_steps,
     find_ends,
@@ -195,6 +196,10 @@ FORMS = {
         "(kDiceLoss).\n\nOne channel is the score of class 1 of two. Points with the label -1 or NaN are left out.",
     ),
     "Huber": mean_loss("kHuberLoss", "Huber's loss", "delta "),
+    **{
+        name: FunctionSpec(f"k{name}", details=compare_forecast)
+        for name in ("QuantileLoss", "DistributionLoss", "EnsembleLoss")
+    },
     "HingeLoss": FunctionSpec("kHingeLoss", defaults={"norm": "L1"}, details=scores_and_labels),
     "SigmoidCrossEntropyLoss": FunctionSpec(
         "kSigmoidCrossEntropyLoss", details=functools.partial(compare, activation="sigmoid")

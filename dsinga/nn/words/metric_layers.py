@@ -12,6 +12,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, is_user_code, nearest, register
 from dsinga.job import LayerConf, Phase
 from dsinga.layers.interface.layer import Layer
+from dsinga.layers.losses.forecast_loss import ForecastLoss
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.needed_layers import PROBABILITIES
@@ -36,6 +37,7 @@ ALIASES = {
     "mean_absolute_error": "mae",
     **dict.fromkeys("MeanIoU mean_io_u jaccard_score".split(), "mean_iou"),
     "dice_score": "dice",
+    "brier_score_loss": "brier",
 }
 OF_CLASSES = [f"{form}{name}" for form in ("", "macro_") for name in ("precision", "recall", "f1")]
 OF_CLASSES_ALONE = ("kSoftmaxLoss", "kCudnnSoftmaxLoss", "kHingeLoss", "kClassSoftmaxLoss")  # losses
@@ -46,11 +48,14 @@ TYPES = {
     **dict.fromkeys(("rmse", "mae", "r2"), ("kRegressionError", "errors")),
     "perplexity": ("kPerplexity", "perplexity"),
     "bias": ("kFieldError", "fields"),
+    **dict.fromkeys("crps coverage spread spread_skill rank_histogram".split(), ("kForecastScores", "forecast")),
+    **dict.fromkeys("brier calibration_error reliability".split(), ("kReliability", "reliability")),
     **dict.fromkeys(
         "mean_iou dice pixel_accuracy iou_by_class dice_by_class".split(), ("kSegmentationScore", "overlaps")
     ),
 }
 FIELDS = {"rmse", "mae", "bias"}  # which kFieldError reports, too
+FORM = "quantile", "distribution", "members", "fairness"  # settings of losses that say how sure predictions are
 GATHERED = ("kGatheredMetrics", "gathered")
 TOP = re.compile(r"top_([1-9]\d*)_accuracy")
 ELSEWHERE = {
@@ -172,6 +177,12 @@ def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, 
         elif kind == "kSegmentationScore":
             predictions = _loss_of_points(conf, names[0])
             fields["segmentationscore_conf"] = points
+        elif kind == "kForecastScores":
+            fields["forecastscores_conf"] = points | _form_settings(conf, names[0])
+        elif kind == "kReliability":
+            fields["reliability_conf"] = {name: value for name, value in points.items() if name == "weighted"}
+            if conf is not None and issubclass(layer_class(conf), PointClasses):
+                predictions = conf.name
         elif kind == GATHERED[0]:
             fields["gatheredmetrics_conf"] = {"metric": names}
         elif match := TOP.fullmatch(names[0]):
@@ -196,6 +207,21 @@ def _point_settings(loss: LayerConf | None) -> dict[str, bool]:
     cls = None if loss is None else layer_class(loss).Conf
     settings = None if loss is None or cls is None else loss.settings_of(cls)
     return {name: True for name in ("masked", "weighted") if getattr(settings, name, False)}
+
+
+def _form_settings(loss: LayerConf | None, metric: str) -> dict[str, Any]:
+    """Return the setting of a loss that says what its several predictions for a number mean.
+
+    Raises UserError for a loss that has none.
+    """
+    cls = None if loss is None else layer_class(loss)
+    if loss is None or cls is None or cls.Conf is None or not issubclass(cls, ForecastLoss):
+        raise UserError(
+            f"the metric {metric!r} needs predictions that say how sure they are: train with nn.QuantileLoss, "
+            "nn.DistributionLoss or nn.EnsembleLoss"
+        )
+    settings = loss.settings_of(cls.Conf)
+    return {name: getattr(settings, name) for name in FORM if hasattr(settings, name)}
 
 
 def _loss_of_points(loss: LayerConf | None, metric: str) -> str:

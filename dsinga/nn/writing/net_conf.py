@@ -16,6 +16,8 @@ from dsinga.job.enums import PHASES
 from dsinga.layers.functions.names import find_function
 from dsinga.layers.functions.probing import probe
 from dsinga.layers.interface.layer import Layer
+from dsinga.layers.losses.forecast_forms import form_of_call
+from dsinga.layers.losses.forecast_loss import ForecastLoss
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
@@ -193,7 +195,11 @@ def label_example(builder: LayerBuilder, output: Feature, known: tuple[int, ...]
     if builder.kind == "FunctionLoss":
         return np.zeros((1, *(likely_labels(builder, shape) if known is None else known)), np.float32)
     if compares(builder.kind):
-        weights = int(bool(builder.settings.get("weighted")))
+        weights, cls = int(bool(builder.settings.get("weighted"))), layer_type(builder.kind)
+        if cls is not None and issubclass(cls, ForecastLoss):  # which has several outputs for each number
+            axis = len(shape) - 1 if len(shape) == 2 else 0
+            size = shape[axis : axis + 1] and (shape[axis] // form_of_call(cls, builder.settings).count,)
+            shape = (*shape[:axis], *size, *shape[axis + 1 :])
         return np.zeros((1, *(shape[:1] and (shape[0] + weights, *shape[1:]))), np.float32)
     if not issubclass(layer_type(builder.kind) or Layer, PointClasses):
         return np.zeros((1, *shape[:-1]), np.int64)

@@ -1,0 +1,326 @@
+"""Distributions that a net predicts by their parameters: likelihood, CRPS, mean, variance and quantiles of each.
+
+A distribution is declared once, in a class. Losses, metrics, predicted quantiles and the layer kDistributionParams
+follow from it. Arrays of parameters and of values have one shape; formulas are computed by the backend of the arrays.
+CRPS is ∫ (F(x) - 1{x >= y})² dx of the distribution function F and the value y (Gneiting and Raftery, Strictly Proper
+Scoring Rules, 2007); closed forms are those of Jordan, Krüger and Lerch, scoringRules (2019).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.job.enums import DistributionName
+from dsinga.layers.interface.layer import Array
+from dsinga.layers.losses.gamma_functions import digamma, log_gamma
+from dsinga.ops import Ops
+
+Params = Sequence[Array]
+MOST_COUNTS = 20_000  # that a quantile or a CRPS adds up
+
+
+class Distribution(ABC):
+    """A family of distributions. Abstract.
+
+    Attributes:
+        parameters: the names of its parameters.
+        positive: which of them are above 0.
+        support: which values it has: "numbers", "positive numbers" or "counts".
+        has_crps_slopes: whether it can be trained by its CRPS.
+    """
+
+    parameters: ClassVar[tuple[str, ...]] = ("loc", "scale")
+    positive: ClassVar[tuple[bool, ...]] = (False, True)
+    support: ClassVar[str] = "numbers"
+    has_crps_slopes: ClassVar[bool] = True
+
+    @abstractmethod
+    def nll(self, y: Array, params: Params, ops: Ops) -> Array:
+        """Return the negative logarithm of the density, or of the probability of a count, at ``y``."""
+
+    @abstractmethod
+    def nll_slopes(self, y: Array, params: Params, ops: Ops) -> list[Array]:
+        """Return the derivative of :meth:`nll` for each parameter."""
+
+    @abstractmethod
+    def crps(self, y: Array, params: Params, ops: Ops) -> Array:
+        """Return the continuous ranked probability score, in the units of ``y``; less is better."""
+
+    def crps_slopes(self, y: Array, params: Params, ops: Ops) -> list[Array]:
+        """Return the derivative of :meth:`crps` for each parameter, if it ``has_crps_slopes``."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def cdf(self, y: Array, params: Params, ops: Ops) -> Array:
+        """Return the probability of values up to ``y``."""
+
+    @abstractmethod
+    def quantile(self, level: float, params: Params) -> np.ndarray:
+        """Return the least value up to which the probability is ``level``, in (0, 1), of numpy arrays."""
+
+    @abstractmethod
+    def mean(self, params: Params, xp: Any = np) -> Array:
+        """Return the mean."""
+
+    @abstractmethod
+    def variance(self, params: Params, xp: Any = np) -> Array:
+        """Return the variance."""
+
+    def holds(self, y: Array, xp: Any = np) -> Array:
+        """Return whether each of ``y`` is among the values of the distribution."""
+        if self.support == "numbers":
+            return y == y
+        return y > 0 if self.support == "positive numbers" else (y >= 0) & (y == xp.floor(y))
+
+
+class LocationScale(Distribution):
+    """Distributions of loc + scale·z: formulas of z, with f the density and F the distribution function. Abstract.
+
+    ``unit_variance`` is the variance of z, whose mean is 0.
+    """
+
+    unit_variance: ClassVar[float]
+
+    @abstractmethod
+    def energy(self, z: Array, ops: Ops) -> Array:
+        """Return -log f(z)."""
+
+    @abstractmethod
+    def energy_slope(self, z: Array, ops: Ops) -> Array:
+        """Return its derivative."""
+
+    @abstractmethod
+    def unit_cdf(self, z: Array, ops: Ops) -> Array:
+        """Return F(z)."""
+
+    @abstractmethod
+    def unit_crps(self, z: Array, ops: Ops) -> Array:
+        """Return the CRPS at z, whose derivative is 2·F(z) - 1."""
+
+    @abstractmethod
+    def unit_quantile(self, level: float) -> float:
+        """Return the z of which F(z) is ``level``."""
+
+    def nll(self, y: Array, params: Params, ops: Ops) -> Array:
+        loc, scale = params
+        return self.energy((y - loc) / scale, ops) + ops.xp.log(scale)
+
+    def nll_slopes(self, y: Array, params: Params, ops: Ops) -> list[Array]:
+        loc, scale = params
+        z = (y - loc) / scale
+        slope = self.energy_slope(z, ops)
+        return [-slope / scale, (1 - z * slope) / scale]
+
+    def crps(self, y: Array, params: Params, ops: Ops) -> Array:
+        loc, scale = params
+        return self.unit_crps((y - loc) / scale, ops) * scale
+
+    def crps_slopes(self, y: Array, params: Params, ops: Ops) -> list[Array]:
+        loc, scale = params
+        z = (y - loc) / scale
+        slope = 2 * self.unit_cdf(z, ops) - 1
+        return [-slope, self.unit_crps(z, ops) - z * slope]
+
+    def cdf(self, y: Array, params: Params, ops: Ops) -> Array:
+        loc, scale = params
+        return self.unit_cdf((y - loc) / scale, ops)
+
+    def quantile(self, level: float, params: Params) -> np.ndarray:
+        return params[0] + params[1] * self.unit_quantile(level)
+
+    def mean(self, params: Params, xp: Any = np) -> Array:
+        return params[0]
+
+    def variance(self, params: Params, xp: Any = np) -> Array:
+        return params[1] ** 2 * self.unit_variance
+
+
+class Normal(LocationScale):
+    """The normal distribution; scale is the standard deviation."""
+
+    unit_variance = 1.0
+
+    def energy(self, z: Array, ops: Ops) -> Array:
+        return z * z * 0.5 + 0.5 * math.log(2 * math.pi)
+
+    def energy_slope(self, z: Array, ops: Ops) -> Array:
+        return z
+
+    def density(self, z: Array, ops: Ops) -> Array:
+        """Return f(z)."""
+        return ops.xp.exp(z * z * -0.5) * (2 * math.pi) ** -0.5
+
+    def unit_cdf(self, z: Array, ops: Ops) -> Array:
+        # The backends have Φ in the derivative of GELU, which is Φ(z) + z·φ(z).
+        return ops.gelu_grad(z, ops.xp.ones_like(z)) - z * self.density(z, ops)
+
+    def unit_crps(self, z: Array, ops: Ops) -> Array:
+        return 2 * ops.gelu(z) - z + 2 * self.density(z, ops) - math.pi**-0.5
+
+    def unit_quantile(self, level: float) -> float:
+        return NormalDist().inv_cdf(level)
+
+
+class Laplace(LocationScale):
+    """The Laplace distribution, of density exp(-|z|)/2."""
+
+    unit_variance = 2.0
+
+    def energy(self, z: Array, ops: Ops) -> Array:
+        return ops.xp.abs(z) + math.log(2)
+
+    def energy_slope(self, z: Array, ops: Ops) -> Array:
+        return ops.xp.sign(z)
+
+    def unit_cdf(self, z: Array, ops: Ops) -> Array:
+        return 0.5 - 0.5 * ops.xp.sign(z) * ops.xp.expm1(-ops.xp.abs(z))
+
+    def unit_crps(self, z: Array, ops: Ops) -> Array:
+        return ops.xp.abs(z) + ops.xp.exp(-ops.xp.abs(z)) - 0.75
+
+    def unit_quantile(self, level: float) -> float:
+        return math.log(2 * level) if level < 0.5 else -math.log(2 - 2 * level)
+
+
+class LogNormal(Distribution):
+    """The distribution of a positive number whose logarithm is normal, with the mean loc and the deviation scale."""
+
+    support = "positive numbers"
+    logarithm = Normal()
+
+    def nll(self, y: Array, params: Params, ops: Ops) -> Array:
+        log = ops.xp.log(y)
+        return self.logarithm.nll(log, params, ops) + log
+
+    def nll_slopes(self, y: Array, params: Params, ops: Ops) -> list[Array]:
+        return self.logarithm.nll_slopes(ops.xp.log(y), params, ops)
+
+    def _parts(self, y: Array, params: Params, ops: Ops) -> tuple[Array, Array, Array, Array]:
+        """Return z, the mean M, and A = Φ(z - scale) + Φ(scale/√2) - 1; CRPS is y·(2·Φ(z) - 1) - 2·M·A."""
+        (loc, scale), cdf = params, self.logarithm.unit_cdf
+        z = (ops.xp.log(y) - loc) / scale
+        return z, scale, self.mean(params, ops.xp), cdf(z - scale, ops) + cdf(scale * 0.5**0.5, ops) - 1
+
+    def crps(self, y: Array, params: Params, ops: Ops) -> Array:
+        z, _, mean, part = self._parts(y, params, ops)
+        return y * (2 * self.logarithm.unit_cdf(z, ops) - 1) - 2 * mean * part
+
+    def crps_slopes(self, y: Array, params: Params, ops: Ops) -> list[Array]:
+        z, scale, mean, part = self._parts(y, params, ops)
+        density = self.logarithm.density  # y·φ(z) = M·φ(z - scale), so that terms of both cancel
+        peaks = density(z - scale, ops) - density(scale * 0.5**0.5, ops) * 0.5**0.5
+        return [-2 * mean * part, 2 * mean * (peaks - scale * part)]
+
+    def cdf(self, y: Array, params: Params, ops: Ops) -> Array:
+        return self.logarithm.cdf(ops.xp.log(y), params, ops)
+
+    def quantile(self, level: float, params: Params) -> np.ndarray:
+        return np.exp(self.logarithm.quantile(level, params))
+
+    def mean(self, params: Params, xp: Any = np) -> Array:
+        return xp.exp(params[0] + params[1] ** 2 / 2)
+
+    def variance(self, params: Params, xp: Any = np) -> Array:
+        return xp.expm1(params[1] ** 2) * self.mean(params, xp) ** 2
+
+
+class Counts(Distribution):
+    """Distributions of counts 0, 1, 2 ...: quantiles and CRPS are sums over them, up to 12 deviations. Abstract."""
+
+    support = "counts"
+    has_crps_slopes = False
+
+    def _up_to(self, y: Array, params: Params, xp: Any) -> int:
+        """Return a count above ``y`` beyond which there is no probability to speak of.
+
+        Raises UserError where it is more than MOST_COUNTS.
+        """
+        far = self.mean(params, xp) + 12 * self.variance(params, xp) ** 0.5 + 12
+        most = max(float(far.max()), float(y.max())) if y.size else 0
+        if not most < MOST_COUNTS:
+            raise UserError(
+                f"quantiles and CRPS of counts add up all counts, {MOST_COUNTS} at most, here {most:.3g}; predict "
+                "numbers as large as these as normal or lognormal"
+            )
+        return int(most) + 1
+
+    def crps(self, y: Array, params: Params, ops: Ops) -> Array:
+        total, below = y * 0, y * 0
+        for count in range(self._up_to(y, params, ops.xp)):
+            below = below + ops.xp.exp(-self.nll(y * 0 + count, params, ops))
+            total = total + (below - (y <= count)) ** 2
+        return total
+
+    def cdf(self, y: Array, params: Params, ops: Ops) -> Array:
+        below = y * 0
+        for count in range(self._up_to(y, params, ops.xp)):
+            below = below + ops.xp.exp(-self.nll(y * 0 + count, params, ops)) * (y >= count)
+        return below
+
+    def quantile(self, level: float, params: Params) -> np.ndarray:
+        from dsinga.ops.numpy.numpy_ops import NumpyOps
+
+        params, ops = [np.asarray(param, np.float64) for param in params], NumpyOps()
+        below = result = np.zeros_like(params[0])
+        for count in range(self._up_to(result, params, np)):
+            below = below + np.exp(-self.nll(np.full_like(result, count), params, ops))
+            result = result + (below < level)
+        return result
+
+    def mean(self, params: Params, xp: Any = np) -> Array:
+        return params[0]
+
+
+class Poisson(Counts):
+    """The Poisson distribution of counts; rate is its mean."""
+
+    parameters, positive = ("rate",), (True,)
+
+    def nll(self, y: Array, params: Params, ops: Ops) -> Array:
+        (rate,) = params
+        return rate - y * ops.xp.log(rate) + log_gamma(y + 1, ops.xp)
+
+    def nll_slopes(self, y: Array, params: Params, ops: Ops) -> list[Array]:
+        return [1 - y / params[0]]
+
+    def variance(self, params: Params, xp: Any = np) -> Array:
+        return params[0]
+
+
+class NegativeBinomial(Counts):
+    """The negative binomial distribution of counts of this mean, and variance mean + mean²/shape.
+
+    PyTorch's has total_count = shape and logits = log(mean/shape).
+    """
+
+    parameters, positive = ("mean", "shape"), (True, True)
+
+    def nll(self, y: Array, params: Params, ops: Ops) -> Array:
+        (mean, shape), xp = params, ops.xp
+        chosen = log_gamma(y + shape, xp) - log_gamma(shape, xp) - log_gamma(y + 1, xp)
+        return (y + shape) * xp.log(shape + mean) - shape * xp.log(shape) - y * xp.log(mean) - chosen
+
+    def nll_slopes(self, y: Array, params: Params, ops: Ops) -> list[Array]:
+        (mean, shape), xp = params, ops.xp
+        share = (y + shape) / (shape + mean)
+        for_shape = xp.log((shape + mean) / shape) + share - 1 - digamma(y + shape, xp) + digamma(shape, xp)
+        return [share - y / mean, for_shape]
+
+    def variance(self, params: Params, xp: Any = np) -> Array:
+        return params[0] + params[0] ** 2 / params[1]
+
+
+DISTRIBUTIONS: dict[DistributionName, Distribution] = {
+    DistributionName.normal: Normal(),
+    DistributionName.laplace: Laplace(),
+    DistributionName.lognormal: LogNormal(),
+    DistributionName.poisson: Poisson(),
+    DistributionName.negative_binomial: NegativeBinomial(),
+}

@@ -1,0 +1,210 @@
+"""Forms of a prediction that says how sure it is: quantiles, parameters of a distribution, members of an ensemble.
+
+Each has several numbers for each number of the target. A form says how many and what they mean; its loss, metrics and
+the dimension that a predicted Dataset has for them follow from it. Predictions x are (B, C, K, points) here, K the
+numbers for one, targets y (B, C, points).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from dsinga.job.enums import DistributionName, DistributionScore
+from dsinga.job.message import field_types
+from dsinga.layers.interface.layer import Array
+from dsinga.layers.losses.distributions import DISTRIBUTIONS
+from dsinga.ops import Ops
+
+PIT_BINS = 10  # of the values of distribution functions at the targets
+
+
+class MeanAndVariance(NamedTuple):
+    """The mean and the variance of each prediction, (B, C, points), and the rise of the variance of an error.
+
+    The squared error of the mean of perfect predictions is ``rise`` times their variance.
+    """
+
+    mean: Array
+    variance: Array
+    rise: float
+
+
+class ForecastForm(ABC):
+    """What the numbers of a prediction mean. Abstract.
+
+    Attributes:
+        dim: the dimension of these numbers in a Dataset.
+        points: their coordinates along it.
+        shares: the share of targets in each bin of :meth:`bins`, of perfect predictions.
+    """
+
+    dim: ClassVar[str]
+    points: Sequence[Any]
+    shares: Sequence[float]
+
+    @property
+    def count(self) -> int:
+        """K, how many numbers there are for one of the target."""
+        return len(self.points)
+
+    @abstractmethod
+    def losses(self, x: Array, y: Array, ops: Ops) -> Array:
+        """Return the loss for each number of the target."""
+
+    @abstractmethod
+    def slopes(self, x: Array, y: Array, ops: Ops) -> Array:
+        """Return the derivative of the losses for x, (B, C, K, points)."""
+
+    @abstractmethod
+    def crps(self, x: Array, y: Array, ops: Ops) -> Array:
+        """Return the continuous ranked probability score for each number of the target."""
+
+    @abstractmethod
+    def bins(self, x: Array, y: Array, ops: Ops) -> Array:
+        """Return the bin into which each number of the target falls, an integer."""
+
+    def moments(self, x: Array, ops: Ops) -> MeanAndVariance | None:
+        """Return mean and variance of predictions that have them."""
+        return None
+
+    def fault(self, x: np.ndarray, y: np.ndarray) -> str:
+        """Return what is wrong with predictions or targets in host memory, "" if nothing is."""
+        return ""
+
+    def covered(self) -> tuple[int, int]:
+        """Return the first and the last bin of the interval that the metric "coverage" is of."""
+        return 1, len(self.shares) - 2
+
+
+class QuantileForm(ForecastForm):
+    """Quantiles at increasing ``levels`` in (0, 1)."""
+
+    dim = "quantile"
+
+    def __init__(self, levels: Sequence[float]):
+        self.points = list(levels)
+        self.shares = np.diff([0.0, *levels, 1.0]).tolist()
+
+    def _levels(self, x: Array, ops: Ops) -> Array:
+        return ops.asarray(np.array(self.points, x.dtype))[:, None]
+
+    def losses(self, x: Array, y: Array, ops: Ops) -> Array:
+        above, levels = y[:, :, None] - x, self._levels(x, ops)
+        return ops.xp.maximum(above * levels, above * (levels - 1)).sum(axis=2) / self.count
+
+    def slopes(self, x: Array, y: Array, ops: Ops) -> Array:
+        xp, above, levels = ops.xp, y[:, :, None] - x, self._levels(x, ops)
+        return ((above < 0) * (1 - levels) - (above > 0) * levels) * (1 / self.count) + xp.zeros((), x.dtype)
+
+    def crps(self, x: Array, y: Array, ops: Ops) -> Array:
+        return 2 * self.losses(x, y, ops)  # the mean over all levels is CRPS
+
+    def bins(self, x: Array, y: Array, ops: Ops) -> Array:
+        return (x < y[:, :, None]).sum(axis=2)  # likewise of quantiles that cross, once they are sorted
+
+
+class DistributionForm(ForecastForm):
+    """The parameters of a distribution, trained by their likelihood or by CRPS."""
+
+    dim = "parameter"
+    shares = (1 / PIT_BINS,) * PIT_BINS
+
+    def __init__(self, name: DistributionName, score: DistributionScore = DistributionScore.nll):
+        self.name, self.distribution = name, DISTRIBUTIONS[name]
+        self.points, self._by_crps = self.distribution.parameters, score is DistributionScore.crps
+
+    def _params(self, x: Array) -> list[Array]:
+        return [x[:, :, k] for k in range(self.count)]
+
+    def losses(self, x: Array, y: Array, ops: Ops) -> Array:
+        """Return the losses; NaN where the distribution has no such value or no such parameter."""
+        params, valid = self._params(x), self.distribution.holds(y, ops.xp)
+        for param, above in zip(params, self.distribution.positive, strict=True):
+            valid = valid & (param > 0) if above else valid
+        loss = self.distribution.crps if self._by_crps else self.distribution.nll
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            return ops.xp.where(valid, loss(y, params, ops), np.nan)
+
+    def slopes(self, x: Array, y: Array, ops: Ops) -> Array:
+        slopes = self.distribution.crps_slopes if self._by_crps else self.distribution.nll_slopes
+        return ops.xp.stack(slopes(y, self._params(x), ops), axis=2)
+
+    def crps(self, x: Array, y: Array, ops: Ops) -> Array:
+        return self.distribution.crps(y, self._params(x), ops)
+
+    def bins(self, x: Array, y: Array, ops: Ops) -> Array:
+        params = self._params(x)
+        share = self.distribution.cdf(y, params, ops)
+        if self.distribution.support == "counts":  # the middle of the step at y
+            share = share - ops.xp.exp(-self.distribution.nll(y, params, ops)) / 2
+        return ops.xp.clip((share * PIT_BINS).astype(np.int64), 0, PIT_BINS - 1)
+
+    def moments(self, x: Array, ops: Ops) -> MeanAndVariance:
+        params = self._params(x)
+        return MeanAndVariance(self.distribution.mean(params, ops.xp), self.distribution.variance(params, ops.xp), 1.0)
+
+    def fault(self, x: np.ndarray, y: np.ndarray) -> str:
+        for param, above, name in zip(self._params(x), self.distribution.positive, self.points, strict=True):
+            if above and not (param > 0).all():
+                return (
+                    f"gets {param[~(param > 0)][0]:g} as {name}, which is above 0; put a kDistributionParams "
+                    f'(nn.DistributionParams("{self.name.name}")) between it and the layer below'
+                )
+        wrong = y[~self.distribution.holds(y)]
+        support = self.distribution.support
+        if not wrong.size:
+            return ""
+        return f"is {self.name.name}, of {support}, but a target is {wrong[0]:g}; take another distribution"
+
+
+class EnsembleForm(ForecastForm):
+    """The members of an ensemble, which are as likely as each other; their loss is a CRPS.
+
+    That is Σ |x_i - y| / K - c·Σ |x_i - x_j| over all pairs, twice each, with c = 1 / (2·K²) for the CRPS of K points,
+    and 1 / (2·K·(K - 1)) for the fair one (Ferro, Fair Scores for Ensemble Forecasts, 2014); ``fairness`` f mixes both.
+    """
+
+    dim = "member"
+
+    def __init__(self, members: int, fairness: float):
+        self._factor = fairness / (members * (members - 1)) + (1 - fairness) / members**2  # 2c
+        self.points, self.shares = range(members), (1 / (members + 1),) * (members + 1)
+
+    def losses(self, x: Array, y: Array, ops: Ops) -> Array:
+        k, error = self.count, ops.xp.abs(x - y[:, :, None]).sum(axis=2) / self.count
+        ranks = np.arange(1 - k, k, 2) * self._factor
+        return error - (ops.xp.sort(x, axis=2) * ops.asarray(ranks.astype(x.dtype))[:, None]).sum(axis=2)
+
+    def slopes(self, x: Array, y: Array, ops: Ops) -> Array:
+        k, sign = self.count, ops.xp.sign
+        slopes = sign(x - y[:, :, None]) / k
+        for other in range(k):
+            slopes -= sign(x - x[:, :, other : other + 1]) * self._factor
+        return slopes
+
+    def crps(self, x: Array, y: Array, ops: Ops) -> Array:
+        return self.losses(x, y, ops)
+
+    def bins(self, x: Array, y: Array, ops: Ops) -> Array:
+        return (x < y[:, :, None]).sum(axis=2)
+
+    def moments(self, x: Array, ops: Ops) -> MeanAndVariance:
+        return MeanAndVariance(x.mean(axis=2), x.var(axis=2, ddof=1), (self.count + 1) / self.count)
+
+
+def form_of_call(cls: Any, arguments: Mapping[str, Any]) -> ForecastForm:
+    """Return the form of a loss of class ``cls`` with these settings, among other arguments of its function."""
+    return form_of(cls.Conf(**{name: value for name, value in arguments.items() if name in field_types(cls.Conf)}))
+
+
+def form_of(settings: Any) -> ForecastForm:
+    """Return the form that the settings of a layer name: quantile, distribution or members."""
+    if (name := getattr(settings, "distribution", None)) is not None:
+        return DistributionForm(name, getattr(settings, "score", DistributionScore.nll))
+    if (members := getattr(settings, "members", None)) is not None:
+        return EnsembleForm(members, settings.fairness)
+    return QuantileForm(settings.quantile)

@@ -1,0 +1,208 @@
+"""Losses of predictions that say how sure they are: kQuantileLoss, kDistributionLoss, kEnsembleLoss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job.component import Fault, Settings, required, setting
+from dsinga.job.enums import DistributionName, DistributionScore
+from dsinga.job.limits import NonNegative, Range, Unit
+from dsinga.layers.interface.context import Context
+from dsinga.layers.interface.declarations import Cut, SourceKind
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
+from dsinga.layers.losses.distributions import DISTRIBUTIONS
+from dsinga.layers.losses.field_targets import MASKED, WEIGHTED, FieldTargets
+from dsinga.layers.losses.forecast_forms import ForecastForm, form_of
+from dsinga.layers.losses.pair_loss import PairLoss
+from dsinga.layers.losses.row_weights import WEIGHTS, gradient_of_weights, weights_of
+from dsinga.ops import Ops
+
+Level = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
+MemberCount = Annotated[int, Range(2, 10_000)]
+FAIRNESS = "the share of the fair CRPS, for members that differ by random numbers: 1, or almost 1"
+
+
+class ForecastTargets(FieldTargets):
+    """How a loss or a metric reads a target (B, C, ...) beside predictions with K numbers for each of its numbers.
+
+    Fields are predicted as (B, C·K, *space): the K numbers of a channel are neighbours. Otherwise the K numbers of each
+    number of the target are neighbours in the row, as in (B, n·K) or, of sequences, (B, T, n·K).
+    """
+
+    def __init__(self, layer: Layer, target: Shape, form: ForecastForm, masked: bool, weighted: bool):
+        super().__init__(layer, target, masked, weighted, count=form.count)
+        self.form = form
+        self.are_fields = len(target) > 2 and layer.source_shapes[0][2:] == tuple(target[2:])
+
+    def predictions(self, x: Array, ops: Ops) -> Array:
+        """Return predictions as (B, C, K, points), without a copy where possible."""
+        matrix, k = to_matrix(x, ops), self.form.count
+        if self.are_fields:
+            return matrix.reshape(len(x), self.channels, k, self.points)
+        return matrix.reshape(len(x), self.channels, self.points, k).transpose(0, 1, 3, 2)
+
+    def matrix(self, x: Array) -> Array:
+        """Return (B, C, K, points) as rows of numbers in the order of the predictions, (B, n)."""
+        return (x if self.are_fields else x.transpose(0, 1, 3, 2)).reshape(len(x), self.size * self.form.count)
+
+    def known(self, target: Array, ops: Ops) -> tuple[Array, Array | None]:
+        """Return the target (B, C, points), 1 at masked points, and the weight of each number or None.
+
+        Weights are those of points, 0 at masked ones.
+        """
+        values, weights = self.values(target, ops), self.weights(target, ops)
+        if self.masked:
+            valid = ~ops.xp.isnan(values)
+            values = ops.xp.where(valid, values, values.dtype.type(1))
+            weights = valid.astype(values.dtype) if weights is None else weights * valid
+        return values, weights
+
+
+class ForecastLoss(PairLoss):
+    """Base of losses whose first source has several numbers for each number of the target, the second source.
+
+    The target gets no gradient. The feature is the prediction, (B, n).
+    """
+
+    settings: Any
+    source_kind = SourceKind.kVectors
+    cut = Cut(gathered_because=PairLoss.cut.gathered_because, by_space=True)
+
+    def check_sizes(self) -> None:
+        self.form, settings = form_of(self.settings), self.settings
+        target = self.source_shapes[1]
+        self.targets = ForecastTargets(self, target, self.form, settings.masked, settings.weighted)
+
+    @property
+    def field_shape(self) -> Shape:
+        return self.source_shapes[0]
+
+    def takes_points(self, source: int) -> bool:
+        return source != WEIGHTS
+
+    def gathers_points_because(self) -> str:
+        return "" if self.targets.are_fields else "has other points than its targets"
+
+    def check_sources(self, sources: Arrays, ctx: Context) -> None:
+        """Raise UserError for a target that is NaN and not masked, or that the distribution does not have."""
+        self.targets.check(sources[1], ctx)
+        x, y = self.targets.predictions(sources[0], ctx.ops), self.targets.known(sources[1], ctx.ops)[0]
+        if fault := self.form.fault(ctx.ops.to_numpy(x), ctx.ops.to_numpy(y)):
+            raise self.fail(fault)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        weights = weights_of(sources, WEIGHTS, ctx.ops)
+        losses = self._row_losses(sources, ctx.ops)
+        loss = (losses if weights is None else losses * weights).sum() * self.settings.scale
+        if not ctx.training and isinstance(loss, float) and not math.isfinite(loss):
+            self.check_sources(sources, ctx)  # training does so itself
+        rows = len(sources[0])
+        return Output(to_matrix(sources[0], ctx.ops), metrics={"loss": (loss, self.counted_rows(rows))})
+
+    def _row_losses(self, sources: Arrays, ops: Ops) -> Array:
+        """Return the loss of each row, (B,) float64, before weights of rows and ``scale``."""
+        y, of_points = self.targets.known(sources[1], ops)
+        losses = self.form.losses(self.targets.predictions(sources[0], ops), y, ops)
+        if of_points is not None:
+            losses = ops.xp.where(of_points != 0, losses * of_points, losses.dtype.type(0))
+        return losses.sum(axis=(1, 2), dtype=np.float64)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        ops, factor = ctx.ops, self.settings.scale / ctx.rows.total
+        grads: list[Array | None] = [None] * len(sources)
+        if needs[0]:
+            y, of_points = self.targets.known(sources[1], ops)
+            slopes = self.form.slopes(self.targets.predictions(sources[0], ops), y, ops) * factor
+            if of_points is not None:  # where a number of weight 0 has no finite slope
+                slopes = ops.xp.where(of_points[:, :, None] != 0, slopes * of_points[:, :, None], slopes.dtype.type(0))
+            if (weights := weights_of(sources, WEIGHTS, ops)) is not None:
+                slopes *= weights[:, None, None, None].astype(slopes.dtype, copy=False)
+            grads[0] = from_matrix(self.targets.matrix(slopes), sources[0], ops)
+        if any(needs[WEIGHTS:]):
+            grads[WEIGHTS] = gradient_of_weights(self._row_losses(sources, ops), factor, sources[WEIGHTS])
+        return grads, ()
+
+
+@register("layer", kQuantileLoss=830)
+class QuantileLoss(ForecastLoss):
+    """Pinball loss of K quantiles, Σ max(q·(y - x), (q - 1)·(y - x))·scale / (B·K) over numbers and quantiles q.
+
+    Koenker and Bassett, Regression Quantiles (1978). The first source has K numbers for each number of the target, the
+    second source: (B, n·K), (B, T, n·K) or fields (B, C·K, *space), the K quantiles of one next to each other. A third
+    source may give a weight for each row. The target gets no gradient; the feature is the prediction.
+    """
+
+    class Conf(Settings):
+        """Settings of kQuantileLoss."""
+
+        quantile: list[Level] = setting([0.1, 0.5, 0.9], "the levels of the quantiles, in (0, 1) and increasing")
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+        masked: bool = setting(False, MASKED)
+        weighted: bool = setting(False, WEIGHTED)
+
+        def faults(self) -> Iterator[Fault]:
+            yield from level_faults(self.quantile)
+
+
+def level_faults(levels: Sequence[float]) -> Iterator[Fault]:
+    """Yield what is wrong with levels in (0, 1): that there are none, or that they do not increase."""
+    if not levels:
+        yield Fault("quantile needs at least one level, as in quantile: [0.1, 0.5, 0.9]", "quantile")
+    for item, (low, high) in enumerate(zip(levels, levels[1:], strict=False), 1):
+        if high <= low:
+            yield Fault(f"quantile must increase, but {high} stands after {low}; sort the levels", "quantile", item)
+            return
+
+
+@register("layer", kDistributionLoss=831)
+class DistributionLoss(ForecastLoss):
+    """Score of a predicted distribution, Σ s(x, y)·scale / B: its negative log-likelihood, or its CRPS.
+
+    The first source has the parameters x of the distribution of each number y of the target, the second source:
+    (B, n·K), (B, T, n·K) or fields (B, C·K, *space), the K parameters of one next to each other, as a
+    kDistributionParams gives them: loc and scale (the deviation) of normal, of laplace, and of the logarithm of
+    lognormal, rate of poisson, mean and shape of negative_binomial. CRPS is that of Gneiting and Raftery (2007), for
+    the first three. A third source may give a weight for each row. The target gets no gradient; the feature is x.
+    """
+
+    class Conf(Settings):
+        """Settings of kDistributionLoss."""
+
+        distribution: DistributionName = setting(DistributionName.normal, "the distribution")
+        score: DistributionScore = setting(DistributionScore.nll, "its negative log-likelihood, or its CRPS")
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+        masked: bool = setting(False, MASKED)
+        weighted: bool = setting(False, WEIGHTED)
+
+        def faults(self) -> Iterator[Fault]:
+            if self.score is DistributionScore.crps and not DISTRIBUTIONS[self.distribution].has_crps_slopes:
+                yield Fault(f"score crps is not for counts; train {self.distribution.name} by nll", "score")
+
+
+@register("layer", kEnsembleLoss=832)
+class EnsembleLoss(ForecastLoss):
+    """CRPS of K members x, Σ (Σ |x_i - y| / K - Σ |x_i - x_j|·c)·scale / B over numbers y, c = 1 / (2·K²).
+
+    The first source has the members for each number of the target, the second source: (B, n·K), (B, T, n·K) or fields
+    (B, C·K, *space), the members of one next to each other. With ``fairness`` 1 it is the fair CRPS, c =
+    1 / (2·K·(K - 1)), on average that of the distribution from which members are drawn (Ferro, Fair Scores for Ensemble
+    Forecasts, 2014): for members that differ by random numbers. Others would drift apart by it; f of it and 1 - f of
+    the first is the almost fair CRPS (Lang et al., AIFS-CRPS, 2024). A third source may give a weight for each row. The
+    target gets no gradient; the feature is x.
+    """
+
+    class Conf(Settings):
+        """Settings of kEnsembleLoss."""
+
+        members: MemberCount = required("how many members there are")
+        fairness: Unit = setting(0.0, FAIRNESS)
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+        masked: bool = setting(False, MASKED)
+        weighted: bool = setting(False, WEIGHTED)

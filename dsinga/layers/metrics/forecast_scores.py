@@ -1,0 +1,141 @@
+"""The layer kForecastScores: how good, and how honest, predictions are that say how sure they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.base.registry import register
+from dsinga.job import LayerConf
+from dsinga.job.component import Fault, Settings, setting
+from dsinga.job.enums import DistributionName
+from dsinga.job.limits import Unit
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
+from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape
+from dsinga.layers.interface.region import Region
+from dsinga.layers.losses.field_targets import MASKED, WEIGHTED
+from dsinga.layers.losses.forecast_forms import form_of
+from dsinga.layers.losses.forecast_loss import FAIRNESS, ForecastTargets, Level, MemberCount, level_faults
+from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, composed_metric
+from dsinga.layers.metrics.metric_state import ArraySum
+from dsinga.layers.records.label import required_labels
+from dsinga.ops import get_ops
+
+
+@register("layer", kForecastScores=834)
+class ForecastScores(Layer):
+    """Metrics of predicted quantiles, distributions or ensembles: "crps", "coverage", "spread", "spread_skill".
+
+    The first source gives predictions as the loss takes them, K numbers for each number of the labels, the second
+    source labels (B,), (B, n) or fields (B, C, *space), with ``weighted`` one channel more. With ``masked`` labels that
+    are NaN are left out. Sums are float64, over all numbers of all records of a test, each with its weight.
+
+    "crps" is the mean CRPS: of an ensemble with ``fairness`` as its loss has it, of quantiles twice the mean pinball
+    loss. "spread" is the root of the mean variance of predictions, "spread_skill" its ratio to the RMSE of their means,
+    times √((K + 1) / K) of an ensemble of K members, which is 1 where spread and error agree (Fortin et al., Why Should
+    Ensemble Spread Match the RMSE of the Ensemble Mean?, 2014). Tests also give "rank_histogram", the share of labels
+    in each bin between members, between quantiles, or between tenths of the distribution function (PIT); "coverage" is
+    the share in all bins but the first and the last. The feature is the predictions.
+    """
+
+    class Conf(Settings):
+        """Settings of kForecastScores."""
+
+        quantile: list[Level] = setting([], "the levels of the quantiles that are predicted")
+        distribution: DistributionName | None = setting(None, "the distribution whose parameters are predicted")
+        members: MemberCount | None = setting(None, "how many members of an ensemble are predicted")
+        fairness: Unit = setting(0.0, FAIRNESS)
+        masked: bool = setting(False, MASKED)
+        weighted: bool = setting(False, WEIGHTED)
+
+        def faults(self) -> Iterator[Fault | str]:
+            if (bool(self.quantile) + (self.distribution is not None) + (self.members is not None)) != 1:
+                yield "needs one of quantile, distribution and members, as the loss has it"
+            if self.quantile:
+                yield from level_faults(self.quantile)
+
+    settings: Conf
+    source_kind = SourceKind.kVectors
+    source_count = 2
+    labels = Labels(source=1, floats=True)
+    is_output = True
+    metric_names: tuple[str, ...] = ("crps", "coverage", "spread", "spread_skill")
+    cut = Cut(gathered_because="compares whole rows with their labels", by_space=True)
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        self.form = form_of(self.settings)
+        if len(self.form.shares) < 3:
+            self.metric_names = ("crps",)
+        elif self.settings.quantile:
+            self.metric_names = ("crps", "coverage")
+        if len(self.source_shapes[1]) > 1:  # (B,) may stand for labels that are not known before the first batch
+            self._targets(self.source_shapes[1])
+
+    def _targets(self, labels: Shape) -> ForecastTargets:
+        shape = (self.source_shapes[0][0], *labels[1:])
+        return ForecastTargets(self, shape, self.form, self.settings.masked, self.settings.weighted)
+
+    def gathers_points_because(self) -> str:
+        return "" if self.source_shapes[1][2:] == self.shape[2:] else "has other points than its labels"
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        return self.copy_for_region(region, source_shapes)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        labels = required_labels(self, sources[1])
+        if self.region is not None:
+            labels = self.region.take(labels)
+        targets, ops = self._targets(labels.shape), get_ops("numpy")
+        target = labels.astype(np.float64)
+        targets.check_values(targets.values(target, ops), labels.shape[2:], ctx)
+        x = targets.predictions(ctx.ops.to_numpy(sources[0]).astype(np.float64), ops)
+        y, weights = targets.known(target, ops)
+        if fault := self.form.fault(x, y):
+            raise self.fail(fault)
+        sums = ArraySum(self._sums(x, y, np.ones(()) if weights is None else weights))
+        part = "bins" if self.settings.quantile else "moments"
+        return Output(sources[0], metrics={f"forecast:{part}": (sums, self.counted_rows(len(labels)))})
+
+    def _sums(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return Σ w, and Σ w·t of CRPS, variance, that times its rise, squared error and coverage, and Σ w by bin.
+
+        Of quantiles, which have no mean and variance, the sums of these are 0.
+        """
+        ops, (first, last) = get_ops("numpy"), self.form.covered()
+        moments, bins = self.form.moments(x, ops), self.form.bins(x, y, ops)
+        weights = np.broadcast_to(weights, y.shape)
+        nothing = np.zeros_like(y)
+        terms: list[Any] = [np.ones_like(y), self.form.crps(x, y, ops), nothing, nothing, nothing]
+        if moments is not None:
+            mean, variance, rise = moments
+            terms[2:] = [variance, variance * rise, (mean - y) ** 2]
+        terms.append((bins >= first) & (bins <= last))
+        counts = np.bincount(bins.ravel(), weights.ravel(), len(self.form.shares))
+        sums = [np.where(weights != 0, weights * term, 0).sum(dtype=np.float64) for term in terms]
+        return np.concatenate([sums, counts])
+
+
+@composed_metric("forecast")
+def forecast_metrics(parts: Sums) -> MetricValues:
+    """Return the figures of all records; nothing without records."""
+    ((part, (state, _)),) = parts.items()
+    total, crps, variance, raised, squares, covered, *bins = state.sums
+    if not total:
+        return {}
+    values: dict[str, Any] = {"crps": crps / total}
+    if len(bins) > 2:
+        values["coverage"] = covered / total
+    if part == "moments":
+        values |= {
+            "spread": math.sqrt(max(variance / total, 0)),
+            "spread_skill": math.sqrt(max(raised / squares, 0)) if squares else math.nan,
+        }
+    return {
+        **{name: float(value) for name, value in values.items()},
+        "rank_histogram": (np.array(bins) / total).tolist(),
+    }
