@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         build_net,
         compare_with_plan,
         evaluate,
+        evaluate_fields,
         find_learning_rate,
         generate,
         partition_net,
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cancelled", "ClusterNotReady", "Job", "Result", "Run", "RunError", "SearchResult", "UserError", "build_net",
-    "compare_with_plan", "evaluate", "find_learning_rate", "generate", "load", "loads", "partition_net", "plan",
-    "predict", "predict_batches", "predict_lazily", "predict_with_labels", "register", "search", "submit", "train",
-    "translate", "windows",
+    "compare_with_plan", "evaluate", "evaluate_fields", "find_learning_rate", "generate", "load", "loads",
+    "partition_net", "plan", "predict", "predict_batches", "predict_lazily", "predict_with_labels", "register",
+    "search", "submit", "train", "translate", "windows",
 ]  # fmt: skip
 
 # The module of each public name that is imported when it is first used.

@@ -1,6 +1,7 @@
 """The Python API: train, evaluate, predict and plan, on a given Dask cluster or in this process."""
 
 from dsinga.api.clients import ClusterSource, current_client, find_cluster, open_client
+from dsinga.api.field_evaluation import evaluate_fields
 from dsinga.api.inference import (
     evaluate,
     generate,
@@ -28,6 +29,7 @@ __all__ = [
     "compare_with_plan",
     "current_client",
     "evaluate",
+    "evaluate_fields",
     "find_cluster",
     "find_learning_rate",
     "generate",

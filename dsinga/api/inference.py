@@ -60,7 +60,7 @@ def evaluate(
     say_overlaps(job, job_phase)
     folders = roots(job, data_root)
     trained = trained_params(job, params, folders)
-    with _open_forward(job, trained, client, resources, hosts) as forward, cleared_frames("dsinga"):
+    with open_forward(job, trained, client, resources, hosts) as forward, cleared_frames("dsinga"):
         net, reader = inference.open_phase(job, trained, job_phase, folders)
         return inference.evaluate_phase(net, reader, forward)
 
@@ -177,13 +177,13 @@ def predict_with_labels(
     job = job_with_data(job, data, job_phase, data_root, params)
     folders = roots(job, data_root)
     trained = trained_params(job, params, folders)
-    with _open_forward(job, trained, client, resources, hosts) as forward, cleared_frames("dsinga"):
+    with open_forward(job, trained, client, resources, hosts) as forward, cleared_frames("dsinga"):
         net, reader = inference.open_phase(job, trained, job_phase, folders, layer)
         yield from inference.predict(net, reader, layer, forward)
 
 
 @contextlib.contextmanager
-def _open_forward(
+def open_forward(
     job: Job, params: ParamArrays, client: Any, resources: Mapping[str, float] | None, hosts: Sequence[str]
 ) -> Iterator[Forward]:
     """Yield the forward passes of params: in threads of this process where that is enough, else on a cluster."""

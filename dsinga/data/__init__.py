@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from dsinga.data.column import Column
+from dsinga.data.fields.climatology import FieldClimatology, field_climatology
 from dsinga.data.fields.definition import WindowDefinition, define_windows
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.data.fields.statistics import FieldStatistics, field_statistics
@@ -30,6 +31,7 @@ __all__ = [
     "Batch",
     "Column",
     "DataSource",
+    "FieldClimatology",
     "FieldStatistics",
     "FieldWindows",
     "Record",
@@ -46,6 +48,7 @@ __all__ = [
     "define_windows",
     "describe",
     "describe_dataset",
+    "field_climatology",
     "field_statistics",
     "import_records",
     "is_dataset",

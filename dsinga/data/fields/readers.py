@@ -120,7 +120,7 @@ class CoordinateReader(VariableReader):
         """Return the function of a region of the coordinate as float32."""
         values = np.asarray(self._variable[region].values)
         if self._quantity:
-            turns = _turns(values, self._quantity)
+            turns = turns_of(values, self._quantity)
             numbers = turns * (2 * np.pi) if self._function else turns
         else:
             numbers = values.astype(np.float64)
@@ -185,7 +185,7 @@ def _kind(array: Any) -> str:
     return "number" if array.dtype.kind in "buif" else "other"
 
 
-def _turns(dates: np.ndarray, quantity: str) -> np.ndarray:
+def turns_of(dates: np.ndarray, quantity: str) -> np.ndarray:
     """Return the share of the year, or of the day, that has passed at each date, float64."""
     if dates.dtype.kind == "O":  # of cftime
         passed = np.vectorize(_cftime_turn, otypes=[np.float64])

@@ -133,25 +133,40 @@ class FieldError(Layer):
 
 
 def field_sums(x: np.ndarray, fields: np.ndarray, targets: FieldTargets, climatology: np.ndarray | None) -> np.ndarray:
-    """Return the sums of each channel as rows of an array (5, C), or (12, C) with a climatology, float64.
-
-    They are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|; then Σ f, Σ a, Σ w·f, Σ w·a, Σ w·f², Σ w·a² and
-    Σ w·f·a of the anomalies f of the prediction ``x`` and a of the label.
-    """
+    """Return the sums of :func:`error_terms` for each channel as rows of an array (5, C), or (12, C), float64."""
     labels = fields[:, : targets.channels]
-    valid = ~np.isnan(labels) if targets.masked else np.ones(labels.shape, bool)
-    if targets.masked:
+    valid = ~np.isnan(labels) if targets.masked else None
+    weights = fields[:, targets.channels :] if targets.weighted else None
+    terms = error_terms(x, labels, valid, weights, climatology)
+    return np.stack([term.sum(axis=(0, 2), dtype=np.float64) for term in terms])
+
+
+def error_terms(
+    x: np.ndarray,
+    labels: np.ndarray,
+    valid: np.ndarray | None,
+    weights: np.ndarray | None,
+    climatology: np.ndarray | None = None,
+) -> list[np.ndarray]:
+    """Return what each number adds to the sums of errors: 5 arrays of the shape of ``labels``, 12 with a climatology.
+
+    The sums are Σ w, the number of points, Σ w·e, Σ w·e² and Σ w·|e|; then Σ f, Σ a, Σ w·f, Σ w·a, Σ w·f², Σ w·a² and
+    Σ w·f·a of the anomalies f of the prediction ``x`` and a of the label. Without ``valid`` all points count, without
+    ``weights`` as much.
+    """
+    counted: Any = np.ones(labels.shape, bool) if valid is None else valid
+    if valid is not None:
         labels, x = np.where(valid, labels, 0), np.where(valid, x, 0)
     errors = np.subtract(x, labels, dtype=np.float64)
     terms = [errors, errors**2, np.abs(errors)]
-    weights: Any = fields[:, targets.channels :] * valid if targets.weighted else valid
-    if targets.masked or targets.weighted:
-        terms = [weights * term for term in terms]
-    terms = [weights, valid, *terms]
+    factors: Any = counted if weights is None else weights * counted
+    if valid is not None or weights is not None:
+        terms = [factors * term for term in terms]
+    terms = [factors, counted, *terms]
     if climatology is not None:
-        f, a = ((numbers - climatology) * valid for numbers in (x, labels.astype(np.float64)))
-        terms += [f, a, weights * f, weights * a, weights * f * f, weights * a * a, weights * f * a]
-    return np.stack([term.sum(axis=(0, 2), dtype=np.float64) for term in terms])
+        f, a = ((numbers - climatology) * counted for numbers in (x, labels.astype(np.float64)))
+        terms += [f, a, factors * f, factors * a, factors * f * f, factors * a * a, factors * f * a]
+    return terms
 
 
 @composed_metric("fields")

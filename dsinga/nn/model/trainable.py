@@ -13,6 +13,7 @@ import dsinga.api as api
 from dsinga.api.workspaces import remove_checkpoints
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
+from dsinga.data import FieldWindows
 from dsinga.data.array_kinds import is_a
 from dsinga.data.sources.items import by_number, is_iterable, read_batches
 from dsinga.data.text_codes import TextEncoder, sequences_of, texts_of
@@ -420,14 +421,21 @@ class Trainable(ModelParams):
         sample_weight: Any = None,
         batch_size: int | None = None,
         client: Client | None = None,
-    ) -> Figures:
+        by: Any = None,
+        against: Any = (),
+    ) -> Any:
         """Return the mean loss and metrics over all records by name; ``loss, accuracy = model.evaluate(x, y)`` works.
 
         With ``sample_weight`` the loss and the shares of right predictions are those of :meth:`fit`; other metrics
         count each record once. numpy arrays are computed in this process unless a client is given. Raises UserError for
         bad input.
+
+        Of windows of a Dataset ``by`` names groups, such as ("variable", "lead", "season"), and ``against`` baselines:
+        then the result is a Dataset of errors, see :func:`dsinga.evaluate_fields`.
         """
         check_whole_numbers(batch_size=batch_size)
+        if by is not None or against:
+            return self._evaluate_fields(x, batch_size, client, () if by is None else by, against)
         (x, y, sample_weight), _ = read_iterable(x, y, sample_weight)
         pairs = self._pairs(x, y)
         if client is None and are_numpy(pairs):
@@ -443,6 +451,20 @@ class Trainable(ModelParams):
         job, data = self._test_job(opened, batch_size)
         figures = api.evaluate(job, self._require_params(), client=cluster, data=data)
         return Figures(figures, self._reported(figures))
+
+    def _evaluate_fields(self, x: Any, batch_size: int | None, client: Any, by: Any, against: Any) -> Any:
+        """Return the errors of the output as a prediction of the targets of windows, by group."""
+        if not isinstance(x, FieldWindows):
+            raise UserError("by and against are for windows of a Dataset, as of dsinga.windows")
+        layers = self.output_layers()
+        if len(layers) != 1:
+            raise UserError(f"errors by group are those of a model with one output, not {len(layers)}")
+        cluster: Any = api.find_cluster(client, waits=True)
+        opened = open_inputs(self._pairs(x, None), self.record_names()).in_order_of(self.trained_windows())
+        job, data = self._test_job(opened, batch_size)
+        return api.evaluate_fields(
+            job, self._require_params(), layers[0], client=cluster, by=by, against=against, data=data
+        )
 
     def _test_job(self, records: PhaseRecords, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
         """Return the job that tests ``records``, and its data."""

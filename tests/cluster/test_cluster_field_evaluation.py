@@ -1,0 +1,59 @@
+"""Errors of fields by group: the same bits from any chunks and processes; those of data that lie otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import dsinga
+from dsinga import nn
+from dsinga.base.errors import UserError
+from dsinga.data import field_climatology
+from tests.cluster.test_cluster_fields import dataset
+
+xr = pytest.importorskip("xarray")
+REGIONS = {"north": {"lat": (0, 90)}, "greenwich": {"lon": (-40, 40)}}
+
+
+def trained(data: Any) -> tuple[Any, Any]:
+    """Return a trained net and its windows."""
+    windows = dsinga.windows(
+        data, inputs="t", targets="t", input_dims={"time": 1, "lat": 4, "lon": -1}, lead={"time": 1}
+    )
+    model = nn.Sequential([nn.Input(windows.shape), nn.Conv2D(1, 1)])
+    model.compile("sgd", "mse")
+    model.fit(windows, epochs=1, progress=False)
+    return model, windows
+
+
+def test_errors_have_the_same_bits_wherever_they_are_computed(client: Client, tmp_path: Path) -> None:
+    data = dataset()
+    model, windows = trained(data)
+    settings: dict[str, Any] = {"by": ("hour", REGIONS), "against": "persistence"}
+    expected = model.evaluate(windows, **settings)
+    assert expected.rmse.sizes == {"forecast": 2, "hour": 4, "region": 2}
+    for number, chunks in enumerate(({"time": 7, "lat": 3}, {"lon": 5})):
+        data.chunk(chunks).to_zarr(tmp_path / f"{number}.zarr", consolidated=False)
+        stored = dsinga.data.FieldWindows(str(tmp_path / f"{number}.zarr"), windows.definition)
+        xr.testing.assert_identical(model.evaluate(stored, client=client, **settings), expected)
+    turned = dsinga.data.FieldWindows(data.sortby("lat").transpose("lon", "lat", "time"), windows.definition)
+    error = model.predict(data).t.isel(time=slice(-1)) - data.t
+    for windows_here in (windows, turned):  # whose rows are read as those of training lay
+        maps = model.evaluate(windows_here, by=("lat", "lon"))
+        found = maps.rmse.sel(lat=data.lat).transpose("lat", "lon")
+        np.testing.assert_allclose(found, np.sqrt((error**2).mean("time")), rtol=1e-6)
+    model.save(tmp_path / "model")
+    again = nn.load_model(tmp_path / "model").evaluate(windows, **settings)
+    xr.testing.assert_identical(again, expected)
+
+
+def test_groups_need_windows_of_one_output() -> None:
+    model, windows = trained(dataset())
+    with pytest.raises(UserError, match="by and against are for windows of a Dataset"):
+        model.evaluate(windows.read([0, 1])[0], windows.read([0, 1])[1], by="lead")
+    with pytest.raises(UserError, match="a climatology needs dates of every month, and 'time' has none in month 2"):
+        model.evaluate(windows, against=field_climatology(windows.dataset))
