@@ -666,7 +666,7 @@ def Embedding(input_dim: int, output_dim: int, embeddings_initializer: Any = 'un
         embeddings_initializer: the initialiser of the table, or its name.
         dense_gradient: whether the gradient is a whole array, so that updaters move all rows in each step.
         embeddings_regularizer: the penalty of the table.
-        mask_zero: whether the code 0 stands for steps after the end, which layers above leave out."""
+        mask_zero: whether steps of the code 0 are left out, as those after the end of a sequence."""
 
 def EnsembleLoss(members: int, fairness: float = 0.0, scale: float = 1.0, masked: bool = False, weighted: bool = False,
         *, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1634,14 +1634,16 @@ def SeparableConv2D(filters: int, kernel_size: Size, strides: Size | None = 1, p
     (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first called as the layer with ``_depthwise``
     after it. Chollet, Xception (2017)."""
 
-def SequenceLength(end: int | None = None, *, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+def SequenceLength(end: int | None = None, anywhere: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps (kSequenceLength).
 
     Args:
-        end: the code of the steps after the end, beside -1."""
+        end: the code of the steps after the end, beside -1.
+        anywhere: whether steps of the code end may be before others, which move forward."""
 
 def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int], minimum_lr: float | None = None,
         start_step: int = 0, warmup_steps: int = 0, warmup_lr: float = 0.0) -> LRGenConf:
