@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dsinga.job.component import Settings, required, setting
-from dsinga.job.limits import Count, Natural, Share
+from dsinga.job.limits import Count, Natural, NonNegative, Share
 
 
 class WindowDimConf(Settings):
@@ -47,6 +47,10 @@ class WindowsConf(Settings):
     inputs: list[str] = required("the variables of a record")
     targets: list[str] = setting([], "the variables of a label")
     dim: list[WindowDimConf] = setting([], "the dimensions that are cut, or that have a lead or an end")
+    leads: Count = setting(1, "how many targets a window has, each one lead after the one before")
+    direct: bool = setting(False, "whether a net gives all leads at once; without it predictions are fed back")
+    lead_weights: list[NonNegative] = setting([], "the weight of each lead in the loss; the same for all without it")
+    lead_start: list[Natural] = setting([], "the step of training from which each lead is trained; 0 without it")
     channels: list[str] = setting(
         [], 'the dimensions whose points are channels, "" for none; told by the data without it'
     )

@@ -14,9 +14,10 @@ from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.sequences.recurrent import RecurrentConf
 from dsinga.layers.sequences.timedistributed import MustUnroll
-from dsinga.net.dataflow import insert_splits
+from dsinga.net.dataflow import insert_splits, needs_gradient
 from dsinga.net.labels import check_labels, describe_labels, labels_shape
 from dsinga.net.layer_classes import layer_class
+from dsinga.net.leads import lead_plan_of, mark_leads, unroll_leads
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
 from dsinga.net.rbm import drop_persistent_chains, freeze_other_params, insert_reconstructions
@@ -33,13 +34,33 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], m
     one feature are added (:func:`insert_splits`), and a reconstruction layer for each restricted Boltzmann machine
     (:func:`insert_reconstructions`). Params without a name are called ``<layer>_<role>``. If the job unrolls layers
     over time steps, ``merged`` computes each chain of copies as one layer over sequences, where that gives the same
-    numbers (:func:`merge_copies`); else the net has the copies.
+    numbers (:func:`merge_copies`); else the net has the copies. Where records are of several leads, each lead has
+    copies (:func:`unroll_leads`).
 
     Raises UserError, with file and line, for a net that cannot be built: an unknown type or source, a cycle, a name
     used twice, sources that a layer cannot take, a shared param that does not exist or has another shape.
     """
     check_net(conf, [phase])
     selected = conf.replace(layer=[_with_dimension(layer, conf) for layer in filter_layers(conf, phase)])
+    found = lead_plan_of(records, selected.layer)
+    if found is None:
+        return _create(conf, selected, phase, records, merged)
+    name, plan = found
+    followers = with_followers({name}, selected.layer) - {name}
+
+    def of_leads(leads: int) -> NeuralNet:
+        unrolled = selected.replace(layer=unroll_leads(selected.layer, followers, name, plan, leads))
+        return _create(conf, unrolled, phase, records, merged)
+
+    net, changes = of_leads(plan.leads), plan.changes() if phase & Phase.kTrain else ()
+    by_step = [*((step, of_leads(leads)) for step, leads in changes[:-1]), *((step, net) for step, _ in changes[-1:])]
+    return replace(net, by_step=tuple(by_step)) if len(by_step) > 1 else net
+
+
+def _create(
+    conf: NetConf, selected: NetConf, phase: Phase, records: Mapping[str, RecordInfo], merged: bool
+) -> NeuralNet:
+    """Build the net of the layers ``selected``, unrolled over time steps where the job unrolls them."""
     copies, reason = unroll(selected), ""  # raises JobError for a net that cannot be unrolled, merged or not
     if copies is selected or merged:
         try:
@@ -84,7 +105,10 @@ def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: 
     whole = [Node(*node) for node in zip(layers, joined, names, strict=True)]
     nodes = insert_reconstructions(insert_splits(whole))
     if conf.recompute > 1 and phase & Phase.kTrain:
-        mark_stretches(nodes, conf.recompute)
+        if any((node.layer.conf.lead or 1) > 1 for node in nodes):
+            mark_leads(nodes, needs_gradient(nodes))
+        else:
+            mark_stretches(nodes, conf.recompute)
     return NeuralNet(nodes, freeze_other_params(whole, params), phase)
 
 

@@ -16,6 +16,7 @@ from dsinga.net.fusion import fuse
 from dsinga.net.layer_cost import count_operations
 from dsinga.net.node import Node, Param
 from dsinga.ops import Ops
+from dsinga.ops.device_pass import NotCapturable, RecordedStep
 
 # An iteration's operations that a kernel thread must have to do; docs/dev/measurements.md.
 OPERATIONS_PER_THREAD = 20_000_000
@@ -23,13 +24,25 @@ OPERATIONS_PER_THREAD = 20_000_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NeuralNet:
-    """An immutable net that can run: ``nodes`` in topological order, ``params`` in the order of their first use."""
+    """An immutable net that can run: ``nodes`` in topological order, ``params`` in the order of their first use.
+
+    ``by_step`` has the nets that are trained from some step on, with the same params, where fewer leads are at first.
+    """
 
     nodes: tuple[Node, ...]
     params: Mapping[str, Param]
     phase: Phase
+    by_step: tuple[tuple[int, NeuralNet], ...] = ()
 
     _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.net.drawing
+
+    def at(self, step: Any) -> NeuralNet:
+        """Return the net that is trained at a step. Raises NotCapturable where that is not known before a pass."""
+        if not self.by_step:
+            return self
+        if isinstance(step, RecordedStep):
+            raise NotCapturable("the number of leads depends on the step")
+        return next(net for first, net in reversed(self.by_step) if step >= first)
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from dsinga.job import LayerType
@@ -48,6 +49,15 @@ def partition(
     Raises JobError, naming layer and field, where a layer cannot be cut as the job asks.
     """
     cuts = cuts or choose_cuts(net, parts, axes=axes)
+    if net.by_step and parts > 1:
+        whole = partition(replace(net, by_step=()), parts, rows, cuts, axes, gather)
+        earlier = [(step, partition(part, parts, rows, cuts, axes, gather)) for step, part in net.by_step[:-1]]
+        by_step = [*earlier, (net.by_step[-1][0], whole)]  # the last has all leads
+        parts_by_step = (
+            replace(local, by_step=tuple((step, each.locals[number]) for step, each in by_step))
+            for number, local in enumerate(whole.locals)
+        )
+        return replace(whole, whole=net, locals=tuple(parts_by_step))
     if parts == 1:
         places = tuple(Place(0, node.layer.name) for node in net.nodes)
         params = {

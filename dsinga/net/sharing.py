@@ -9,7 +9,7 @@ from dsinga.base.registry import nearest
 from dsinga.job import JobError, NetConf, ParamConf
 from dsinga.layers.interface.declarations import ParamSpec
 from dsinga.layers.interface.layer import Layer
-from dsinga.layers.sequences.timedistributed import copy_name
+from dsinga.layers.sequences.timedistributed import copy_name, lead_name
 from dsinga.net.node import Param
 
 
@@ -71,14 +71,14 @@ def list_params(layer: Layer) -> list[RequestedParam]:
 
 
 def name_param(layer: Layer, spec: ParamSpec, conf: ParamConf) -> RequestedParam:
-    """Name a param that has no name in the job; copies of an unrolled layer share the params of copy 0."""
-    step = layer.conf.unroll_index
-    if step is None:
-        return RequestedParam(f"{layer.name}_{spec.role}", layer, spec, conf)
-    name = f"{layer.name.removeprefix(copy_name(step, ''))}_{spec.role}"
-    if step == 0:
+    """Name a param that has no name in the job; copies of a layer share the params of the first."""
+    step, lead = layer.conf.unroll_index, layer.conf.lead or 1
+    own = layer.name if step is None else layer.name.removeprefix(copy_name(step, ""))
+    name = f"{own.removeprefix(lead_name(lead, ''))}_{spec.role}"
+    if not step and lead == 1:
         return RequestedParam(name, layer, spec, conf)
-    return RequestedParam(copy_name(step, name), layer, spec, conf.replace(share_from=conf.share_from or name))
+    copied = copy_name(step or 0, lead_name(lead, name))
+    return RequestedParam(copied, layer, spec, conf.replace(share_from=conf.share_from or name))
 
 
 def own_name(conf: ParamConf) -> str:

@@ -54,15 +54,16 @@ def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, Re
         raise conf.error(f"layer {layer.name!r}: store_conf needs a batchsize")
     store = _open_records(layer, conf, roots)
     info = RecordInfo(
-        store.shape,
+        store.columns[0].shape,
         sum(conf.batchsize),
         store.has_labels,
         store.label_range(),
         **moments_of(conf, roots),
-        label_shape=store.label_shape,
+        label_shape=store.columns[1].shape if store.has_labels else (),
         codes=len(store.vocabulary),
         label_dtype=store.label_dtype or np.int64,
         label_names=store.classes,
+        leads=store.leads if isinstance(store, FieldWindows) else None,
     )
     return store, info
 

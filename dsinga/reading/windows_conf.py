@@ -25,6 +25,10 @@ def definition_of(conf: WindowsConf) -> WindowDefinition:
         input_overlap={name: dim.overlap for name, dim in dims.items() if dim.overlap},
         context={name: (dim.before, dim.after) for name, dim in dims.items() if dim.before or dim.after},
         lead={name: dim.lead for name, dim in dims.items() if dim.lead},
+        leads=conf.leads,
+        direct=conf.direct,
+        lead_weights=conf.lead_weights or None,
+        lead_start=conf.lead_start or None,
         edges={name: dim.edges for name, dim in dims.items() if dim.edges != "inside"},
         within={
             name: (dim.first, dim.last) for name, dim in dims.items() if dim.first is not None or dim.last is not None
@@ -98,6 +102,10 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
         inputs=list(definition.inputs),
         targets=list(definition.targets),
         dim=dims,
+        leads=definition.leads,
+        direct=definition.direct,
+        lead_weights=list(definition.lead_weights),
+        lead_start=list(definition.lead_start),
         channels=[] if channels is None else list(channels) or [""],
         static=list(definition.static),
         coordinates=list(definition.coordinates),

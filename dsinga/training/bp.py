@@ -44,7 +44,7 @@ def bp(
     Raises UserError where the net has neither a loss layer nor a bridge to one. Raises Diverged, before anything is
     pushed, where a loss is not finite and such batches are not to be skipped.
     """
-    return back_propagate(net.fused_for(ctx.ops), values, records, ctx, push)
+    return back_propagate(net.at(ctx.step).fused_for(ctx.ops), values, records, ctx, push)
 
 
 def no_loss(phase: str, algorithm: str) -> str:

@@ -56,6 +56,7 @@ NEGATIVE = WITHOUT_EFFECT | {
     "FieldErrorConf.climatology", "NormalizationConf.mean",
     "ExtensionConf.above", "ExtensionConf.below",
     "LayerConf.unroll_index",  # set by unrolling, not by a job
+    "LeadRecordConf.fill", "LeadRecordConf.mask",  # -1: no mask
     "MeanLossConf.scale",  # -1: the mean is maximised
     "ArithmeticConf.number",
     "MnistConf.norm_b", "ParamGenConf.high", "ParamGenConf.low", "ParamGenConf.mean", "ParamGenConf.value",

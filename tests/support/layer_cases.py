@@ -85,6 +85,10 @@ case("kImagePreprocess", "gray", {"rgbimage_conf": {"cropsize": 5}}, (BATCH, 8, 
 case("kMnist", "", {"mnist_conf": {"norm_a": 127.5, "norm_b": 1}}, (BATCH, 1, 6, 6))
 case("kLabel", "classes", {}, ROWS, classes=10)
 case("kLabel", "steps", {}, ROWS, classes=10, steps=4)
+LEAD = {"source": [0, 1, 1, 0], "channel": [2, 0, 1, 3], "mask": [-1, 4, 4, -1], "fill": [0, 0.5, 0.5, 0]}
+case("kLeadRecord", "masked", {"leadrecord_conf": LEAD}, (BATCH, 5, 7, 6), (BATCH, 2, 7, 6))
+TWICE = {"source": [1, 1, 0], "channel": [0, 0, 0], "mask": [-1] * 3, "fill": [0] * 3}
+case("kLeadRecord", "vectors", {"leadrecord_conf": TWICE}, (BATCH, 3), (BATCH, 1))
 case("kLabel", "numbers", {}, (BATCH,))
 case("kLabel", "matrix", {}, (BATCH, 3))
 case("kDummy", "input", {"dummy_conf": {"input": True, "shape": [BATCH, 2, 3, 3]}})

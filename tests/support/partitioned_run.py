@@ -96,7 +96,7 @@ def run_whole(net: NeuralNet, values: Values, batches: Sequence[Batch], ops: Ops
         pushed: Values = {}
         metrics.append(bp(net, params, batch, ctx, pushed.__setitem__))
         numbers = {name for name, figure in metric_values(metrics[-1]).items() if not isinstance(figure, list)}
-        assert numbers == {*declared_metrics(net)}
+        assert numbers == {*declared_metrics(net.at(step))}
         gradients.append(
             {name: np.asarray(gradient).reshape(net.params[name].shape) for name, gradient in pushed.items()}
         )

@@ -27,6 +27,7 @@ class Axis:
         before: points of context before a window.
         after: points of context after a window.
         lead: offset of the target in points.
+        leads: how many targets a window has, each one offset after the one before.
         edge: what lies beyond the data, one of ``EDGES``.
         has_targets: whether targets are read.
         starts: the first point of each window, without its context, increasing.
@@ -48,6 +49,7 @@ class Axis:
     starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
     input_part: tuple[int, int] | None = None
     target_part: tuple[int, int] | None = None
+    leads: int = 1
     gaps: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     all_starts: np.ndarray | None = None
 
@@ -63,20 +65,29 @@ class Axis:
         start, stop = self.target_part or (0, self.size)
         return stop - start
 
-    def offset(self, is_target: bool) -> int:
-        """Return how far the first point that the targets, or the inputs, of a window read lies from its start."""
+    @property
+    def ahead(self) -> int:
+        """Points from the first lead to the last."""
+        return (self.leads - 1) * self.lead
+
+    def offset(self, is_target: bool, number: int = 0) -> int:
+        """Return how far the first point that the targets, or the inputs, of a window read lies from its start.
+
+        ``number`` counts leads from 0.
+        """
         part = self.target_part if is_target else self.input_part
-        return (self.lead if is_target else -self.before) + (part[0] if part else 0)
+        later = number * self.lead if self.leads > 1 else 0
+        return (self.lead if is_target else -self.before) + later + (part[0] if part else 0)
 
     def input_range(self, first: int, last: int) -> tuple[int, int]:
         """Return the points [low, high) that the inputs of windows number ``first`` to ``last`` read."""
         offset = self.offset(is_target=False)
-        return int(self.starts[first]) + offset, int(self.starts[last]) + offset + self.input_size
+        return int(self.starts[first]) + offset, int(self.starts[last]) + offset + self.input_size + self.ahead
 
     def target_range(self, first: int, last: int) -> tuple[int, int]:
         """Return the points [low, high) that the targets of windows number ``first`` to ``last`` read."""
         offset = self.offset(is_target=True)
-        return int(self.starts[first]) + offset, int(self.starts[last]) + offset + self.target_size
+        return int(self.starts[first]) + offset, int(self.starts[last]) + offset + self.target_size + self.ahead
 
     def positions(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the point of the data for each of ``low`` to ``high``, and whether it lies beyond the data.
@@ -102,7 +113,8 @@ class Axis:
         low, high = int(starts[0]) - before, int(starts[-1]) + self.size + after
         if self.has_targets:
             ahead = self.offset(is_target=True)
-            low, high = min(low, int(starts[0]) + ahead), max(high, int(starts[-1]) + ahead + self.target_size)
+            last = int(starts[-1]) + ahead + self.ahead + self.target_size
+            low, high = min(low, int(starts[0]) + ahead), max(high, last)
         return max(low, 0), max(self.length - high, 0)
 
     def over_gaps(self, ahead: int | None = None) -> np.ndarray:
@@ -112,7 +124,7 @@ class Axis:
         """
         low, high = self.starts - self.before, self.starts + self.size + self.after
         if ahead is None and self.has_targets:
-            ahead = self.lead
+            ahead = self.lead + self.ahead
         if ahead is not None:
             low, high = np.minimum(low, self.starts + ahead), np.maximum(high, self.starts + ahead + self.size)
         return crossing(self.gaps, np.maximum(low, 0), np.minimum(high, self.length))
@@ -151,6 +163,8 @@ def make_axis(
     size = length if size == -1 else size
     before, after = definition.context.get(name, (0, 0))
     lead, edge = definition.lead.get(name, 0), definition.edge(name)
+    leads = definition.leads if has_targets and lead else 1
+    last = leads * lead  # the offset of the last target
     stride = size - definition.input_overlap.get(name, 0)
     if stride < 1:
         raise UserError(
@@ -161,6 +175,11 @@ def make_axis(
         raise UserError(
             f"windows have {size} points of {name!r}, but the data {length}; give input_dims of at most that"
         )
+    if leads > 1 and last + size > length:
+        raise UserError(
+            f"leads={leads} with a lead of {lead} takes targets up to {last + size - 1} points of {name!r} after the "
+            f"first, but the data have {length} points; give fewer leads, or more data"
+        )
     if has_targets and abs(lead) >= length:
         raise UserError(
             f"lead of {name!r} is {lead} points, which lies beyond the {length} points of the data; give a shorter one"
@@ -170,18 +189,19 @@ def make_axis(
     else:
         inside_before, inside_after = (before, after) if edge == "inside" else (0, 0)
         first = max(inside_before, -lead if has_targets else 0)
-        stop = length - size - max(inside_after, lead if has_targets else 0) + 1
+        later = last - lead if leads > 1 else 0  # the offset of the inputs of the last lead
+        stop = length - size - max(inside_after + later, last if has_targets else 0) + 1
     is_given = starts is not None
     starts = np.asarray(starts if is_given else np.arange(first, stop, stride), np.int64)
     if not len(starts) or starts[0] < first or starts[-1] >= stop:
-        parts = {"of its own": size, "of context": before + after if edge == "inside" else 0, "of lead": abs(lead)}
+        parts = {"of its own": size, "of context": before + after if edge == "inside" else 0, "of lead": abs(last)}
         points = " + ".join(f"{number} {what}" for what, number in parts.items() if number)
         remedy = "give fewer, or edges other than 'inside'" if parts["of context"] else "give fewer"
         raise UserError(
             f"no window fits along {name!r}: it takes {sum(parts.values())} points ({points}), and the data have "
             f"{length}; {remedy}"
         )
-    axis = Axis(name, length, size, stride, before, after, lead, edge, has_targets, starts)
+    axis = Axis(name, length, size, stride, before, after, lead, edge, has_targets, starts, leads=leads)
     if gaps is None or not len(gaps):
         return axis
     axis = replace(axis, gaps=gaps)

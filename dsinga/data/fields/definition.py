@@ -21,6 +21,7 @@ from dsinga.data.fields.window_settings import (
     by_name,
     ends_of,
     names_of,
+    numbers_of,
     pair_of_points,
     points,
     whole_of,
@@ -63,6 +64,10 @@ class WindowDefinition:
         input_overlap: points that neighbouring windows share, by dimension; negative for points between windows.
         context: points (before, after) a window that are input only, by dimension.
         lead: offset of the target in points, by dimension.
+        leads: how many targets a window has, each one offset after the one before.
+        direct: whether a net gives all of them at once; without it each prediction is an input of the next lead.
+        lead_weights: the weight of each lead in the loss; the same for all where it is empty.
+        lead_start: the step of training from which each lead is trained; 0 for all where it is empty.
         channels: dimensions whose points are channels; None for the default.
         static: names of variables without the dimension of time.
         coordinates: expressions of coordinates that are channels, such as "cos(latitude)".
@@ -83,6 +88,10 @@ class WindowDefinition:
     input_overlap: Mapping[str, int] = field(default_factory=dict)
     context: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     lead: Mapping[str, int] = field(default_factory=dict)
+    leads: int = 1
+    direct: bool = False
+    lead_weights: tuple[float, ...] = ()
+    lead_start: tuple[int, ...] = ()
     channels: tuple[str, ...] | None = None
     static: tuple[str, ...] = ()
     coordinates: tuple[str, ...] = ()
@@ -99,6 +108,7 @@ class WindowDefinition:
     def __post_init__(self) -> None:
         _check_sizes(self)
         _check_edges(self)
+        _check_leads(self)
         if self.max_nan is not None and not 0 <= as_number("max_nan", "a share of NaN", self.max_nan) < 1:
             raise UserError(f"max_nan is a share of NaN from 0 to less than 1, not {self.max_nan}")
         if self.max_nan and not self.mask:
@@ -137,6 +147,10 @@ def define_windows(
     input_overlap: Mapping[str, int] | None = None,
     context: Mapping[str, int | Sequence[int]] | None = None,
     lead: Mapping[str, int] | None = None,
+    leads: int = 1,
+    direct: bool = False,
+    lead_weights: Sequence[float] | None = None,
+    lead_start: Sequence[int] | None = None,
     channels: str | Iterable[str] | None = None,
     static: str | Iterable[str] = (),
     coordinates: str | Iterable[str] = (),
@@ -152,6 +166,7 @@ def define_windows(
     """Return a definition of windows from settings as :func:`dsinga.windows` takes them. Raises UserError."""
     dims = by_dim("input_dims", input_dims, points)
     check_bool("over_gaps", over_gaps)
+    check_bool("direct", direct)
     return WindowDefinition(
         inputs=names_of("inputs", inputs),
         targets=names_of("targets", targets),
@@ -159,6 +174,10 @@ def define_windows(
         input_overlap=by_dim("input_overlap", input_overlap, points),
         context=by_dim("context", context, pair_of_points),
         lead=by_dim("lead", lead, points),
+        leads=leads,
+        direct=bool(direct),
+        lead_weights=numbers_of("lead_weights", lead_weights),
+        lead_start=numbers_of("lead_start", lead_start),
         channels=None if channels is None else names_of("channels", channels),
         static=names_of("static", static),
         coordinates=names_of("coordinates", coordinates),
@@ -195,6 +214,29 @@ def _check_sizes(definition: WindowDefinition) -> None:
     for dim, pair in definition.context.items():
         if min(pair) < 0:
             raise UserError(f"context of {dim!r} is {pair}; give numbers of points from 0")
+
+
+def _check_leads(definition: WindowDefinition) -> None:
+    """Raise UserError for leads that are no number of targets, and for settings of leads that do not fit it."""
+    leads, settings = definition.leads, ("direct", "lead_weights", "lead_start")
+    if not is_whole(leads, 1):
+        raise UserError(f"leads is a number of targets, at least 1, not {leads!r}")
+    given = next((name for name in settings if getattr(definition, name)), None)
+    if leads == 1 and given:
+        raise UserError(f"{given} is for windows of several leads; give leads, such as leads=4, or leave {given} out")
+    for name in settings[1:]:
+        numbers = getattr(definition, name)
+        if numbers and (definition.direct or len(numbers) != leads):
+            remedy = "leave it out of the direct form" if definition.direct else "give one for each lead"
+            raise UserError(f"{name} has {len(numbers)} numbers for {leads} leads; {remedy}")
+    weights, starts = definition.lead_weights, definition.lead_start
+    if weights and (min(weights) < 0 or not weights[0] > 0):
+        raise UserError(f"lead_weights are {list(weights)}; give numbers from 0, the first above 0")
+    if starts and (starts[0] != 0 or list(starts) != sorted(starts) or not all(is_whole(step, 0) for step in starts)):
+        raise UserError(
+            f"lead_start has the steps of training {list(starts)}; the first lead begins at 0, and no lead before the "
+            "one that it follows"
+        )
 
 
 def _check_edges(definition: WindowDefinition) -> None:

@@ -14,6 +14,7 @@ from dsinga.data.column import PointRanges
 from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
 from dsinga.data.fields.definition import SAMPLER_SHARE, TrainedLayout, WindowDefinition
 from dsinga.data.fields.layout import Layout, make_layout
+from dsinga.data.fields.lead_channels import check_ends, lead_plan
 from dsinga.data.fields.remarks import chunk_texts, gap_texts, left_out_texts, period_texts, uneven_texts
 from dsinga.data.fields.selection import select, split_ends
 from dsinga.data.fields.trained_layout import align, trained_layout_of
@@ -35,6 +36,7 @@ class FieldWindows(RecordSource):
         definition: the settings, which may be applied to another Dataset.
         dataset: the Dataset, as far as ``definition.within`` says.
         layout: which variable and which point is which channel.
+        leads: how records of several leads are made of the one that is read; None for one lead, and the direct form.
         left_out: a sentence for each dimension with points that fill no window, and one for windows with much NaN.
         path: the path or URL from which the Dataset was opened, None where it was given.
 
@@ -69,6 +71,10 @@ class FieldWindows(RecordSource):
         self.definition, self.dataset = definition, select(dataset, definition.within)
         has_targets = has_targets and bool(definition.targets)
         self.layout: Layout = make_layout(self.dataset, definition, has_targets, starts)
+        self.leads = None
+        if self.layout.leads > 1 and not definition.direct:
+            self.leads = lead_plan(self.layout, definition.lead_weights, definition.lead_start)
+            check_ends(self.layout)
         self._blocks = WindowBlocks(self.layout, definition.memory // SAMPLER_SHARE)
         self._cache = BlockCache()
         self._register()
@@ -81,6 +87,8 @@ class FieldWindows(RecordSource):
             for is_target in ((False, True) if has_targets else (False,))
         ]
         super().__init__(location, *columns)
+        if self.leads is not None:
+            self.shape, self.label_shape = self.leads.shape, self.leads.label_shape
         advice = [*chunk_texts(self._blocks), *uneven_texts(axes, labels), *period_texts(axes, labels)]
         for sentence in [*self.left_out, *advice]:
             logger.warning("%s: %s", redact(location), sentence)
@@ -105,7 +113,7 @@ class FieldWindows(RecordSource):
         """
         data, labels = (
             ranges if ranges and ranges[0] == (0, shape[0]) else None
-            for ranges, shape in ((data, self.shape), (labels, self.label_shape))
+            for ranges, shape in ((data, self._data.shape), (labels, self._labels.shape if self._labels else ()))
         )
         if data is None and labels is None:
             return self

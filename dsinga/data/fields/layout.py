@@ -32,6 +32,7 @@ class ChannelGroup:
         sizes: points of a window along ``dims``.
         masked: whether NaN is masked.
         fill: the number in place of NaN.
+        number: the lead, from 0, for which it is read.
     """
 
     reader: VariableReader
@@ -40,11 +41,17 @@ class ChannelGroup:
     sizes: tuple[int, ...]
     masked: bool = False
     fill: float = 0.0
+    number: int = 0
 
     @property
     def name(self) -> str:
         """The name of the variable, or the expression of the coordinate."""
         return self.reader.name
+
+    @property
+    def reads_variable(self) -> bool:
+        """Whether it is a variable of the data, not a function of a coordinate, which is always known."""
+        return type(self.reader) is VariableReader
 
     @cached_property
     def channel_sizes(self) -> tuple[int, ...]:
@@ -91,6 +98,16 @@ class Layout:
         channels = sum(part.channels for part in self.targets) + (self.weights is not None)
         return channels, *(self.axes[dim].target_size for dim in self.space)
 
+    @property
+    def leads(self) -> int:
+        """How many targets a window has."""
+        return max((axis.leads for axis in self.axes.values()), default=1)
+
+    def of_first_lead(self) -> Layout:
+        """Return the layout of the parts that are read for the first lead."""
+        inputs, targets = (tuple(part for part in parts if not part.number) for parts in (self.inputs, self.targets))
+        return replace(self, inputs=inputs, targets=targets)
+
     def in_region(self, data: PointRanges | None, labels: PointRanges | None) -> Layout:
         """Return the layout of some points of space of each record, and of each label; None for all."""
         ranges = [parts[1:] if parts else (None,) * len(self.space) for parts in (data, labels)]
@@ -135,7 +152,7 @@ class Layout:
                 whole = axis.size == axis.length and not axis.lead and len(axis.starts) == 1
                 if whole:
                     words.append(f"{dim}={self.label(dim, place)}")
-                elif step := place + (axis.lead if lead else -axis.before) - (axis.size - 1):
+                elif step := place + axis.offset(lead, part.number) - (axis.size - 1):
                     words.append(f"{dim}{step:+d}")
             names.append(" ".join(words))
         return names
@@ -176,15 +193,25 @@ def make_layout(
     weights, scale = None, 1.0
     if definition.weights and has_targets:
         weights, scale = _weights(dataset, definition, parts, time)
+    leads = max(axis.leads for axis in axes.values())
+    first = [parts.make(reader, is_target=False) for reader in [*inputs, *coordinates]]
+    known = [part for part in first if part.name not in definition.targets and set(part.dims) & _ahead(axes)]
+    read = () if definition.direct else range(1, leads)  # each has the inputs that are not predicted
+    targets = [parts.make(variables[name], is_target=True) for name in definition.targets] if has_targets else []
     return Layout(
         axes,
         space,
-        tuple(parts.make(reader, is_target=False) for reader in [*inputs, *coordinates]),
-        tuple(parts.make(variables[name], is_target=True) for name in definition.targets) if has_targets else (),
+        (*first, *(replace(part, number=number) for number in read for part in known)),
+        tuple(replace(part, number=number) for number in range(leads) for part in targets),
         weights,
         {dim: dataset[dim].variable for dim in dims if dim in dataset.coords},
         scale,
     )
+
+
+def _ahead(axes: Mapping[str, Axis]) -> set[str]:
+    """Return the dimensions along which there are several leads."""
+    return {name for name, axis in axes.items() if axis.leads > 1}
 
 
 class _ChannelGroups:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.data.fields.axis import Axis
-from dsinga.data.fields.layout import ChannelGroup
+from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.prediction_windows import PredictionWindows
 from dsinga.data.fields.readers import VariableReader, coordinate_reader
 
@@ -18,7 +19,12 @@ LEAD = "lead"
 
 def lead_axis(windows: PredictionWindows) -> Axis:
     """Return the dimension of time along which targets lie ahead. Raises UserError where there is none, or several."""
-    ahead = [windows.layout.axes[dim] for dim in windows.times if windows.layout.axes[dim].lead > 0]
+    return ahead_axis(windows.layout)
+
+
+def ahead_axis(layout: Layout) -> Axis:
+    """Return the dimension of channels along which targets lie ahead. Raises UserError for none, or several."""
+    ahead = [axis for dim, axis in layout.axes.items() if axis.lead > 0 and dim not in layout.space]
     if len(ahead) != 1:
         raise UserError(
             f"predictions are fed back along one dimension of time with a lead, but the windows have {len(ahead)}; "
@@ -75,14 +81,15 @@ def _going_on(windows: PredictionWindows, part: ChannelGroup, axis: Axis, points
     return replace(part, reader=coordinate_reader(longer, part.name, axis.name))
 
 
-def _check(windows: PredictionWindows, axis: Axis) -> None:
-    """Raise UserError where predictions cannot be fed back."""
-    inputs = {part.name for part in windows.layout.inputs}
-    if not any(target.name in inputs and axis.name in target.dims for target in windows.targets):
-        names = ", ".join(target.name for target in windows.targets)
-        raise UserError(f"none of the targets ({names}) is an input of the windows, so that none can be fed back")
-    if LEAD in windows.layout.axes:
-        raise UserError(f"the data have a dimension {LEAD!r} already, which the leads are; rename it")
+def check_feedback(inputs: Collection[str], targets: Mapping[str, Collection[str]], axis: Axis) -> None:
+    """Raise UserError where no target is an input, or the inputs of a later lead are neither predicted nor known.
+
+    ``targets`` has the dimensions of each target, ``axis`` is that along which targets lie ahead.
+    """
+    if not any(name in inputs and axis.name in dims for name, dims in targets.items()):
+        raise UserError(
+            f"none of the targets ({', '.join(targets)}) is an input of the windows, so that none can be fed back"
+        )
     is_gapless = axis.lead == axis.size or (axis.size == 1 and not axis.before)
     if not is_gapless or axis.after or axis.edge != "inside":
         raise UserError(
@@ -90,6 +97,14 @@ def _check(windows: PredictionWindows, axis: Axis) -> None:
             ": the inputs of the next lead would neither be predicted nor in the data; feed back predictions of a net "
             f"with a lead of {axis.size}, or with a single point of {axis.name!r} as input"
         )
+
+
+def _check(windows: PredictionWindows, axis: Axis) -> None:
+    """Raise UserError where predictions cannot be fed back."""
+    targets = {target.name: target.dims for target in windows.targets}
+    check_feedback([part.name for part in windows.layout.inputs], targets, axis)
+    if LEAD in windows.layout.axes:
+        raise UserError(f"the data have a dimension {LEAD!r} already, which the leads are; rename it")
     for space in windows.space:
         if sum(windows.margins(space)):
             raise UserError(

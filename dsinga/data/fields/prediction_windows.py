@@ -127,7 +127,10 @@ def apply_windows(source: Any, definition: WindowDefinition) -> PredictionWindow
     if not definition.targets:
         raise UserError("the windows have no targets, so that nothing says what is predicted; name them: targets=[...]")
     known = tuple(name for name in definition.targets if name in dataset.data_vars)
-    definition_here = definition.replace(targets=known, within={}, weights="", max_nan=None, input_overlap={})
+    one_lead: dict[str, Any] = {"leads": 1, "direct": False, "lead_weights": (), "lead_start": ()}
+    definition_here = definition.replace(
+        targets=known, within={}, weights="", max_nan=None, input_overlap={}, **one_lead
+    )
     check_dataset(dataset, definition_here)
     names = related_names(dataset)
     used = used_variables(dataset, definition_here)

@@ -179,7 +179,7 @@ class BlockCache:
             numbers = _arranged(read_ranges(part.reader, blocks.layout.axes, ranges, part.masked), part)
             if find_nonfinite(numbers.reshape(1, -1)) is not None:
                 self._nonfinite.add(key)
-            self._unread[key] = blocks.windows(block, part.dims) * (2 if key[-1] == "both" else 1)
+            self._unread[key] = blocks.windows(block, part.dims) * _uses(part.name, blocks.layout, key[-1])
             return numbers
 
         numbers = _cache.get(key, load)
@@ -202,6 +202,12 @@ class BlockCache:
     def bytes(self) -> int:
         """The bytes of the fields that are kept."""
         return _cache.bytes_of(self.key)
+
+
+def _uses(name: str, layout: Layout, role: str) -> int:
+    """Return how many parts of a record, of a label, or of both, are cut out of one field of a variable."""
+    parts = {"input": layout.inputs, "target": layout.targets}.get(role, (*layout.inputs, *layout.targets))
+    return sum(part.name == name for part in parts)
 
 
 def _ranges(part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool) -> tuple[Ranges, str]:

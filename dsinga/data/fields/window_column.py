@@ -102,7 +102,7 @@ class WindowColumn(Column):
             channels = channels.reshape(len(rows), *part.channel_sizes, *self.shape[1:])
             points = np.empty((len(rows), len(part.dims)), np.int64)
             for axis, dim in enumerate(part.dims):
-                points[:, axis] = starts[dim] + self.blocks.layout.axes[dim].offset(self.is_target)
+                points[:, axis] = starts[dim] + self.blocks.layout.axes[dim].offset(self.is_target, part.number)
             cut = _Cut(part, points)
             for start, end in pairwise(ends):
                 field = self.cache.read(part, self.blocks, int(block_numbers[start]), self.is_target, end - start)
@@ -156,7 +156,7 @@ class WindowColumn(Column):
         points = {}
         for dim in part.reader.dims:
             axis = layout.axes[dim]
-            point = starts[dim] + axis.offset(self.is_target) + inside[dim]
+            point = starts[dim] + axis.offset(self.is_target, part.number) + inside[dim]
             points[dim] = int(axis.positions(point, point + 1)[0][0])
         labels = ", ".join(f"{dim}={layout.label(dim, point)}" for dim, point in points.items())
         what = "NaN" if np.isnan(value) else "infinity"

@@ -41,6 +41,15 @@ def names_of(what: str, names: Any) -> tuple[str, ...]:
     return tuple(map(str, listed))
 
 
+def numbers_of(what: str, numbers: Any) -> tuple[Any, ...]:
+    """Return finite numbers in their order as a tuple, whole ones as ints; none of None."""
+    if numbers is None:
+        return ()
+    if isinstance(numbers, (str, bytes, Mapping)) or np.ndim(numbers) != 1:
+        raise refused(what, "a list of numbers, one for each lead", numbers)
+    return tuple(whole_of(as_number(what, "a list of numbers, one for each lead", number)) for number in numbers)
+
+
 def by_dim(what: str, given: Any, convert: Callable[[str, str, Any], T]) -> dict[str, T]:
     """Return a number of points by dimension, each converted by ``convert(what, dim, value)``."""
     if given is None:

@@ -23,6 +23,10 @@ def windows(
     input_overlap: Mapping[str, int] | None = None,
     context: Mapping[str, int | Sequence[int]] | None = None,
     lead: Mapping[str, int] | None = None,
+    leads: int = 1,
+    direct: bool = False,
+    lead_weights: Sequence[float] | None = None,
+    lead_start: Sequence[int] | None = None,
     channels: str | Iterable[str] | None = None,
     static: str | Iterable[str] = (),
     coordinates: str | Iterable[str] = (),
@@ -51,6 +55,13 @@ def windows(
         context: points around a window that are input only, by dimension: a number, or a pair (before, after).
             ``input_dims={"time": 1}, context={"time": (3, 0)}`` has four steps of time as inputs of one target.
         lead: offset of the target in points, by dimension: ``{"time": 6}`` for six steps ahead.
+        leads: how many targets to train on: at one, two, ... times the ``lead``. A net of one lead is trained on all of
+            them by feeding its predictions back as inputs; the loss is the mean over leads, and its gradient goes
+            through all of them. Inputs that are not predicted are read for each lead.
+        direct: train a net that gives all leads at once, as channels, in place of feeding predictions back.
+        lead_weights: the weight of each lead in the loss, where it is not the same.
+        lead_start: the step of training from which each lead is trained: ``[0, 1000, 2000, 2000]`` trains one lead of
+            four at first, and all of them from step 2000 on.
         channels: dimensions whose points are channels, such as ["time", "level"]; docs/fields.md has the default.
         static: names of variables without time, such as a height of the ground.
         coordinates: channels that are functions of coordinates, worked out when they are read: "latitude",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dsinga.base.lead_plan import LeadPlan
 from dsinga.job import Phase
 from dsinga.ops import Array, Ops
 from dsinga.ops.device_pass import NotCapturable
@@ -79,7 +80,8 @@ class RecordInfo:
     largest label, where they are integers. ``continues`` says that each row of a batch continues that row of the batch
     before. ``codes`` is the number of different codes of a text, 0 for others. ``batchsize`` counts the rows that are
     computed at once: a training batch has ``micro_batches`` times as many. ``fit`` is an object whose ``evaluate``
-    brings records of its ``stored_shape`` to ``shape``, None where records as stored have that shape.
+    brings records of its ``stored_shape`` to ``shape``, None where records as stored have that shape. ``leads`` says
+    how the records of several leads are made of one that is read, None for records of one lead.
     """
 
     shape: Shape
@@ -95,6 +97,7 @@ class RecordInfo:
     label_names: tuple[str, ...] = ()
     micro_batches: int = 1
     fit: Any = None
+    leads: LeadPlan | None = None
 
 
 WORD = 8  # numbers that one counter of the generator gives, see :meth:`dsinga.ops.Ops.uniform`

@@ -1,0 +1,162 @@
+"""Unrolls a net over leads: a copy of its layers for each lead, whose record has the predictions of earlier leads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dsinga.base.lead_plan import LeadPlan
+from dsinga.job import LayerConf, LayerType, PaddingMode, ParamConf
+from dsinga.layers.interface.context import RecordInfo
+from dsinga.layers.sequences.timedistributed import lead_name
+from dsinga.net.layer_classes import layer_class
+from dsinga.net.node import Node
+
+MODES = {
+    "zero": PaddingMode.kZero,
+    "edge": PaddingMode.kEdge,
+    "reflect": PaddingMode.kReflect,
+    "periodic": PaddingMode.kPeriodic,
+}
+
+
+def lead_plan_of(records: Mapping[str, RecordInfo], layers: Sequence[LayerConf]) -> tuple[str, LeadPlan] | None:
+    """Return the input layer whose records are of several leads, and how they are made; None where none has such.
+
+    Raises JobError where several have.
+    """
+    named = {layer.name: layer for layer in layers if layer.name in records}
+    found = [(name, plan) for name in named if (plan := records[name].leads) is not None]
+    if len(found) > 1:
+        raise named[found[1][0]].error(
+            f"layers {found[0][0]!r} and {found[1][0]!r} both read windows of several leads; predictions are fed back "
+            "to one input layer, so give the others leads=1"
+        )
+    return found[0] if found else None
+
+
+def unroll_leads(
+    layers: Sequence[LayerConf], followers: set[str], name: str, plan: LeadPlan, leads: int
+) -> list[LayerConf]:
+    """Return the layers of one phase with a copy of the ``followers`` of the input layer ``name`` for each lead.
+
+    The copy of layer x for lead n is called ``leadn#x``, that of lead 1 x, and they share their params. The layer
+    ``leadn#name`` gives the record of a lead: what is known in advance, and earlier predictions with their context.
+    Predictions are the first source of the loss. Where no layer takes labels, only the first lead is computed.
+
+    Raises JobError where layers compare different features with labels, or a loss has no factor ``scale``.
+    """
+    compared = [layer for layer in layers if layer.name in followers and _compares(layer)]
+    losses = [layer for layer in compared if layer_class(layer).is_loss] or compared
+    predictions = list(dict.fromkeys(layer.srclayers[0] for layer in losses))
+    if len(predictions) > 1:
+        raise losses[1].error(
+            f"losses compare {' and '.join(map(repr, predictions))} with labels; training on several leads feeds back "
+            "one layer, so give all losses the same"
+        )
+    shares = plan.shares(leads) if predictions else (1.0,)
+    (data,) = (layer for layer in layers if layer.name == name)
+    unrolled = [
+        _whole_record(layer) if layer.name == name else layer for layer in layers if layer.name not in followers
+    ]
+    for number, share in enumerate(shares):
+        fed = [lead_name(number - back, predictions[0]) for back in range(number)] if number else []
+        unrolled += _record_layers(data, plan, number, fed, bool(compared))
+        for layer in layers:
+            if layer.name in followers:
+                copy = _copy(layer, number + 1, followers, name)
+                unrolled.append(_scaled(copy, share) if layer_class(layer).is_loss and len(shares) > 1 else copy)
+    return unrolled
+
+
+def _compares(layer: LayerConf) -> bool:
+    """Whether a layer compares its first source with labels, or with a target."""
+    cls = layer_class(layer)
+    return bool(layer.srclayers) and (cls.is_loss or bool(cls.labels.source))
+
+
+def _whole_record(layer: LayerConf) -> LayerConf:
+    """Return the input layer without the shape of a record in the job, which is that of one lead."""
+    return layer if layer.store_conf is None else layer.replace(store_conf=layer.store_conf.replace(shape=[]))
+
+
+def _record_layers(
+    data: LayerConf, plan: LeadPlan, number: int, predictions: Sequence[str], labelled: bool
+) -> list[LayerConf]:
+    """Return the layer that gives the record of a lead, after those that pad the predictions which it takes."""
+    record, common = plan.records[number], {"partition_dim": data.partition_dim, "partition_grid": data.partition_grid}
+    used, layers, sources = sorted({source for source in record.source if source}), [], [data.name]
+    for back in used:
+        prediction = predictions[back - 1]
+        if plan.is_padded:
+            padded = lead_name(number + 1, f"{data.name} {back} before")
+            modes = [MODES[mode] for mode in plan.modes]
+            settings = {"before": plan.before, "after": plan.after, "mode": modes}
+            layers.append(
+                LayerConf(
+                    name=padded,
+                    type=LayerType.kPadding,
+                    srclayers=[prediction],
+                    lead=number + 1,
+                    padding_conf={field: list(values) for field, values in settings.items()},
+                    **common,
+                )
+            )
+            prediction = padded
+        sources.append(prediction)
+    numbers = {back: place for place, back in enumerate([0, *used])}
+    conf = {
+        "source": [numbers[source] for source in record.source],
+        "channel": list(record.channel),
+        "mask": list(record.mask),
+        "fill": list(record.fill),
+        "label_shape": list(plan.label_shape) if labelled else [],
+        "first_label": number * plan.channels,
+        "weighted": plan.weighted,
+    }
+    name = lead_name(number + 1, data.name, of_record=True)
+    kind = LayerType.kLeadRecord
+    layers.append(LayerConf(name=name, type=kind, srclayers=sources, lead=number + 1, leadrecord_conf=conf, **common))
+    return layers
+
+
+def _copy(layer: LayerConf, lead: int, followers: set[str], data: str) -> LayerConf:
+    """Return the copy of a layer for a lead, which shares the params of the layer."""
+    names = {name: lead_name(lead, name) for name in followers} | {data: lead_name(lead, data, of_record=True)}
+    return layer.replace(
+        name=names[layer.name],
+        srclayers=[names.get(source, source) for source in layer.srclayers],
+        param=[_copy_param(param, lead) for param in layer.param],
+        lead=lead,
+    )
+
+
+def _copy_param(param: ParamConf, lead: int) -> ParamConf:
+    """Return the param of a copy, which shares that of lead 1; params without a name get one later."""
+    if lead == 1 or not param.name or param.name == param.share_from:
+        return param
+    return param.replace(name=lead_name(lead, param.name), share_from=param.share_from or param.name)
+
+
+def _scaled(layer: LayerConf, share: float) -> LayerConf:
+    """Return a loss that counts for a share of the sum of all losses."""
+    settings = layer_class(layer).Conf
+    if settings is None or not hasattr(settings, "scale"):
+        raise layer.error(
+            f"layer {layer.name!r}: {layer.type_name} has no factor (scale) by which the losses of several leads could "
+            "be weighted; use a loss that has, such as kEuclideanLoss"
+        )
+    conf = layer.settings_of(settings)
+    return layer.replace(**{settings.field: conf.replace(scale=conf.scale * share)})
+
+
+def mark_leads(nodes: Sequence[Node], needed: Sequence[bool]) -> None:
+    """Set ``recompute`` of the layers of all leads but the last, so that only their predictions are kept.
+
+    ``needed`` says which nodes get a gradient. The last lead keeps its features, since the backward pass begins there.
+    """
+    leads = [node.layer.conf.lead or 0 for node in nodes]
+    kept = {source for node, lead in zip(nodes, leads, strict=True) for source in node.sources if leads[source] != lead}
+    kept |= {source for position in kept if nodes[position].layer.part_shapes for source in nodes[position].sources}
+    for position, (node, lead) in enumerate(zip(nodes, leads, strict=True)):
+        if needed[position] and 0 < lead < max(leads) and position not in kept:
+            node.layer.conf = node.layer.conf.replace(recompute=True)
