@@ -20,6 +20,7 @@ from dsinga.dashboard.line_panel import LinePanel
 from dsinga.dashboard.panel import Choice, DashboardPanel
 from dsinga.dashboard.queue_panel import QueuePanel
 from dsinga.dashboard.records import RunRecord
+from dsinga.dashboard.site_panel import SitePanel
 from dsinga.dashboard.time_panel import TimePanel
 
 # Milliseconds between two looks for news by a page that is open.
@@ -65,6 +66,11 @@ def bytes_panel(history: RunHistory, scheduler: Any, choose: Choice | None = Non
     )
 
 
+def site_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
+    """Return the table of sites."""
+    return SitePanel(history, choose)
+
+
 def queue_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
     """Return the table of runs."""
     return QueuePanel(history, scheduler)
@@ -77,6 +83,7 @@ PANELS: dict[str, Callable[..., DashboardPanel]] = {
     "time": time_panel,
     "staleness": staleness_panel,
     "bytes": bytes_panel,
+    "sites": site_panel,
     "queue": queue_panel,
 }
 
@@ -96,7 +103,7 @@ def all_page(history: RunHistory, scheduler: Any, extra: dict[str, Any], doc: An
 
     panels = {name: make(history, scheduler, choose) for name, make in PANELS.items() if name != "queue"}
     panels["queue"] = queue
-    rows = [["queue", "loss", "metrics"], ["speed", "time"], ["staleness", "bytes"]]
+    rows = [["queue", "loss", "metrics"], ["speed", "time"], ["staleness", "bytes", "sites"]]
     roots = [Row(*(panels[name].root for name in names), sizing_mode="stretch_both") for names in rows]
 
     def update_all(attr: str, old: Any, new: Any) -> None:

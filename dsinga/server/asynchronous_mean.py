@@ -27,7 +27,7 @@ class AsynchronousMean(Synchronisation):
     """
 
     def __init__(self, policy: MeanPolicy, *arguments: Any):
-        self._policy = policy
+        self.policy = policy
         self._clock: dict[int, int] = {}  # by server group: how often it has agreed, where that is known here
         self._seen: dict[int, int] = {}  # by slice id: how often the others had agreed when the slice last did
         super().__init__(*arguments)
@@ -36,7 +36,7 @@ class AsynchronousMean(Synchronisation):
         """Begin as the base class does, after as many agreements as a run that goes on has had."""
         super().begin(served_slice)
         version = max(accumulator.version for accumulator in served_slice.accumulators.values())
-        self._count(self._group, self._policy.rounds(served_slice.spec.slice.id, version))
+        self._count(self._group, self.policy.rounds(served_slice.spec.slice.id, version))
 
     def _count(self, group: int, agreements: int) -> None:
         self._clock[group] = max(self._clock.get(group, 0), agreements)
@@ -44,7 +44,7 @@ class AsynchronousMean(Synchronisation):
     def _first_value(self, served_slice: ServedSlice) -> np.ndarray:
         """Return the outer value."""
         if OUTER_VALUE not in served_slice.outer:
-            served_slice.outer |= self._policy.first_state(served_slice.spec, served_slice.value)
+            served_slice.outer |= self.policy.first_state(served_slice.spec, served_slice.value)
         return served_slice.outer[OUTER_VALUE]
 
     def updated(self, served_slices: Iterable[ServedSlice]) -> None:
@@ -55,9 +55,9 @@ class AsynchronousMean(Synchronisation):
         id = served_slice.spec.slice.id
         with served_slice.lock:
             self._updates[id] += 1
-            due = self._policy.is_due(id, version)
+            due = self.policy.is_due(id, version)
             if due:
-                self._count(self._group, self._policy.rounds(id, version))
+                self._count(self._group, self.policy.rounds(id, version))
                 self._enqueue_change(served_slice)
         proceed()
         if due:
@@ -86,11 +86,11 @@ class AsynchronousMean(Synchronisation):
     def _take_own_change(self, served_slice: ServedSlice) -> np.ndarray | None:
         """Take the group's own change, and go on from the outer value; None where it is too late to count."""
         change = served_slice.value - served_slice.outer[OUTER_VALUE]
-        factor = self._policy.age_factor(self._age(served_slice.spec.slice.id))
-        change *= np.float32(factor * self._policy.shares[self._group])
+        factor = self.policy.age_factor(self._age(served_slice.spec.slice.id))
+        change *= np.float32(factor * self.policy.shares[self._group])
         if factor:
             self._step(served_slice, change)
-        self._policy.mix(served_slice.value, served_slice.outer[OUTER_VALUE])
+        self.policy.mix(served_slice.value, served_slice.outer[OUTER_VALUE])
         return change if factor else None
 
     def _age(self, id: int) -> int:
@@ -119,4 +119,4 @@ class AsynchronousMean(Synchronisation):
 
     def _step(self, served_slice: ServedSlice, change: np.ndarray) -> None:
         round = max(0, self._clock[self._group] - 1)
-        self._policy.update(served_slice.spec, round, -change, served_slice.outer)
+        self.policy.update(served_slice.spec, round, -change, served_slice.outer)

@@ -61,6 +61,12 @@ class MeanPolicy:
         later = (self.applied_at(id, version + steps) for steps in range(1, self.conf.delay + 1))
         return next((sent for sent in later if sent is not None and sent <= version), None)
 
+    def age(self, id: int, version: int) -> int:
+        """Return how many steps before ``version`` the changes were made by which slice ``id`` has last agreed."""
+        every = self.conf.every_step_until
+        later = version - self.conf.delay - every - id % self.conf.fragments * self._period // self.conf.fragments
+        return self.conf.delay + later % self._period if later >= 0 else version - min(version, every)
+
     def age_factor(self, age: int) -> float:
         """Return by how much a change counts that is ``age`` agreements late: 1 / √(1 + age), 0 beyond ``max_age``.
 

@@ -133,6 +133,13 @@ class Shard:
         assert self._synchronisation is not None
         self._synchronisation.link(group, generation)
 
+    def age(self) -> tuple[int, int]:
+        """Return the step of groups that agree by the mean, and the age of what they have from each other, in steps."""
+        assert isinstance(self._synchronisation, SynchronousMean | AsynchronousMean)
+        versions = {id: each.version for id, slice_ in self.slices.items() for each in slice_.accumulators.values()}
+        ages = [self._synchronisation.policy.age(id, version) for id, version in versions.items()]
+        return min(versions.values(), default=0), max(ages, default=0)
+
     def _return_copies(self) -> None:
         self.copies = True
         for served_slice in self.slices.values():

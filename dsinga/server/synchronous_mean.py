@@ -40,7 +40,7 @@ class SynchronousMean:
         self, group: int, routes: Routes, policy: MeanPolicy, slices: Mapping[int, ServedSlice], send: SendChange,
         generation: int = 0,
     ):  # fmt: skip
-        self._group, self._policy, self._slices, self._send = group, policy, slices, send
+        self._group, self.policy, self._slices, self._send = group, policy, slices, send
         self._starts, self._routes = routes.starts[group], routes.routes
         self._codec: Codec | None = create_codec(policy.conf.compression, 1.0)
         self._generations = Generations(generation)
@@ -62,14 +62,14 @@ class SynchronousMean:
         id = served_slice.spec.slice.id
         if id not in self._agreed:
             if OUTER_VALUE not in served_slice.outer:
-                served_slice.outer |= self._policy.first_state(served_slice.spec, served_slice.value)
+                served_slice.outer |= self.policy.first_state(served_slice.spec, served_slice.value)
             if isinstance(self._codec, FeedbackCodec) and served_slice.spec.trainable:
                 residual = served_slice.outer.setdefault(RESIDUAL, np.zeros_like(served_slice.value))
                 self._codec.residuals[id] = residual
             self._agreed[id] = version = self._version(served_slice)
-            if self._policy.conf.delay and IN_FLIGHT not in served_slice.outer:
+            if self.policy.conf.delay and IN_FLIGHT not in served_slice.outer:
                 served_slice.outer[IN_FLIGHT] = self._change(served_slice)
-            if (sent := self._policy.in_flight_at(id, version)) is not None:
+            if (sent := self.policy.in_flight_at(id, version)) is not None:
                 self._unsent[id] = sent
 
     def _version(self, served_slice: ServedSlice) -> int:
@@ -83,9 +83,9 @@ class SynchronousMean:
         """
         id = served_slice.spec.slice.id
         self._send_again(served_slice)
-        if self._policy.is_due(id, version):
+        if self.policy.is_due(id, version):
             self._contribute(served_slice, version)
-        sent = self._policy.applied_at(id, version)
+        sent = self.policy.applied_at(id, version)
         if sent is None:
             proceed()
         else:
@@ -127,7 +127,7 @@ class SynchronousMean:
             version = self._version(served_slice)
             finish = partial(self._finish, served_slice, version, end)
             self._send_again(served_slice)
-            sent = self._policy.in_flight_at(served_slice.spec.slice.id, version)
+            sent = self.policy.in_flight_at(served_slice.spec.slice.id, version)
             if sent is None:
                 finish()
             else:
@@ -171,7 +171,7 @@ class SynchronousMean:
             lines = [f"no change reaches server group {group}: {error}" for group, error in sorted(self._lost.items())]
             for id, version in self._proceed:
                 changes = self._changes.get((id, version), {})
-                missing = [str(group) for group in range(self._policy.groups) if group not in changes]
+                missing = [str(group) for group in range(self.policy.groups) if group not in changes]
                 slice_ = self._slices[id].spec.slice
                 lines.append(
                     f"slice {slice_} waits after step {version} for the change of server group {', '.join(missing)}"
@@ -198,7 +198,7 @@ class SynchronousMean:
             if served_slice.spec.trainable and self._codec is not None:
                 change = self._codec.encode(id, change)
             decoded = self._decoded(id, change)
-            if self._policy.conf.delay:
+            if self.policy.conf.delay:
                 np.copyto(served_slice.outer[IN_FLIGHT], decoded)
         self._send_change((id, version), change, decoded)
 
@@ -233,7 +233,7 @@ class SynchronousMean:
             agree()
 
     def _is_complete(self, moment: Moment) -> bool:
-        return moment in self._proceed and len(self._changes.get(moment, ())) == self._policy.groups
+        return moment in self._proceed and len(self._changes.get(moment, ())) == self.policy.groups
 
     def _add(self, moment: Moment, group: int, change: np.ndarray) -> None:
         """Take the change of a group, and let the slice agree if it is the last one that the slice waits for."""
@@ -250,17 +250,17 @@ class SynchronousMean:
             changes = self._changes.pop((id, version))
             del self._proceed[id, version]
             self._agreed[id] = version
-        mean = self._policy.mean([changes[group] for group in range(self._policy.groups)])
+        mean = self.policy.mean([changes[group] for group in range(self.policy.groups)])
         with served_slice.lock:
             outer = served_slice.outer[OUTER_VALUE]
             if served_slice.spec.trainable:
-                self._policy.update(served_slice.spec, self._policy.rounds(id, version - 1), mean, served_slice.outer)
-                self._policy.mix(served_slice.value, outer)
+                self.policy.update(served_slice.spec, self.policy.rounds(id, version - 1), mean, served_slice.outer)
+                self.policy.mix(served_slice.value, outer)
                 mean.fill(0)
             else:
                 np.copyto(outer, mean)
                 np.copyto(served_slice.value, mean)
-            if self._policy.conf.delay:  # a run that goes on from its end must not apply the change twice
+            if self.policy.conf.delay:  # a run that goes on from its end must not apply the change twice
                 np.copyto(served_slice.outer[IN_FLIGHT], mean)
             served_slice.changes += 1
         proceed()

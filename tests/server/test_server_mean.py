@@ -131,6 +131,8 @@ def test_slices_agree_every_period_in_turn_and_at_first_after_each_step(settings
         applied = [version if version <= every else version + delay for version in versions]
         assert [policy.applied_at(id, version) for version in applied] == versions
         for version in range(1, 13):
+            made = [sent for sent, end in zip(versions, applied, strict=True) if end <= version]
+            assert policy.age(id, version) == version - max(made, default=0)
             in_flight = [sent for sent, end in zip(versions, applied, strict=True) if sent <= version < end]
             assert policy.in_flight_at(id, version) == (in_flight[0] if in_flight else None)
 

@@ -8,13 +8,15 @@ Each is a dict with the keys "event", "run" and "job". All numbers are of plain 
   history; "groups", for each worker group that has ended rounds since the event before: "group", "steps", and for each
   of its workers the seconds that these steps took, as "compute", "exchange" and "data", and the bytes "crossing" to or
   from other processes and "within" its own; "staleness", for groups of asynchronous runs, (group, updates, total,
-  largest) as :class:`dsinga.server.GroupStaleness`.
+  largest) as :class:`dsinga.server.GroupStaleness`; "sites", for servers that agree by the mean, (group, step, steps
+  since the changes were made by which it has agreed, bytes sent, seconds in which its busiest link was in use).
 - "end": "step", and "state": "done", "stopped", "cancelled", "diverged" or "failed".
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +60,7 @@ class RunEvents(Watcher):
         self._rows: list[Row] = []
         self._groups: dict[int, dict[str, Any]] = {}
         self._position: dict[str, Any] = {}  # the last step, speed and metrics
-        self._replies: Sequence[Future[Any]] = ()  # of servers that were asked for the staleness
+        self._replies: dict[str, Sequence[Future[Any]]] = {}  # of servers, by the method that was called
 
     def start(self, loop: LoopView) -> None:
         """Publish that training goes on."""
@@ -117,7 +119,7 @@ class RunEvents(Watcher):
         self._publish_round(last=True)
         self._send("end", step=loop.step, state=_state(loop.stopped, error))
         self._sender.wait(END_SECONDS)
-        for reply in self._replies:
+        for reply in itertools.chain(*self._replies.values()):
             reply.cancel()
 
     def _publish_round(self, last: bool = False) -> None:
@@ -126,25 +128,28 @@ class RunEvents(Watcher):
             return
         if not (self._rows or self._groups or self._position):
             return
+        topology = self._prepared.topology
+        staleness = self._read_servers("staleness", topology.groups > 1)
         event = {
             **self._position,
             "rows": _thinned(self._rows),
             "groups": list(self._groups.values()),
-            "staleness": self._read_staleness(),
+            "staleness": [tuple(group) for groups in staleness for group in groups],
+            "sites": self._read_servers("site_progress", topology.mean is not None),
         }
         self._rows, self._groups, self._position = [], {}, {}
         self._send("round", **event)
         self._sent_at = time.monotonic()
 
-    def _read_staleness(self) -> list[tuple[int, ...]]:
+    def _read_servers(self, method: str, applies: bool) -> list[Any]:
         """Return what the servers have replied since they were asked last, and ask them anew if all have replied."""
-        if self._prepared.topology.groups == 1 or not all(reply.done() for reply in self._replies):
+        if not applies or not all(reply.done() for reply in self._replies.get(method, ())):
             return []
-        replies, self._replies = self._replies, ()
+        replies = self._replies.pop(method, ())
         with contextlib.suppress(Exception):  # a lost server fails the run elsewhere
-            counts = [tuple(group) for reply in replies for group in reply.result(0)]
-            self._replies = self._ask_servers("staleness")
-            return counts
+            results = [reply.result(0) for reply in replies]
+            self._replies[method] = self._ask_servers(method)
+            return results
         return []
 
     def _send(self, event: str, **fields: Any) -> None:

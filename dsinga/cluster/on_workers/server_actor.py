@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -79,7 +80,7 @@ class ServerActor:
         if single_worker_group:
             executor = BackgroundExecutor if has_remote_clients else CooperativeExecutor
         self._shard = Shard(slices, self._updater, groups, key.generation, start, staleness, executor)
-        self._timeout = timeout
+        self._timeout, self._key = timeout, key
         self._arrays = _shared_arrays({spec.slice.id: spec.slice.size for spec in slices}) if has_host_clients else None
         published = self._arrays.buffer if self._arrays else None
         service = ShardService(self._shard, codec, published is not None)
@@ -113,6 +114,12 @@ class ServerActor:
     async def staleness(self) -> list[GroupStaleness]:
         """Return how stale the gradients of each worker group were since the last call."""
         return self._shard.staleness_meter.read()
+
+    async def site_progress(self) -> tuple[int, int, int, int, float]:
+        """Return the group, its step and age, the bytes sent, and the seconds in which its busiest link was in use."""
+        links = [*_links.get(self._key.name, {}).values()]
+        seconds = max((link.seconds for link in links), default=0.0)
+        return self._key.group, *self._shard.age(), sum(link.sent for link in links), seconds
 
     async def flush(self) -> int:
         """Send other server groups all changes that have not been sent; return how many messages were ever sent."""
@@ -165,6 +172,7 @@ class ServerLink:
     def __init__(self, transport: Transport, key: ServerKey, timeout: float):
         self._transport, self._timeout = transport, timeout
         self._sender = key.group, key.generation
+        self.sent, self.seconds = 0, 0.0  # bytes, and the time that sending them took
         self._thread = SerialExecutor(f"dsinga link of {key.name}") if transport.crosses_process else None
 
     def send(self, route: int, keys: Sequence[Key], changes: Sequence[Array]) -> Future[Any]:
@@ -191,7 +199,10 @@ class ServerLink:
             self._transport.close()
 
     def _call(self, method: str, route: int, keys: Sequence[Any], changes: Sequence[Array]) -> None:
+        started = time.perf_counter()
         self._transport.call(method, [route, keys, *self._sender], list(changes)).result(self._timeout)
+        self.seconds += time.perf_counter() - started
+        self.sent += sum(change.nbytes for change in changes)
 
 
 @cleared_frames()
