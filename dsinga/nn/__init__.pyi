@@ -273,7 +273,9 @@ def Concatenate(axis: int = -1, *, name: str | None = None, param: Sequence[Any]
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1."""
+    """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1.
+
+    Where records have their channels last, axes count as there: -1 are the channels."""
 
 def Constant(value: float = 0.0) -> ParamGenConf:
     """Return the initialiser that fills a param with ``value``."""
@@ -637,7 +639,7 @@ def Embedding(input_dim: int, output_dim: int, embeddings_initializer: Any = 'un
         embeddings_initializer: the initialiser of the table, or its name.
         dense_gradient: whether the gradient is a whole array, so that updaters move all rows in each step.
         embeddings_regularizer: the penalty of the table.
-        mask_zero: whether the code 0 stands for steps after the end, which layers above leave out."""
+        mask_zero: whether steps of the code 0 are left out, as those after the end of a sequence."""
 
 def EntropyLoss(distribution: str = 'kCategorical', scale: float = 1.0, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -891,7 +893,7 @@ def InnerProduct(num_output: int, bias_term: bool = True, transpose: bool = Fals
         transpose: whether the weight has the shape (inputs, num_output), not (num_output, inputs)."""
 
 def Input(shape: int | Sequence[int] | None = None, name: str = 'data', type: str = 'kRecordInput',
-        data_format: str = 'channels_first', **store: Any) -> Symbol:
+        data_format: str | None = None, **store: Any) -> Symbol:
     """Return the symbol of records that an input layer reads, and of their labels.
 
     Args:
@@ -900,7 +902,9 @@ def Input(shape: int | Sequence[int] | None = None, name: str = 'data', type: st
         name: of the input layer.
         type: of the input layer.
         data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras;
-            ``shape`` is theirs. Layers get (B, C, H, W) or (B, C, D, H, W), as of others.
+            ``shape`` is theirs, and labels and outputs that are images have their channels last, too. Layers get
+            (B, C, H, W) or (B, C, D, H, W), as of others. By default that of :func:`set_image_data_format` for
+            shapes of three or four sizes, which is "channels_first" without it.
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
@@ -1578,14 +1582,16 @@ def SeparableConv2D(filters: int, kernel_size: Size, strides: Size | None = 1, p
     (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first called as the layer with ``_depthwise``
     after it. Chollet, Xception (2017)."""
 
-def SequenceLength(end: int | None = None, *, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+def SequenceLength(end: int | None = None, anywhere: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps (kSequenceLength).
 
     Args:
-        end: the code of the steps after the end, beside -1."""
+        end: the code of the steps after the end, beside -1.
+        anywhere: whether steps of the code end may be before others, which move forward."""
 
 def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int], minimum_lr: float | None = None,
         start_step: int = 0, warmup_steps: int = 0, warmup_lr: float = 0.0) -> LRGenConf:
@@ -1819,7 +1825,13 @@ def encoder(machine: LayerBuilder) -> LayerBuilder:
 def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
     """Return the model of a job, or of the job file at a path. Raises JobError for a file that cannot be read."""
 
+def image_data_format() -> str:
+    """Return the order of the axes of images, "channels_first" or "channels_last"."""
+
 def load_model(folder: str | os.PathLike[str]) -> JobModel:
     """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params and its optimizer's state.
 
     Raises UserError where a file is missing or damaged."""
+
+def set_image_data_format(data_format: str) -> None:
+    """Let inputs that are made from now on, of shapes of three or four sizes, have images in this order of axes."""
