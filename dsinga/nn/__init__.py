@@ -27,7 +27,16 @@ from dsinga.nn.words.composed_layers import Bidirectional, MultiHeadAttention, S
 from dsinga.nn.words.energy import RBM, decoder, encoder
 from dsinga.nn.words.field_metrics import FieldError
 from dsinga.nn.words.initialisers import Constant, Param, RandomNormal, RandomUniform
-from dsinga.nn.words.inputs import Input, Normalization, RandomCrop, RandomFlip, Rescaling, source_functions
+from dsinga.nn.words.inputs import (
+    Input,
+    Normalization,
+    RandomCrop,
+    RandomFlip,
+    Rescaling,
+    image_data_format,
+    set_image_data_format,
+    source_functions,
+)
 from dsinga.nn.words.keras_names import missing_names
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.words.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
@@ -63,7 +72,8 @@ __all__ = [
     "SeparableConv2D", "SequenceLength", "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN",
     "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split", "TextVectorization", "TimeDistributed",
     "UpSampling2D", "ZeroPadding2D",
-    "decoder", "encoder", "from_job", "load_model",
+    "decoder", "encoder", "from_job", "image_data_format", "load_model",
+    "set_image_data_format",
 ]  # fmt: skip
 
 # The functions that follow from the classes of registered components, by name.
@@ -71,7 +81,7 @@ derived_functions = ChainMap(layer_functions, optimizer_functions, schedule_func
 
 # The modules of Keras, for programs that begin with ``from dsinga import nn as keras``.
 MODULES = {
-    **dict.fromkeys(("layers", "models"), sys.modules[__name__]),
+    **dict.fromkeys(("config", "layers", "models"), sys.modules[__name__]),
     "callbacks": extensions,
     "initializers": initialisers,
     "regularizers": regularisers,

@@ -277,7 +277,9 @@ def Concatenate(axis: int = -1, *, name: str | None = None, param: Sequence[Any]
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1."""
+    """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1.
+
+    Where records have their channels last, axes count as there: -1 are the channels."""
 
 def Constant(value: float = 0.0) -> ParamGenConf:
     """Return the initialiser that fills a param with ``value``."""
@@ -934,7 +936,7 @@ def InnerProduct(num_output: int, bias_term: bool = True, transpose: bool = Fals
         transpose: whether the weight has the shape (inputs, num_output), not (num_output, inputs)."""
 
 def Input(shape: int | Sequence[int] | None = None, name: str = 'data', type: str = 'kRecordInput',
-        data_format: str = 'channels_first', **store: Any) -> Symbol:
+        data_format: str | None = None, **store: Any) -> Symbol:
     """Return the symbol of records that an input layer reads, and of their labels.
 
     Args:
@@ -943,7 +945,9 @@ def Input(shape: int | Sequence[int] | None = None, name: str = 'data', type: st
         name: of the input layer.
         type: of the input layer.
         data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras;
-            ``shape`` is theirs. Layers get (B, C, H, W) or (B, C, D, H, W), as of others.
+            ``shape`` is theirs, and labels and outputs that are images have their channels last, too. Layers get
+            (B, C, H, W) or (B, C, D, H, W), as of others. By default that of :func:`set_image_data_format` for
+            shapes of three or four sizes, which is "channels_first" without it.
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
@@ -1894,7 +1898,13 @@ def encoder(machine: LayerBuilder) -> LayerBuilder:
 def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
     """Return the model of a job, or of the job file at a path. Raises JobError for a file that cannot be read."""
 
+def image_data_format() -> str:
+    """Return the order of the axes of images, "channels_first" or "channels_last"."""
+
 def load_model(folder: str | os.PathLike[str]) -> JobModel:
     """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params and its optimizer's state.
 
     Raises UserError where a file is missing or damaged."""
+
+def set_image_data_format(data_format: str) -> None:
+    """Let inputs that are made from now on, of shapes of three or four sizes, have images in this order of axes."""

@@ -73,7 +73,7 @@ def test_a_layer_computes_what_keras_computes(name: str):
     model = nn.Sequential([nn.Input(x.shape[1:] if frames else record, **data_format), layer_of(kind, arguments)])
     model.set_weights(params_of(kind, record, arguments))
     y = model.predict(x)
-    y = np.moveaxis(y, -3 if frames else 1, -1) if images else y
+    y = np.moveaxis(y, -3, -1) if frames else y
     np.testing.assert_allclose(y, FIGURES["layers"][name], **CLOSE)
 
 

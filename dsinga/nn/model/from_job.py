@@ -127,6 +127,10 @@ class JobModel(Trainable):
         """Return whether the records of the job are windows of a Dataset."""
         return bool(self.trained_windows()) or super().is_of_windows()
 
+    def has_channels_last(self) -> bool:
+        """Whether an input has images with their channels last; so have labels and outputs that are images then."""
+        return any(layer.store_conf is not None and layer.store_conf.channels_last for layer in self._train_inputs())
+
     def text_encoders(self) -> dict[str, TextEncoder | None]:
         """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
         layers = self.base.neuralnet.layer

@@ -233,6 +233,10 @@ class Model(Trainable):
         """Return the loss that ``compile`` was given for the first output, None where it was given none."""
         return next(iter(self.objective.losses), None)
 
+    def has_channels_last(self) -> bool:
+        """Whether an input has images with their channels last; so have labels and outputs that are images then."""
+        return any((symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs())
+
     def text_encoders(self) -> dict[str, TextEncoder | None]:
         """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
         encoders: dict[str, TextEncoder | None] = {

@@ -25,6 +25,7 @@ from dsinga.loop.kept_run import KeptRun
 from dsinga.monitor import History
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.model.batch_steps import BatchSteps
+from dsinga.nn.model.channels import labels_first, outputs_last
 from dsinga.nn.model.figures import Figures
 from dsinga.nn.model.job_fields import FitFields, JobFields
 from dsinga.nn.model.model_params import ModelParams
@@ -162,7 +163,8 @@ class Trainable(ModelParams):
         if isinstance(x, tuple) and len(x) == 2 and y is None and len(self.input_names()) == 1:
             x, y = x
         x, label_inputs = self._as_codes(x), self.label_inputs()
-        y = self.as_labels(read_label_paths(y, len(label_inputs)))
+        y = read_label_paths(y, len(label_inputs))
+        y = self.as_labels(labels_first(y) if self.has_channels_last() else y)
         return pair_up(x, y, self.input_names(), label_inputs)
 
     def _as_codes(self, x: Any) -> Any:
@@ -179,6 +181,10 @@ class Trainable(ModelParams):
     def text_encoders(self) -> dict[str, TextEncoder | None]:
         """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
         return {}
+
+    def has_channels_last(self) -> bool:
+        """Whether the records are images, or volumes, with their channels last; so are labels and outputs then."""
+        return False
 
     def as_labels(self, y: Any) -> Any:
         """Return labels in the form that the losses take."""
@@ -497,7 +503,8 @@ class Trainable(ModelParams):
         pairs = pair_up(x, None, self.input_names(), self.input_names()[:1])
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
-        return self.features(x, self.output_layers(), batch_size=batch_size, client=client)
+        outputs = self.features(x, self.output_layers(), batch_size=batch_size, client=client)
+        return outputs_last(outputs) if self.has_channels_last() else outputs
 
     def __call__(self, inputs: Any, *further: Any, training: bool | None = None) -> Any:
         """Return what the model makes of features, as a layer does, or of arrays, as :meth:`predict` does.

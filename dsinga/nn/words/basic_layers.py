@@ -13,7 +13,7 @@ from dsinga.job.message import field_types
 from dsinga.nn.words.keras_arguments import check_names
 from dsinga.nn.words.layer_adapters import refuse_channels_last
 from dsinga.nn.words.own_layers import OwnLayer
-from dsinga.nn.writing.feature import Feature
+from dsinga.nn.writing.feature import Feature, axis_of
 from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer
 from dsinga.nn.writing.writer import LayerWriter, Write
 
@@ -77,13 +77,16 @@ def LayerNormalization(axis: int | Sequence[int] = -1) -> Write:
 
 @layer
 def Concatenate(axis: int = -1) -> Write:
-    """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1."""
+    """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1.
+
+    Where records have their channels last, axes count as there: -1 are the channels.
+    """
 
     def write(writer: LayerWriter) -> Feature:
         if not writer.sources:
             raise writer.fail("takes several sources, as in nn.Concatenate()([x, y])")
-        count = len(writer.rows(writer.sources[0])) + 1
-        return writer.add("kConcate", concate_conf={"concate_dim": axis % count})
+        first = writer.sources[0]
+        return writer.add("kConcate", concate_conf={"concate_dim": axis_of(first, axis, writer.rows(first))})
 
     return write
 
@@ -93,8 +96,8 @@ def Slice(parts: int, axis: int = 1) -> Write:
     """Its source, cut in ``parts`` along ``axis`` (kSlice): calling it gives a list of as many features."""
 
     def write(writer: LayerWriter) -> Feature:
-        count = len(writer.rows(writer.source)) + 1
-        settings = {"slice_dim": axis % count, "num_slices": parts}
+        slice_dim = axis_of(writer.source, axis, writer.rows(writer.source))
+        settings = {"slice_dim": slice_dim, "num_slices": parts}
         return hand_out(writer, writer.add("kSlice", slice_conf=settings))
 
     return write

@@ -33,7 +33,7 @@ def Input(
     shape: int | Sequence[int] | None = None,
     name: str = "data",
     type: str = "kRecordInput",
-    data_format: str = "channels_first",
+    data_format: str | None = None,
     **store: Any,
 ) -> Symbol:
     """Return the symbol of records that an input layer reads, and of their labels.
@@ -44,7 +44,9 @@ def Input(
         name: of the input layer.
         type: of the input layer.
         data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras;
-            ``shape`` is theirs. Layers get (B, C, H, W) or (B, C, D, H, W), as of others.
+            ``shape`` is theirs, and labels and outputs that are images have their channels last, too. Layers get
+            (B, C, H, W) or (B, C, D, H, W), as of others. By default that of :func:`set_image_data_format` for
+            shapes of three or four sizes, which is "channels_first" without it.
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
@@ -55,8 +57,8 @@ def Input(
         shape = None
     store = without_defaults("Input", inspect.signature(Input), store)
     check_names("Input", ["shape", "name", "type", "data_format", *field_types(StoreConf)], store)
-    if data_format not in ("channels_first", "channels_last"):
-        raise UserError(f'Input: data_format is "channels_first" or "channels_last", not {data_format!r}')
+    are_images = isinstance(shape, Iterable) and len([*shape]) in (3, 4)
+    data_format = check_data_format(data_format or (_data_format[0] if are_images else "channels_first"))
     if "augment" in store:
         store["augment"] = _augmentations(store["augment"])
     store |= {"channels_last": True} if data_format == "channels_last" else {}
@@ -66,6 +68,26 @@ def Input(
             f"Input: shape is that of one record, a whole number above 0 for each axis, or None for any, not {shape!r}"
         )
     return _input(shape=shape, name=name, type=type, store=store)()
+
+
+def check_data_format(data_format: Any) -> str:
+    """Return the order of the axes of images; raise UserError for another word."""
+    if data_format not in ("channels_first", "channels_last"):
+        raise UserError(f'data_format is "channels_first" or "channels_last", not {data_format!r}')
+    return str(data_format)
+
+
+_data_format = ["channels_first"]
+
+
+def set_image_data_format(data_format: str) -> None:
+    """Let inputs that are made from now on, of shapes of three or four sizes, have images in this order of axes."""
+    _data_format[0] = check_data_format(data_format)
+
+
+def image_data_format() -> str:
+    """Return the order of the axes of images, "channels_first" or "channels_last"."""
+    return _data_format[0]
 
 
 def _augmentations(given: Any) -> list[AugmentConf]:
@@ -109,7 +131,7 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
                     f"records of the shape {record}"
                 )
             record = (record[-1], *record[:-1])
-        return Feature(writer.name, record, is_input=True, any_length=given == (None,))
+        return Feature(writer.name, record, is_input=True, any_length=given == (None,), channels_last=is_last)
 
     return write
 

@@ -129,6 +129,14 @@ def last_step(writer: LayerWriter, feature: Feature, values: Values) -> Feature:
     return writer.extra("last", "kPooling1D", feature, *writer.sources[1:], pooling1d_conf={"pool": pool})
 
 
+def reshape_images(writer: LayerWriter, feature: Feature, values: Values) -> Feature:
+    """Write the layer that puts the channels first, where the records and so ``target_shape`` have them last."""
+    axes = len(values["target_shape"]) if isinstance(values["target_shape"], (list, tuple)) else 1
+    if not writer.source.channels_last or axes not in (3, 4):
+        return feature
+    return writer.extra("channels", "kPermute", feature, permute_conf={"dims": [axes, *range(1, axes)]})
+
+
 def recurrent(writer: LayerWriter, values: Values, gates: int) -> dict[str, Any]:
     """Return the fans of a recurrent layer, which Keras counts for all gates together; raise UserError for vectors."""
     rows = writer.rows(writer.sources[0])
@@ -226,6 +234,11 @@ def compare(writer: LayerWriter, values: Values, activation: str | None = None) 
         raise writer.fail(
             f"compares {outputs.layer!r}, {math.prod(expected)} numbers a row, with {target.layer!r}, "
             f"{math.prod(shape)}; give the last layer as many outputs as the target has{or_weighted}"
+        )
+    if shape != expected and shape is not None and expected is not None and len(shape) == len(expected) > 2:
+        raise writer.fail(
+            f"compares {outputs.layer!r}, {expected}, with {target.layer!r}, {shape}, whose axes are in another order; "
+            'for channels last give y as an array, and begin with nn.Input(..., data_format="channels_last")'
         )
     return {"sources": [outputs, target, *weights]}
 

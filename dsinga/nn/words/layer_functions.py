@@ -30,6 +30,7 @@ from dsinga.nn.words.layer_adapters import (
     recur_images,
     recurrent,
     require_channels_first,
+    reshape_images,
     scores_and_labels,
     scores_of_points,
     softmax_of_scores,
@@ -117,7 +118,7 @@ FORMS = {
             "Average": "mean",
         }.items()
     },
-    "Reshape": FunctionSpec("kReshape", "target_shape=shape", required=("target_shape",)),
+    "Reshape": FunctionSpec("kReshape", "target_shape=shape", required=("target_shape",), after=reshape_images),
     "Permute": FunctionSpec("kPermute", "dims", required=("dims",)),
     "RepeatVector": FunctionSpec(
         "kRepeat",

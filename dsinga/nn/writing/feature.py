@@ -21,6 +21,7 @@ class Feature(NamedTuple):
         is_input: whether it is that of an input layer, whose records can still be normalised.
         label_shape: the shape of a row's label of an input layer, None where it is not known.
         any_length: whether it is an input of codes that says no number of steps, whose sequences may end before.
+        channels_last: whether it comes from images that have their channels last in the records.
         lengths: the feature of a layer whose labels say where sequences end, None where all have all steps.
     """
 
@@ -32,6 +33,7 @@ class Feature(NamedTuple):
     is_input: bool = False
     label_shape: Shape | None = None
     any_length: bool = False
+    channels_last: bool = False
     lengths: Feature | None = None
 
 
@@ -49,6 +51,14 @@ def row_shape(feature: Feature) -> Shape | None:
     """Return the shape of a row as layers above see it: one axis if the feature is flat."""
     shape = feature.shape
     return (math.prod(shape),) if shape is not None and feature.flat else shape
+
+
+def axis_of(feature: Feature, axis: int, rows: Shape) -> int:
+    """Return the axis of a feature, with the batch as axis 0, for one of records whose channels may be last."""
+    axes = [*range(len(rows) + 1)]
+    return (axes[:1] + axes[2:] + axes[1:2] if feature.channels_last and len(axes) in (4, 5) else axes)[
+        axis % len(axes)
+    ]
 
 
 def batch_shape(rows: Shape) -> str:

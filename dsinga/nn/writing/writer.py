@@ -45,7 +45,11 @@ class NetWriter:
         """Write the layers that one call of ``builder`` stands for, and return its feature."""
         name = self.unused_name(builder)
         feature = builder.write(LayerWriter(self, builder, name, with_lengths(builder.kind, sources)))
-        return keep_lengths(builder.kind, name, feature, sources)
+        feature = keep_lengths(builder.kind, name, feature, sources)
+        if not any(source.channels_last for source in sources):
+            return feature
+        parts = tuple(part._replace(channels_last=True) for part in feature.parts)
+        return feature._replace(channels_last=True, parts=parts)
 
     def reshaped(self, source: Feature) -> Feature:
         """Return the feature of a flat source after a kReshape, which is written once."""

@@ -1,0 +1,93 @@
+"""Images with their channels last, by one word: labels and outputs have them last, all else is as channels first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.base.errors import UserError
+from tests.support.small_job import assert_same
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.normal(size=(24, 8, 8, 3)).astype(np.float32)
+TARGETS = RNG.normal(size=(24, 8, 8, 2)).astype(np.float32)
+
+
+def first(images: np.ndarray) -> np.ndarray:
+    return np.moveaxis(images, -1, 1)
+
+
+def unet(x, axis: int) -> nn.Model:
+    """Return a net of images to images, with a connection that skips layers."""
+    near = nn.Conv2D(4, 3, padding="same", activation="relu")(x)
+    far = nn.UpSampling2D(2)(nn.Conv2D(4, 3, padding="same")(nn.MaxPooling2D(2)(near)))
+    made = nn.Model(x, nn.Conv2D(2, 1)(nn.Concatenate(axis)([near, far])))
+    made.compile(nn.Adam(0.01), "mse", metrics=["mae"])
+    return made
+
+
+def test_a_net_of_images_to_images_is_that_of_channels_first(tmp_path: Path):
+    expected = unet(nn.Input((3, 8, 8)), 1)
+    expected.fit(first(IMAGES), first(TARGETS), epochs=2, progress=False)
+    made = unet(nn.Input((8, 8, 3), data_format="channels_last"), -1)
+    made.fit(IMAGES, TARGETS, epochs=2, progress=False)
+    assert_same(made.params, expected.params)
+    made.save(tmp_path)
+    loaded = nn.load_model(tmp_path)
+    for each in (made, loaded):
+        np.testing.assert_array_equal(each.predict(IMAGES), np.moveaxis(expected.predict(first(IMAGES)), 1, -1))
+        np.testing.assert_array_equal(each(IMAGES[:2]), each.predict_on_batch(IMAGES[:2]))
+        assert each.evaluate(IMAGES, TARGETS) == expected.evaluate(first(IMAGES), first(TARGETS))
+        assert each.evaluate(IMAGES, da.from_array(TARGETS)) == pytest.approx(each.evaluate(IMAGES, TARGETS), rel=1e-6)
+    assert made.train_on_batch(IMAGES, TARGETS) == expected.train_on_batch(first(IMAGES), first(TARGETS))
+
+
+def test_one_word_is_for_all_inputs_of_images(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dsinga.nn.words.inputs._data_format", ["channels_first"])
+    nn.config.set_image_data_format("channels_last")
+    assert nn.config.image_data_format() == "channels_last"
+    x = nn.Input((8, 8, 3))
+    assert nn.Conv2D(4, 3)(x).shape == (None, 4, 6, 6)  # inside, channels are first
+    made = unet(x, -1)
+    assert made.predict(IMAGES).shape == (24, 8, 8, 2)
+    assert nn.Dense(2)(nn.Input((5,))).shape == (None, 2)
+    assert nn.Conv2D(4, 3)(nn.Input((3, 8, 8), data_format="channels_first")).shape == (None, 4, 6, 6)
+    with pytest.raises(UserError, match="data_format is .* not 'last'"):
+        nn.set_image_data_format("last")
+
+
+def test_shapes_of_reshape_and_axes_of_slices_are_those_of_the_records():
+    x = nn.Input((4, 6, 2), data_format="channels_last")
+    images = RNG.normal(size=(3, 4, 6, 2)).astype(np.float32)
+    vectors = nn.Reshape((48,))(x)
+    left, right = nn.Slice(2, axis=2)(x)
+    made = nn.Model(x, [vectors, nn.Reshape((2, 6, 4))(vectors), left - right, nn.Concatenate()([x, x])])
+    flat, again, halves, joined = made.predict(images)
+    np.testing.assert_array_equal(again, flat.reshape(3, 2, 6, 4))
+    np.testing.assert_array_equal(halves, images[:, :, :3] - images[:, :, 3:])
+    np.testing.assert_array_equal(joined, np.concatenate([images, images], axis=-1))
+
+
+def test_targets_with_their_axes_in_another_order_are_refused():
+    made = unet(nn.Input((3, 8, 8)), 1)
+    with pytest.raises(
+        UserError, match=r"compares 'conv2d_2', \(2, 8, 8\), with .* \(8, 8, 2\), whose axes are in ano"
+    ):
+        made.fit(first(IMAGES), TARGETS, progress=False)
+    made = unet(nn.Input((8, 8, 3), data_format="channels_last"), -1)
+    with pytest.raises(UserError, match="for channels last give y as an array"):
+        made.fit(Pairs(), progress=False)
+
+
+class Pairs:
+    """Records by number with targets of their own, as a Dataset of PyTorch has them."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        return IMAGES[number], TARGETS[number]
