@@ -24,6 +24,7 @@ class WindowDimConf(Settings):
     last: str | None = setting(None, "the last coordinate that is used; that of the data without it")
     points: list[str] = setting([], "the coordinates of points that are channels, in which other data are read")
     step: str = setting("", 'the step of the coordinate in training, such as "-0.25" or "6h"')
+    begin: str = setting("", "the first longitude in training, of those once round the circle")
 
 
 class WindowFillConf(Settings):

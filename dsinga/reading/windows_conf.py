@@ -48,6 +48,7 @@ def definition_of(conf: WindowsConf) -> WindowDefinition:
         points={name: tuple(dim.points) for name, dim in dims.items() if dim.points},
         steps={name: dim.step for name, dim in dims.items() if dim.step},
         units={variable.name: variable.units for variable in conf.variable if variable.units},
+        begins={name: dim.begin for name, dim in dims.items() if dim.begin},
     )
     return definition if trained == TrainedLayout() else definition.replace(trained=trained)
 
@@ -77,6 +78,7 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
         *definition.within,
         *trained.points,
         *trained.steps,
+        *trained.begins,
     ]
     dims = []
     for name in dict.fromkeys(names):
@@ -95,6 +97,7 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
                 last=None if last is None else str(last),
                 points=list(trained.points.get(name, ())),
                 step=trained.steps.get(name, ""),
+                begin=trained.begins.get(name, ""),
             )
         )
     channels = definition.channels

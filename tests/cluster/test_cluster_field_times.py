@@ -141,9 +141,30 @@ def test_predictions_have_the_times_and_numbers_that_they_have_without_a_gap(kin
         predict(dataset(kind, [0, 9]), definition, leads)
 
 
+def test_one_date_is_enough_for_the_next_one() -> None:
+    settings = SETTINGS | {"context": {}}
+    for kind in sorted(ENDLESS):
+        definition = with_trained_layout(dataset(kind, DAYS), define_windows(**settings))
+        np.testing.assert_array_equal(predict(dataset(kind, [4]), definition).time, KINDS[kind]([5]))
+
+
+@pytest.mark.parametrize(
+    ("trained", "other"), [("noleap", "360_day"), ("360_day", "datetime64[ns]"), ("standard", "noleap")]
+)
+def test_a_net_of_one_calendar_predicts_in_another(trained: str, other: str) -> None:
+    definition = with_trained_layout(dataset(trained, DAYS), define_windows(**SETTINGS))
+    here, there = (predict(dataset(kind, DAYS), definition, 3) for kind in (trained, other))
+    np.testing.assert_array_equal(there.t, here.t)
+    np.testing.assert_array_equal(there.valid_time[:, 1], KINDS[other](DAYS[1:] + 2))
+
+
 @pytest.mark.parametrize(
     ("name", "place"),
-    [("noleap", "middles"), *(("proleptic_gregorian", place) for place in ("middles", "days of middles", "the 15th"))],
+    [
+        ("noleap", "middles"),
+        ("360_day", "middles"),
+        *(("proleptic_gregorian", place) for place in ("middles", "days of middles", "the 15th")),
+    ],
 )
 def test_monthly_means_go_on_in_the_middles_of_months(name: str, place: str) -> None:
     ends = xr.date_range("2000-12-01", periods=40, freq="MS", calendar=name, use_cftime=name != "proleptic_gregorian")

@@ -14,6 +14,9 @@ from dsinga.data.fields.leads import LEAD, lead_axis
 from dsinga.data.fields.prediction_windows import CLASS, PredictionWindows, Target
 from dsinga.data.fields.trained_layout import backwards
 
+# Encodings that coordinates keep. Targets do not keep how they were packed: predictions may be larger.
+KEPT = ("units", "calendar", "dtype", "_FillValue")
+
 
 def predicted_dataset(windows: PredictionWindows, prediction: da.Array) -> Any:
     """Return the Dataset of ``prediction`` (windows of each dimension of samples ..., C', points of space ...)."""
@@ -59,7 +62,7 @@ def _lazy(
     from dsinga.cluster.inference.lazy_dataset import SOURCE, LazyDataset
 
     dataset = with_related(LazyDataset(variables, coordinates, windows.dataset.attrs), windows, points)
-    dataset = backwards(dataset, windows.flipped)
+    dataset = windows.alignment.undone(dataset)
     if (source := windows.dataset.encoding.get(SOURCE)) is not None:
         dataset.encoding[SOURCE] = source
         for variable in dataset.data_vars.values():
@@ -77,12 +80,24 @@ def with_related(dataset: Any, windows: PredictionWindows, points: Mapping[str, 
     dataset = dataset.assign(related)
     for name, variable in dataset.variables.items():
         known = windows.dataset.variables.get(name)
-        for key in (MAPPING, *BOUNDS, "units", "calendar"):
-            if known is not None and key in known.encoding:  # where xarray has decoded it
-                variable.encoding[key] = known.encoding[key]
-            if key in BOUNDS and variable.attrs.get(key) in set(windows.related) - set(related):
+        encoding = {} if known is None else known.encoding
+        for key in (MAPPING, *BOUNDS, *(KEPT if name in dataset.coords else ("_FillValue",))):
+            if key in encoding and _fits(key, encoding[key], variable):  # where xarray has decoded it
+                variable.encoding[key] = encoding[key]
+        if name in dataset.coords and "dtype" in encoding:
+            variable.encoding.setdefault("_FillValue", None)  # xarray would give it one that the file did not have
+        for key in BOUNDS:
+            if variable.attrs.get(key) in set(windows.related) - set(related):
                 del variable.attrs[key]
     return dataset
+
+
+def _fits(key: str, value: Any, variable: Any) -> bool:
+    """Whether an encoding suits a prediction: no integers suit dates, and no fill value that float32 does not have."""
+    if key == "dtype":
+        return np.dtype(value).kind == "f" or variable.dtype.kind in "iu"
+    is_number = isinstance(value, (float, np.floating)) and variable.dtype == np.float32
+    return not is_number or bool(np.isnan(value)) or float(np.float32(value)) == float(value)
 
 
 def lead_coordinates(windows: PredictionWindows, axis: Axis, points: np.ndarray, ahead: np.ndarray) -> dict[str, Any]:

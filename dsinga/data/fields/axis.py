@@ -11,7 +11,6 @@ from dsinga.base.errors import UserError
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.time_gaps import crossing
 
-LONGITUDES = ("lon", "longitude")
 GAP_REMEDY = "; fill the gaps (ds.resample or ds.reindex), or cut windows that count points (over_gaps=True)"
 
 

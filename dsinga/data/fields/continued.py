@@ -21,6 +21,7 @@ from dsinga.data.fields.time_gaps import (
     shifted,
 )
 
+DAYS_360 = "360_day"  # a calendar whose months have 30 days each
 MOST_DATES = 1000  # of a coordinate, from which its frequency is told
 
 
@@ -118,7 +119,7 @@ def _rule(index: Any, trained: str) -> StepRule | None:
         return None
     if len(index) == 1 and not is_date and is_number(trained):
         return StepRule(index.dtype.type(float(trained)))
-    steps = index[1:] - index[:-1]
+    steps = index[1:] - index[:-1] if len(index) > 1 else index[:0]  # of one date of cftime xarray takes no difference
     if len(steps) and (steps == steps[0]).all() and not (len(steps) == 1 and is_date and trained):
         return StepRule(steps[0])
     if is_date and (frequency := trained if len(index) < 3 and trained else _frequency(index)):
@@ -133,6 +134,8 @@ def _frequency(index: Any) -> str:
     infer: Any = xarray.infer_freq
     if len(index) < 3:
         return ""
+    if getattr(index, "calendar", "") == DAYS_360 and (months := _monthly(index)):
+        return infer(index) if index[0].day == 1 else months  # 30 days, which are a month of other calendars
     return infer(index) or _monthly(index)
 
 
@@ -142,7 +145,7 @@ def _monthly(index: Any) -> str:
     months = int(numbers[1] - numbers[0])
     if months < 1 or (np.diff(numbers) != months).any():
         return ""
-    for place in ("", MIDDLES, MIDDLE_DAYS):
+    for place in (MIDDLES, "") if getattr(index, "calendar", "") == DAYS_360 else ("", MIDDLES, MIDDLE_DAYS):
         with contextlib.suppress(ValueError):  # of a day that not all months have
             if all(_in_months(date, months, place) == after for date, after in pairwise(index)):
                 return f"{months} months{place}"

@@ -42,12 +42,14 @@ class TrainedLayout:
         steps: the step of a coordinate of space or time: a number, below 0 where it decreases, or of dates a frequency
             such as "6h" or "MS".
         units: the units of each variable that has any.
+        begins: the first longitude of a dimension that goes round the circle.
     """
 
     dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     points: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     steps: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
+    begins: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

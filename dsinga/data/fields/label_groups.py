@@ -11,13 +11,12 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest
 from dsinga.data.array_kinds import is_data_array
-from dsinga.data.fields.axis import LONGITUDES
 from dsinga.data.fields.label_points import NONE, LabelPoints
+from dsinga.data.fields.longitudes import CIRCLE, is_longitude
 from dsinga.data.fields.time_gaps import date_index, is_date_index
 
 SEASONS = ("DJF", "MAM", "JJA", "SON")
 OF_DATES = ("season", "month", "year", "dayofyear", "hour")  # as the accessor ``dt`` of xarray has them
-CIRCLE = 360.0  # degrees
 
 
 @dataclass(frozen=True)
@@ -181,9 +180,7 @@ def _region(points: LabelPoints, name: str, bounds: Any) -> tuple[list[str], np.
 
 def _between(coordinate: Any, first: float, last: float) -> Any:
     """Return which points of a coordinate lie between two ends; longitudes go on round the circle."""
-    attributes, name = coordinate.attrs, str(coordinate.name)
-    is_longitude = name in LONGITUDES or attributes.get("standard_name") == "longitude"
-    if is_longitude and str(attributes.get("units", "degrees"))[:6] == "degree":
+    if is_longitude(coordinate):
         width = last - first if last >= first else (last - first) % CIRCLE
         return (coordinate - first) % CIRCLE <= width
     low, high = sorted((first, last))

@@ -18,7 +18,7 @@ from dsinga.data.fields.dataset import check_dataset, is_time, open_dataset, use
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.layout import Layout, make_layout
 from dsinga.data.fields.remarks import gap_texts
-from dsinga.data.fields.trained_layout import align
+from dsinga.data.fields.trained_layout import Alignment, align
 
 CLASS = "class"  # the dimension of scores of classes
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class PredictionWindows:
         samples: the dimensions along which there are several windows, or whose points are channels.
         times: the dimensions of time.
         targets: what is predicted.
-        flipped: the dimensions of space that are read backwards, as those of training lay.
+        alignment: how the Dataset was put in the order of the data of training.
         related: grid mappings and bounds of CF, as xarray Variables by name, which lie as the Dataset does.
         numbers: the dimension of the numbers that are predicted for each number of a target, such as scores of classes
             or quantiles, and their coordinates; None where each is predicted by one.
@@ -65,7 +65,7 @@ class PredictionWindows:
     samples: tuple[Axis, ...]
     times: tuple[str, ...]
     targets: tuple[Target, ...]
-    flipped: tuple[str, ...] = ()
+    alignment: Alignment = Alignment()
     related: Mapping[str, Any] = field(default_factory=dict)
     numbers: tuple[str, Sequence[Any]] | None = None
 
@@ -134,7 +134,7 @@ def apply_windows(source: Any, definition: WindowDefinition) -> PredictionWindow
     check_dataset(dataset, definition_here)
     names = related_names(dataset)
     used = used_variables(dataset, definition_here)
-    whole, flipped = align(used.assign({name: dataset[name] for name in names}), definition)
+    whole, alignment = align(used.assign({name: dataset[name] for name in names}), definition)
     related = {name: whole[name].variable for name in names}
     dataset = whole.drop_vars([name for name in names if name not in used.data_vars])
     sketch = _without_numbers(dataset)
@@ -163,7 +163,7 @@ def apply_windows(source: Any, definition: WindowDefinition) -> PredictionWindow
     samples = tuple(layout.axes[dim] for dim in channels)
     for sentence in gap_texts(layout.axes, layout.coordinates):
         logger.warning("%s", sentence)
-    return PredictionWindows(dataset, definition, layout, samples, times, targets, flipped, related)
+    return PredictionWindows(dataset, definition, layout, samples, times, targets, alignment, related)
 
 
 def with_known_times(windows: PredictionWindows, leads: int) -> PredictionWindows:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.data.fields.axis import GAP_REMEDY, LONGITUDES, Axis, label_text
+from dsinga.data.fields.axis import GAP_REMEDY, Axis, label_text
 from dsinga.data.fields.definition import SAMPLER_SHARE
+from dsinga.data.fields.longitudes import LONGITUDES
 from dsinga.data.fields.time_gaps import date_index, has_frequency, is_date_index, step_lengths
 from dsinga.data.fields.window_blocks import WindowBlocks
 

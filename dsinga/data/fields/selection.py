@@ -9,12 +9,11 @@ import numpy as np
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
-from dsinga.data.fields.axis import LONGITUDES, label_text
+from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.definition import WindowDefinition
+from dsinga.data.fields.longitudes import CIRCLE, is_longitude
 from dsinga.data.fields.time_gaps import LONG, date_index, is_date_index
 from dsinga.data.sources.xarray_objects import missing_name
-
-CIRCLE = 360.0  # degrees
 
 
 def select(dataset: Any, within: Mapping[str, tuple[Any, Any]]) -> Any:
@@ -37,18 +36,11 @@ def _between(dataset: Any, dim: str, first: Any, last: Any) -> Any:
         return dataset.isel({dim: _places(dataset, dim, first, last)})
     first, last = (None if end is None else _number(dataset, dim, end) for end in (first, last))
     if first is not None and last is not None:
-        if _is_longitude(dataset, dim):
+        if is_longitude(dataset[dim]) and dataset.indexes[dim].is_monotonic_increasing:
             return _round_the_circle(dataset, dim, first, last)
         is_falling = dataset.indexes[dim].is_monotonic_decreasing and dataset.sizes[dim] > 1
         first, last = sorted((first, last), reverse=is_falling)
     return dataset.isel({dim: _places(dataset, dim, first, last)})
-
-
-def _is_longitude(dataset: Any, dim: str) -> bool:
-    """Whether the coordinates of a dimension are increasing longitudes in degrees."""
-    units = str(dataset[dim].attrs.get("units", ""))
-    is_named = dim in LONGITUDES or dataset[dim].attrs.get("standard_name") == "longitude" or "east" in units
-    return is_named and units[:6] in ("", "degree") and dataset.indexes[dim].is_monotonic_increasing
 
 
 def _round_the_circle(dataset: Any, dim: str, first: float, last: float) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,8 @@ from dsinga.data.fields.continued import step_text
 from dsinga.data.fields.dataset import check_dataset, is_time, open_dataset, used_variables
 from dsinga.data.fields.definition import TrainedLayout, WindowDefinition
 from dsinga.data.fields.layout import Layout, make_layout
-from dsinga.data.fields.time_gaps import date_index, is_date_index, is_number, other_steps
+from dsinga.data.fields.longitudes import as_before, is_circle, with_begin
+from dsinga.data.fields.time_gaps import date_index, is_date_index, is_number, months_in, other_steps
 
 NEAR = 1e-5  # relative difference of coordinates that are the same
 SAME_STEP = 0.01  # relative difference of steps that are the same
@@ -23,15 +26,36 @@ MOST_POINTS = 1000  # of a dimension whose coordinates are kept
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Alignment:
+    """How a Dataset was put in the order of the data of training.
+
+    Attributes:
+        flipped: the dimensions along which it is read backwards.
+        rotated: the coordinates, as they were, of longitudes that are read from another one on.
+    """
+
+    flipped: tuple[str, ...] = ()
+    rotated: Mapping[str, Any] = field(default_factory=dict)
+
+    def undone(self, dataset: Any) -> Any:
+        """Return a prediction in the order in which the Dataset lies."""
+        for coordinate in self.rotated.values():
+            dataset = as_before(dataset, coordinate)
+        return backwards(dataset, self.flipped)
+
+
 def trained_layout_of(dataset: Any, definition: WindowDefinition, layout: Layout) -> TrainedLayout:
     """Return how a Dataset lies: the order of dimensions and of channels, directions and steps, and units."""
     names = [*definition.inputs, *definition.targets, *definition.static]
     names = [name for name in dict.fromkeys(names) if name in dataset.data_vars]
-    points, steps = {}, {}
+    points, steps, begins = {}, {}, {}
     for dim, axis in layout.axes.items():
         if not _has_labels(dataset, dim):
             continue
         along_time = is_time(dataset, dim, definition)
+        if is_circle(dataset[dim]):
+            begins[dim] = _text(dataset[dim].values[0])
         if dim in layout.space or along_time:
             if step := step_text(dataset[dim], along_time):
                 steps[dim] = step
@@ -42,6 +66,7 @@ def trained_layout_of(dataset: Any, definition: WindowDefinition, layout: Layout
         points=points,
         steps=steps,
         units={name: str(units) for name in names if (units := dataset[name].attrs.get("units"))},
+        begins=begins,
     )
 
 
@@ -54,22 +79,23 @@ def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefi
     return definition.replace(trained=trained_layout_of(dataset, definition, layout))
 
 
-def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, ...]]:
-    """Return a Dataset as the data of training lay, and the dimensions along which it is read backwards for that.
+def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
+    """Return a Dataset as the data of training lay, and what was done for that.
 
-    Points that are channels, such as levels, are chosen by their coordinates. Other steps, and other units, are said in
+    Points that are channels, such as levels, are chosen by their coordinates. Longitudes round the circle begin where
+    they began in training, whether they are counted from -180 or from 0. Other steps, and other units, are said in
     the log. Raises UserError where a coordinate is not there, or steps of time are much longer or shorter.
     """
     layout = definition.trained
     if layout is None:
-        return dataset, ()
+        return dataset, Alignment()
     for dim, labels in layout.points.items():
         dataset = _chosen(dataset, dim, labels)
     flipped = []
     for dim, trained in layout.steps.items():
         _check_times(dataset, dim, definition, trained)
         step = step_text(dataset[dim], is_time(dataset, dim, definition)) if _has_labels(dataset, dim) else ""
-        if not step or step == trained:
+        if not step or step == trained or months_in(step) and months_in(step) == months_in(trained):
             continue
         if is_number(step) and is_number(trained):
             if float(step) * float(trained) < 0:
@@ -83,7 +109,12 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, tuple[str, .
             logger.warning(
                 "%r has the units %s, in training it had %s; see whether to convert it", name, units, trained
             )
-    return backwards(dataset, flipped), tuple(flipped)
+    dataset, turned = backwards(dataset, flipped), {}
+    for dim, begin in layout.begins.items():
+        if _has_labels(dataset, dim):
+            before, dataset = dataset, with_begin(dataset, dim, float(begin))
+            turned |= {} if dataset is before else {dim: before[dim]}
+    return dataset, Alignment(tuple(flipped), turned)
 
 
 def _check_times(dataset: Any, dim: str, definition: WindowDefinition, trained: str) -> None:
