@@ -72,14 +72,14 @@ def test_shapes_of_reshape_and_axes_of_slices_are_those_of_the_records():
     np.testing.assert_array_equal(joined, np.concatenate([images, images], axis=-1))
 
 
-def test_targets_with_their_axes_in_another_order_are_refused():
+def test_targets_whose_channels_are_last_are_refused():
     made = unet(nn.Input((3, 8, 8)), 1)
     with pytest.raises(
-        UserError, match=r"compares 'conv2d_2', \(2, 8, 8\), with .* \(8, 8, 2\), whose axes are in ano"
+        UserError, match=r"compares 'conv2d_2', \(2, 8, 8\), with .* \(8, 8, 2\), whose channels are last"
     ):
         made.fit(first(IMAGES), TARGETS, progress=False)
     made = unet(nn.Input((8, 8, 3), data_format="channels_last"), -1)
-    with pytest.raises(UserError, match="for channels last give y as an array"):
+    with pytest.raises(UserError, match="; give y as an array"):
         made.fit(Pairs(), progress=False)
 
 

@@ -12,7 +12,6 @@ from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.cf_variables import BOUNDS, MAPPING, copied
 from dsinga.data.fields.leads import LEAD, lead_axis
 from dsinga.data.fields.prediction_windows import CLASS, PredictionWindows, Target
-from dsinga.data.fields.trained_layout import backwards
 
 # Encodings that coordinates keep. Targets do not keep how they were packed: predictions may be larger.
 KEPT = ("units", "calendar", "dtype", "_FillValue")

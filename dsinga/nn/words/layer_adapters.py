@@ -235,10 +235,10 @@ def compare(writer: LayerWriter, values: Values, activation: str | None = None) 
             f"compares {outputs.layer!r}, {math.prod(expected)} numbers a row, with {target.layer!r}, "
             f"{math.prod(shape)}; give the last layer as many outputs as the target has{or_weighted}"
         )
-    if shape != expected and shape is not None and expected is not None and len(shape) == len(expected) > 2:
+    if shape is not None and expected is not None and shape != expected and shape == (*expected[1:], expected[0]):
         raise writer.fail(
-            f"compares {outputs.layer!r}, {expected}, with {target.layer!r}, {shape}, whose axes are in another order; "
-            'for channels last give y as an array, and begin with nn.Input(..., data_format="channels_last")'
+            f"compares {outputs.layer!r}, {expected}, with {target.layer!r}, {shape}, whose channels are last; "
+            'give y as an array, and begin with nn.Input(..., data_format="channels_last")'
         )
     return {"sources": [outputs, target, *weights]}
 
