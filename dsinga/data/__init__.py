@@ -11,6 +11,9 @@ from dsinga.data.fields.summary import describe_dataset, is_dataset
 from dsinga.data.fields.windows import windows
 from dsinga.data.filesystem import resolve
 from dsinga.data.inspection import Verified, describe, verify_store
+from dsinga.data.microscopy.decoding import follow_flows, instance_scores, label_instances
+from dsinga.data.microscopy.opening import open_ome_zarr
+from dsinga.data.microscopy.writing import write_ome_zarr
 from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources, kept_bytes
 from dsinga.data.sources.named_in_jobs import open_labels, open_store, read_mean
 from dsinga.data.sources.open_records import DataSource, open_records
@@ -50,11 +53,15 @@ __all__ = [
     "describe_dataset",
     "field_climatology",
     "field_statistics",
+    "follow_flows",
     "import_records",
+    "instance_scores",
     "is_dataset",
     "kept_bytes",
+    "label_instances",
     "open_labels",
     "open_like",
+    "open_ome_zarr",
     "open_records",
     "open_store",
     "open_text",
@@ -64,6 +71,7 @@ __all__ = [
     "verify_store",
     "windows",
     "write_csv",
+    "write_ome_zarr",
     "write_store",
 ]
 

@@ -32,11 +32,22 @@ def reading_files(dataset: Any) -> Any:
     return chunk_variable.reading_files(dataset)
 
 
-def open_dataset(source: Any) -> tuple[Any, str | None]:
+def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tuple[Any, str | None]:
     """Return the Dataset that ``source`` is, or is the path or URL of, and that path.
 
-    Of a path nothing but coordinates is read. Raises UserError where there is none.
+    Of a path nothing but coordinates is read. The Dataset has the targets of a definition that are made from label
+    images, such as "border(cells)". Raises UserError where there is none.
     """
+    dataset, path = _opened(source)
+    names = (*definition.inputs, *definition.targets) if definition else ()
+    if any("(" in name for name in names):
+        from dsinga.data.microscopy.instance_targets import with_instance_targets
+
+        dataset = with_instance_targets(dataset, names)
+    return dataset, path
+
+
+def _opened(source: Any) -> tuple[Any, str | None]:
     if is_a(source, "xarray", "Dataset"):
         return reading_files(with_nan(source, "x")), None
     if is_data_array(source):

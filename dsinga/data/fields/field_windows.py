@@ -63,7 +63,7 @@ class FieldWindows(RecordSource):
         starts: Mapping[str, Sequence[int]] | None = None,
         path: str | None = None,
     ):
-        dataset, opened = open_dataset(dataset)
+        dataset, opened = open_dataset(dataset, definition)
         self.path = path or opened
         self._is_plain = starts is None and has_targets
         check_dataset(dataset, definition)

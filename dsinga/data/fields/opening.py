@@ -12,6 +12,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.regular_files import open_regular
 from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
+from dsinga.data.microscopy.opening import open_path_of_image
 from dsinga.data.sources.zarr_faults import check_members, check_metadata
 
 OPEN_SEVERAL = "open several files as one Dataset: xarray.open_mfdataset(paths)"
@@ -20,12 +21,15 @@ OPEN_SEVERAL = "open several files as one Dataset: xarray.open_mfdataset(paths)"
 def open_path(path: str) -> Any:
     """Return the Dataset at an absolute path or URL, of which nothing but coordinates is read.
 
-    Raises UserError where there is none, or it cannot be opened.
+    An OME-Zarr image, or one of its levels, is opened as :func:`dsinga.data.open_ome_zarr` does. Raises UserError
+    where there is none, or it cannot be opened.
     """
     try:
         import xarray
     except ImportError:
         raise UserError("windows of fields need xarray: pip install 'dsinga[xarray]'") from None
+    if (image := open_path_of_image(path)) is not None:
+        return image
     is_zarr = path.rstrip("/").endswith(".zarr") or has_zarr_metadata(path)
     try:
         if is_zarr:

@@ -123,7 +123,7 @@ def apply_windows(source: Any, definition: WindowDefinition) -> PredictionWindow
 
     Raises UserError where the definition does not fit it.
     """
-    dataset, _ = open_dataset(source)
+    dataset, _ = open_dataset(source, definition)
     if not definition.targets:
         raise UserError("the windows have no targets, so that nothing says what is predicted; name them: targets=[...]")
     known = tuple(name for name in definition.targets if name in dataset.data_vars)

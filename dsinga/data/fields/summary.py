@@ -16,6 +16,7 @@ from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.readers import VariableReader
 from dsinga.data.filesystem import has_zarr_metadata, resolve
 from dsinga.data.inspection import SAMPLED_BLOCKS, statistics
+from dsinga.data.microscopy.opening import image_at
 from dsinga.data.sources.zarr_faults import check_members
 from dsinga.data.sources.zarr_names import DATA_NAMES, arrays_of
 from dsinga.data.sources.zarr_source import open_zarr
@@ -25,7 +26,7 @@ SAMPLE_BYTES = 1 << 20  # of a variable that are read at once
 
 
 def is_dataset(source: str | os.PathLike[str]) -> bool:
-    """Whether a path or URL is that of a Dataset: a file of netCDF, or a zarr group whose arrays have coordinates.
+    """Whether a path or URL is that of a Dataset: a file of netCDF, OME-Zarr, or a zarr group with coordinates.
 
     A group that has records by their usual name, such as "x" or "images", is one of records. Raises UserError for a
     group in which the metadata of an array, or a coordinate, are damaged.
@@ -39,6 +40,8 @@ def is_dataset(source: str | os.PathLike[str]) -> bool:
         return False
     if not isinstance(node, zarr.Group) or "dsinga" in node.attrs:
         return False
+    if image_at(location) is not None:
+        return True
     check_members(location)
     arrays = arrays_of(node)
     has_coordinates = len(arrays) < sum(1 for _ in node.arrays())

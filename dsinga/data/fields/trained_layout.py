@@ -72,7 +72,7 @@ def trained_layout_of(dataset: Any, definition: WindowDefinition, layout: Layout
 
 def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefinition:
     """Return a definition with how the Dataset, or the one at a path, lies. Raises UserError where they do not fit."""
-    dataset, _ = open_dataset(source)
+    dataset, _ = open_dataset(source, definition)
     check_dataset(dataset, definition)
     dataset = used_variables(dataset, definition)
     layout = make_layout(dataset, definition, has_targets=False)

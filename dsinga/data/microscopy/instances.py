@@ -1,0 +1,151 @@
+"""Formulas of instances: connected components, borders, distances and flows of label images, in numpy.
+
+A label image has a whole number at each point: 0 for the background, another one for each instance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+
+def components(labels: np.ndarray) -> np.ndarray:
+    """Return the connected parts of a label image, numbered from 1 in the order of their first points, int32.
+
+    Points are connected where they have the same number, not 0, and are neighbours along one axis.
+    """
+    numbers = np.arange(labels.size).reshape(labels.shape)
+    pairs = []
+    for axis in range(labels.ndim):
+        low, high = (labels.take(range(*ends), axis) for ends in ((0, labels.shape[axis] - 1), (1, labels.shape[axis])))
+        firsts = numbers.take(range(labels.shape[axis] - 1), axis)[(low == high) & (low != 0)]
+        pairs.append(np.stack([firsts, firsts + math.prod(labels.shape[axis + 1 :])]))
+    edges, roots = np.concatenate(pairs, axis=1), numbers.reshape(-1).copy()
+    while edges.size:
+        low, high = np.sort(roots[edges], axis=0)
+        np.minimum.at(roots, high, low)
+        while not np.array_equal(following := roots[roots], roots):
+            roots = following
+        edges = edges[:, roots[edges[0]] != roots[edges[1]]]
+    inside = labels.reshape(-1) != 0
+    parts = np.zeros(labels.size, np.int32)
+    if inside.any():
+        parts[inside] = np.unique(roots[inside], return_inverse=True)[1] + 1
+    return parts.reshape(labels.shape)
+
+
+def grow(seeds: np.ndarray, foreground: np.ndarray) -> np.ndarray:
+    """Return seeds (numbers, 0 for none) that have grown into the foreground (bool), a ring of points at a time.
+
+    A point that several seeds reach at once takes the number of the neighbour that comes first: along the first axis
+    before it, then after it, then along the next.
+    """
+    labels = np.where(foreground, seeds, 0)
+    while True:
+        around, ring = np.pad(labels, 1), np.zeros_like(labels)
+        for axis, start in product(range(labels.ndim), (0, 2)):
+            place = tuple(slice(start if each == axis else 1, None) for each in range(labels.ndim))
+            neighbours = around[place][tuple(map(slice, labels.shape))]
+            ring = np.where(ring == 0, neighbours, ring)
+        ring[(labels != 0) | ~foreground] = 0
+        if not ring.any():
+            return labels
+        labels = labels + ring
+
+
+def borders(labels: np.ndarray) -> np.ndarray:
+    """Return the class of each point, float32: 0 background, 1 inside of an instance, 2 at its border.
+
+    A point at the border has a point of something else among its neighbours, diagonal ones included.
+    """
+    lowest = highest = labels
+    for axis in range(labels.ndim):
+        ends = [(0, 0)] * labels.ndim
+        ends[axis] = (1, 1)
+        lowest, highest = (
+            np.lib.stride_tricks.sliding_window_view(np.pad(part, ends, "edge"), 3, axis) for part in (lowest, highest)
+        )
+        lowest, highest = lowest.min(axis=-1), highest.max(axis=-1)
+    classes: np.ndarray = np.where(labels == 0, 0, np.where(lowest == highest, 1, 2)).astype(np.float32)
+    return classes
+
+
+def distances(labels: np.ndarray, most: float, spacing: Sequence[float]) -> np.ndarray:
+    """Return the distance of each point of an instance to the nearest point of something else, ``most`` at most.
+
+    It is 0 in the background, float32. Beyond the ends of the array lies nothing. ``spacing`` is the distance of
+    neighbours along each axis. Squares of distances are the least over one axis after the other, as by Felzenszwalb and
+    Huttenlocher, Distance Transforms of Sampled Functions (2012).
+    """
+    squares = np.full(labels.shape, float(most) ** 2)
+    for axis, step in enumerate(spacing):
+        nearest = squares.copy()
+        length = labels.shape[axis]
+        for offset in range(1, min(math.ceil(most / step), length - 1) + 1):
+            square = (offset * step) ** 2
+            ends = ((0, length - offset), (offset, length))
+            low, high = (
+                tuple(slice(*end) if each == axis else slice(None) for each in range(labels.ndim)) for end in ends
+            )
+            is_same = labels[low] == labels[high]
+            for here, there in ((low, high), (high, low)):
+                np.minimum(nearest[here], np.where(is_same, squares[there] + square, square), out=nearest[here])
+        squares = nearest
+    return np.where(labels == 0, 0, np.sqrt(squares)).astype(np.float32)
+
+
+def flows(parts: np.ndarray) -> np.ndarray:
+    """Return unit vectors (axes, *space) float32 that lead to the centre of each instance, and 0 in the background.
+
+    They are the gradient of heat that spreads from the centre, the point nearest to the mean of all, within the
+    instance: Stringer et al., Cellpose: a generalist algorithm for cellular segmentation (2021). ``parts`` are whole
+    :func:`components`. The vectors of an instance depend on its shape alone.
+    """
+    points = np.argwhere(parts)
+    vectors = np.zeros((parts.ndim, *parts.shape), np.float32)
+    if not len(points):
+        return vectors
+    ids = np.unique(parts[tuple(points.T)], return_inverse=True)[1]
+    count = np.bincount(ids)
+    lows, highs = np.full((len(count), parts.ndim), parts.size), np.zeros((len(count), parts.ndim), np.int64)
+    np.minimum.at(lows, ids, points)
+    np.maximum.at(highs, ids, points)
+    steps = 2 * (highs - lows + 3).sum(axis=1)  # as many as Cellpose 3 takes of an instance alone
+    order = np.argsort(-steps[ids], kind="stable")  # points that still spread come first
+    points, ids = points[order], ids[order]
+    inside = points - lows[ids]
+    totals = np.stack([np.bincount(ids, inside[:, axis]) for axis in range(parts.ndim)], axis=1).astype(np.int64)
+    far = ((inside * count[ids][:, None] - totals[ids]) ** 2).sum(axis=1)
+    nearest = np.lexsort((np.ravel_multi_index(tuple(points.T), parts.shape), far, ids))
+    centres = np.sort(nearest[np.unique(ids[nearest], return_index=True)[1]])
+    neighbours = _neighbours(parts, points)
+    heat = np.zeros(len(points) + 1)  # the last one is no point
+    spreading = steps[ids]
+    for step in range(int(steps.max())):
+        active = int(np.searchsorted(-spreading, -step, "left"))
+        heat[centres[: np.searchsorted(centres, active)]] += 1
+        total = heat[neighbours[0][:active]]
+        for row in neighbours[1:]:
+            total += heat[row[:active]]
+        heat[:active] = total / len(neighbours)
+    middle = len(neighbours) // 2
+    slopes = [heat[neighbours[middle + 3**axis]] - heat[neighbours[middle - 3**axis]] for axis in range(parts.ndim)]
+    gradient = np.stack(slopes[::-1])
+    vectors[(slice(None), *points.T)] = gradient / np.maximum(np.sqrt((gradient**2).sum(axis=0)), 1e-60)
+    return vectors
+
+
+def _neighbours(parts: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
+    """Return the numbers of the 3^axes neighbours of points; len(points) for one of another part."""
+    padded = np.pad(parts, 1)
+    numbers = np.full(padded.shape, len(points))
+    numbers[tuple(points.T + 1)] = np.arange(len(points))
+    here = padded[tuple(points.T + 1)]
+    rows = []
+    for offset in product((-1, 0, 1), repeat=parts.ndim):
+        place = tuple((points + 1 + offset).T)
+        rows.append(np.where(padded[place] == here, numbers[place], len(points)))
+    return rows
