@@ -87,7 +87,7 @@ FORMS = {
         inits={"weight": "embeddings_initializer"},
     ),
     "OneHot": FunctionSpec("kOneHot", "num_tokens=vocab_size", required=("num_tokens",)),
-    "Dropout": FunctionSpec("kDropout", "rate=dropout_ratio ...", required=("rate",)),
+    "Dropout": FunctionSpec("kDropout", "rate=dropout_ratio unit", required=("rate",)),
     "LeakyReLU": FunctionSpec("kReLU", defaults={"negative_slope": 0.3}),
     "GELU": FunctionSpec(
         "kActivation",
