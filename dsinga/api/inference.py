@@ -17,12 +17,14 @@ from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, say_ove
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
+from dsinga.base.arguments import check_whole
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
 from dsinga.job import Job, load
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet
+from dsinga.net.members import with_member
 from dsinga.ops.processor import Processor
 from dsinga.passes import generation, inference, translation
 from dsinga.passes.devices import forward_bytes, local_processor
@@ -104,6 +106,7 @@ def predict_lazily(
     phase: str = "test",
     *,
     leads: int | None = None,
+    members: int | None = None,
     data_root: str | None = None,
 ) -> Any:
     """Return the output of ``layer`` for a dask array or an xarray Dataset, computed when it is asked for.
@@ -118,9 +121,21 @@ def predict_lazily(
     ``leads`` predictions are fed back as inputs so many times, and targets have the dimension "lead"; inputs along time
     that are not predicted are read at the later times, static fields are the same, and coordinates go on.
 
+    With ``members`` the net is drawn so many times from those that its dropout trains, and the result has the first
+    dimension, or axis, "member"; each member is one net at all points, records and leads.
+
     Other arguments are those of :func:`predict`. Raises UserError for bad input.
     """
     job_phase = find_phase(phase)
+    if members is not None:
+        check_whole("members", members, 1)
+        from dsinga.cluster.inference.members import join_members
+
+        known = load(job) if isinstance(job, (str, os.PathLike)) else job
+        jobs = [with_member(known, member) for member in range(1, members + 1)]
+        return join_members(
+            [predict_lazily(job, params, layer, x, phase, leads=leads, data_root=data_root) for job in jobs]
+        )
     if is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike)):
         from dsinga.cluster.inference.field_prediction import predict_dataset
 

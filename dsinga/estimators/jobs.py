@@ -7,9 +7,16 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from dsinga import nn
+from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
 from dsinga.job import Job, LayerConf, Phase, load
+from dsinga.job.enums import DistributionName
+from dsinga.layers.losses.distributions import DISTRIBUTIONS
+from dsinga.layers.losses.forecast_forms import ForecastForm, form_of
+from dsinga.layers.losses.forecast_loss import ForecastLoss, QuantileLoss
 from dsinga.net import filter_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
@@ -20,6 +27,9 @@ from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 from dsinga.nn.writing.writer import make_conf
 
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
+ERRORS = {"squared_error": nn.EuclideanLoss, "absolute_error": nn.AbsoluteLoss}  # losses of one output a target
+DISTRIBUTION_NAMES = [name.name for name in DISTRIBUTIONS]
+COUNTS = [name.name for name, distribution in DISTRIBUTIONS.items() if distribution.support == "counts"]
 DEFAULT_EPOCHS = 10  # of a net that names neither epochs nor steps
 
 
@@ -33,11 +43,41 @@ def classifier_job(hidden: Sequence[int], activation: str, outputs: int, multila
     return _job(nn.SigmoidCrossEntropyLoss(name="loss")(out, label), **fields)
 
 
-def regressor_job(hidden: Sequence[int], activation: str, outputs: int, **fields: Any) -> Job:
-    """Return the job of a fully connected net with a squared error, averaged over the outputs."""
+def regressor_job(
+    hidden: Sequence[int], activation: str, targets: int, loss: tuple[LayerBuilder, int, str], **fields: Any
+) -> Job:
+    """Return the job of a fully connected net for so many targets, with a loss of :func:`regressor_loss`."""
+    builder, count, distribution = loss
     data = nn.Input(1)
-    out, label = _fully_connected(data, hidden, activation, outputs), nn.Layer("kLabel", name="label")(data)
-    return _job(nn.EuclideanLoss(1 / outputs, name="loss")(out, label), **fields)
+    out, label = _fully_connected(data, hidden, activation, targets * count), nn.Layer("kLabel", name="label")(data)
+    if distribution:
+        out = nn.DistributionParams(distribution, name="params")(out)
+    return _job(builder(out, label), **fields)
+
+
+def regressor_loss(loss: Any, quantiles: Any, targets: int) -> tuple[LayerBuilder, int, str]:
+    """Return a loss that is a mean over targets, how many outputs each has, and the distribution or "".
+
+    Raises UserError for an unknown loss, and for levels of quantiles that are not in (0, 1) or do not increase.
+    """
+    if loss in ERRORS:
+        return ERRORS[loss](1 / targets, name="loss"), 1, ""
+    if loss == "quantile":
+        levels = [*map(float, np.ravel(quantiles))]
+        for fault in QuantileLoss.Conf(quantile=levels).all_faults():
+            raise UserError(f"Regressor: {fault.text}".replace("quantile ", "quantiles ", 1))
+        return nn.QuantileLoss(levels, name="loss"), len(levels), ""
+    if loss not in DISTRIBUTION_NAMES:
+        raise unknown_name("loss", loss, [*ERRORS, "quantile", *DISTRIBUTION_NAMES])
+    parameters = DISTRIBUTIONS[DistributionName[loss]].parameters
+    return nn.DistributionLoss(loss, name="loss"), len(parameters), loss
+
+
+def form_of_loss(job: Job) -> ForecastForm | None:
+    """Return what the outputs mean that the last loss of a job compares, None where there is one for each target."""
+    conf = losses(job)[-1]
+    cls = layer_class(conf)
+    return form_of(conf.settings_of(cls.Conf)) if issubclass(cls, ForecastLoss) else None
 
 
 def autoencoder_job(sizes: Sequence[int], activation: str, **fields: Any) -> Job:

@@ -75,7 +75,8 @@ class _XarrayWrap:
     def __call__(self, array: Any, name: str) -> Any:
         import xarray
 
-        return xarray.DataArray(array, dims=(self.dim, name)[: array.ndim], coords=self.coords)
+        dims = (self.dim, "output", name) if array.ndim > 2 else (self.dim, name)[: array.ndim]
+        return xarray.DataArray(array, dims=dims, coords=self.coords)
 
 
 def as_result(data: Any, result: np.ndarray, name: str) -> Any:

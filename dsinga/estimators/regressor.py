@@ -2,30 +2,68 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.lazy import average, lazily, predicted
-from dsinga.estimators.records import TrainingSet, compute, find_scaling
+from dsinga.estimators.records import Scaling, TrainingSet, compute, find_scaling
 from dsinga.estimators.saving import loadable
 from dsinga.job import Job
+from dsinga.layers.losses.forecast_forms import ForecastForm, QuantileForm
+
+LOGNORMAL = "lognormal"  # whose targets are divided by their mean, and stay positive
 
 
 @loadable
 class Regressor(RegressorMixin, NetEstimator):
     """A neural net that predicts one number of each record, or several.
 
-    The parameters are those of :class:`dsinga.estimators.Classifier`. With the default net, targets are scaled to mean
-    0 and deviation 1, too.
+    The parameters are those of :class:`dsinga.estimators.Classifier`, but for ``class_weight``, and those below, which
+    are for the default net; a ``net`` has a loss of its own. With the default net, targets are scaled to mean 0 and
+    deviation 1, too, but for counts, and for the targets of "lognormal", which are divided by their mean.
+
+    Args:
+        loss: what is predicted, and by which loss: "squared_error" (the mean), "absolute_error" (the median),
+            "quantile" (the ``quantiles``), or a distribution of each target, by its likelihood: "normal", "laplace",
+            "lognormal" of positive numbers, "poisson" and "negative_binomial" of counts.
+        quantiles: the levels that are predicted with the loss "quantile", in (0, 1) and increasing.
     """
+
+    def __init__(
+        self,
+        net: Any = None,
+        *,
+        loss: str = "squared_error",
+        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+        hidden: int | Sequence[int] = (64,),
+        activation: str = "relu",
+        epochs: int | None = None,
+        batchsize: int | None = None,
+        learning_rate: float = 0.01,
+        weight_decay: float = 0.01,
+        warm_start: bool = False,
+        random_state: Any = None,
+        workers: int | None = None,
+    ):
+        super().__init__(
+            net, hidden=hidden, activation=activation, epochs=epochs, batchsize=batchsize, learning_rate=learning_rate,
+            weight_decay=weight_decay, warm_start=warm_start, random_state=random_state, workers=workers,
+        )  # fmt: skip
+        self.loss = loss
+        self.quantiles = quantiles
+
+    _levels: tuple[float, ...] = ()  # which quantiles a copy predicts
 
     def fit(
         self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, client: Any = None
@@ -44,13 +82,71 @@ class Regressor(RegressorMixin, NetEstimator):
         """Train on for one epoch of these records. The first call determines how records and targets are scaled."""
         return self._fit(X, y, go_on=True, sample_weight=sample_weight, client=client, epochs=1)
 
+    def predict(self, X: Any, quantiles: Sequence[float] | None = None) -> np.ndarray:
+        """Return the prediction for each record, float64 (n,) or (n, k).
+
+        Of a distribution or an ensemble it is the mean, of quantiles the one whose level is nearest to 0.5. With
+        ``quantiles``, levels in (0, 1), it is these of each target, (n, levels) or (n, k, levels); with the loss
+        "quantile" they are some of those that it was trained for. Raises ValueError for bad input.
+        """
+        if quantiles is None:
+            result: np.ndarray = self._predict(X)
+            return result
+        for level in (levels := tuple(map(float, np.ravel(quantiles)))):
+            if not 0 < level < 1:
+                raise UserError(f"quantiles must be in (0, 1), not {level:g}")
+        check_is_fitted(self, "params_")
+        self._known_form().quantiles(np.zeros((1, self._known_form().count)) + 0.5, levels)  # raises for unknown levels
+        asked = copy.copy(self)
+        asked._levels = levels
+        return asked._predict_quantiles(X)  # type: ignore[no-any-return]
+
+    def predict_interval(self, X: Any, coverage: float | None = None) -> np.ndarray:
+        """Return the central interval of each target that has the probability ``coverage``, (n, 2) or (n, k, 2).
+
+        By default it reaches from the lowest to the highest quantile that is predicted; of a distribution or an
+        ensemble it has the probability 0.9. Raises ValueError for bad input.
+        """
+        if coverage is not None and not 0 < coverage < 1:
+            raise UserError(f"coverage must be in (0, 1), not {coverage:g}")
+        check_is_fitted(self, "params_")
+        levels = self._known_form().points if isinstance(self._known_form(), QuantileForm) and coverage is None else ()
+        if len(levels) == 1:
+            raise UserError("an interval needs two quantiles, as in Regressor(loss='quantile', quantiles=(0.05, 0.95))")
+        tail = (1 - (0.9 if coverage is None else coverage)) / 2
+        return self.predict(X, (levels[0], levels[-1]) if levels else (tail, 1 - tail))
+
     @lazily("output")
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the prediction for each record, float64 (n,) or (n, k)."""
+    def _predict(self, X: Any) -> np.ndarray:
+        form = self._form()
         outputs = self._outputs(X).astype(np.float64)
+        if form is not None:
+            outputs = form.point(outputs.reshape(len(outputs), -1, form.count))
         if self._target_scaling is not None:
-            outputs = self._target_scaling.undo(outputs)
+            outputs = self._target_scaling.undo(outputs.reshape(len(outputs), *self._target_shape))
         return outputs.reshape(len(outputs), *self._target_shape)
+
+    @lazily("quantile")
+    def _predict_quantiles(self, X: Any) -> np.ndarray:
+        form, outputs = self._known_form(), self._outputs(X).astype(np.float64)
+        quantiles = form.quantiles(outputs.reshape(len(outputs), -1, form.count), self._levels)
+        by_level = np.moveaxis(quantiles, -1, 0).reshape(-1, len(outputs), *self._target_shape)
+        if self._target_scaling is not None:
+            by_level = self._target_scaling.undo(by_level)
+        return np.moveaxis(by_level, 0, -1)
+
+    def _form(self) -> ForecastForm | None:
+        """Return what several outputs for each target mean, None where there is one."""
+        return jobs.form_of_loss(self.job_)
+
+    def _known_form(self) -> ForecastForm:
+        """Return what the outputs for each target mean; raise UserError where there is one, which has no quantiles."""
+        if (form := self._form()) is None:
+            raise UserError(
+                "the net predicts one number for each target, without quantiles; train "
+                'Regressor(loss="quantile", quantiles=(0.05, 0.5, 0.95)) or Regressor(loss="normal")'
+            )
+        return form
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         X, y = with_nan(X, "X"), with_nan(y, "y")
@@ -83,14 +179,20 @@ class Regressor(RegressorMixin, NetEstimator):
 
     def _find_scaling(self, records: TrainingSet, client: Any) -> None:
         super()._find_scaling(records, client)
-        self._target_scaling = None if self.net is not None else find_scaling(records.y, records.weights, client, "y")
+        self._target_scaling = None
+        if self.net is None and self.loss not in jobs.COUNTS:
+            scaling = find_scaling(records.y, records.weights, client, "y")
+            self._target_scaling = (
+                Scaling(0 * scaling.offset, abs(scaling.offset)) if self.loss == LOGNORMAL else scaling
+            )
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
         return y.astype(np.float32) if self._target_scaling is None else self._target_scaling.apply(y)
 
     def _default_job(self, x: np.ndarray, **fields: Any) -> Job:
         outputs = self._target_shape[0] if self._target_shape else 1
-        return jobs.regressor_job(self._hidden_sizes(), self.activation, outputs, **fields)
+        loss = jobs.regressor_loss(self.loss, self.quantiles, outputs)
+        return jobs.regressor_job(self._hidden_sizes(), self.activation, outputs, loss, **fields)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -10,6 +10,11 @@ from dsinga.estimators import Classifier, Regressor, Transformer
 pytestmark = pytest.mark.ci
 
 
-@parametrize_with_checks([Classifier(), Regressor(), Transformer(epochs=2), Transformer(method="rbm", epochs=2)])
+QUANTILES = Regressor(loss="quantile", epochs=20)
+
+
+@parametrize_with_checks(
+    [Classifier(), Regressor(), QUANTILES, Transformer(epochs=2), Transformer(method="rbm", epochs=2)]
+)
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -10,6 +10,7 @@ import pytest
 import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
+from dsinga.passes import field_tiles
 from tests.support.field_nets import make_dataset
 
 xr = pytest.importorskip("xarray")
@@ -98,3 +99,55 @@ def test_a_predicted_dataset_has_a_dimension_for_how_sure_it_is(dim: str):
     xr.testing.assert_identical(model.predict(dataset.chunk(time=3, latitude=5)).compute(), predicted.compute())
     with pytest.raises(UserError, match=f"leads feed predictions back .*gives {count} numbers for each, along '{dim}'"):
         model.predict(dataset, leads=2)
+
+
+def test_members_are_nets_that_dropout_trains():
+    """A member drops the same units for all records: it is linear here, and not what it is for another member."""
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    model = nn.Sequential([nn.Dense(16), nn.Dropout(0.5), nn.Dense(2)])
+    model.compile("adam", "mse")
+    model.fit(x, x[:, :2], progress=False)
+    members = model.predict(x, members=40)
+    assert members.shape == (40, 50, 2)
+    np.testing.assert_allclose(model.predict(x[20:], members=3, batch_size=7), members[:3, 20:], atol=1e-6)
+    assert members.std(axis=0).min() > 0
+    at_zero = model.predict(np.zeros((1, 3), np.float32), members=40)
+    sums = model.predict(x[:1] + x[1:2], members=40)
+    np.testing.assert_allclose(members[:, 0] + members[:, 1] - at_zero[:, 0], sums[:, 0], atol=1e-5)
+    np.testing.assert_allclose(members.mean(axis=0), model.predict(x), atol=4 * members.std() / 40**0.5)
+    plain = nn.Sequential([nn.Dense(2)])
+    plain.compile("adam", "mse")
+    plain.fit(x, x[:, :2], progress=False)
+    with pytest.raises(UserError, match="members differ by the units that are dropped, but the net has no dropout"):
+        plain.predict(x, members=3)
+    with pytest.raises(UserError, match="members"):
+        model.predict(x, members=0)
+
+
+def test_members_of_a_dataset_lie_along_a_dimension_whatever_the_chunks_and_the_tiles(monkeypatch: pytest.MonkeyPatch):
+    dataset = make_dataset()
+    windows = dsinga.windows(
+        dataset, inputs="t", targets="t", lead={"time": 1},
+        input_dims={"time": 1, "latitude": 16, "longitude": 16},
+        context={"latitude": 2, "longitude": 2}, edges={"latitude": "edge", "longitude": "periodic"},
+    )  # fmt: skip
+    hidden = nn.Conv2D(8, 3, activation="relu")
+    model = nn.Sequential([nn.Input(windows.shape), hidden, nn.Dropout(0.4), nn.Conv2D(1, 3)])
+    model.compile("sgd", "mse")
+    model.fit(windows, train_steps=2, batch_size=8, progress=False)
+    predicted = model.predict(dataset, members=3)
+    assert predicted.t.dims == ("member", "time", "latitude", "longitude")
+    assert predicted.member.values.tolist() == [1, 2, 3]
+    assert predicted.t.attrs["units"] == "K"
+    assert predicted.t.chunks is not None
+    assert (predicted.t.std("member") > 0).any()
+    computed = predicted.compute()
+    xr.testing.assert_identical(model.predict(dataset.chunk(time=3, latitude=5), members=3).compute(), computed)
+    monkeypatch.setattr(field_tiles, "TILE_BYTES", 4 * 20 * 17 * 17)
+    monkeypatch.setattr(field_tiles, "LEAST_CORE", 8)
+    tiled = model.predict(dataset.chunk(latitude=16), members=3)
+    assert len(tiled.t.chunks[2]) > 1
+    xr.testing.assert_allclose(tiled.compute(), computed, rtol=1e-5, atol=1e-6)
+    leads = model.predict(dataset, leads=2, members=2)
+    assert leads.t.dims == ("member", "time", "lead", "latitude", "longitude")
+    np.testing.assert_array_equal(leads.t.isel(lead=0, member=1), computed.t.sel(member=2)[: leads.sizes["time"]])

@@ -166,6 +166,16 @@ case("kDropout", "", {}, ROWS, phases_differ=True)
 case("kDropout", "image", {"dropout_conf": {"dropout_ratio": 0.3}}, IMAGES, phases_differ=True)
 case("kDropout", "channels", {"dropout_conf": {"unit": "kChannel"}}, IMAGES, phases_differ=True)
 case("kDropout", "rows", {"dropout_conf": {"unit": "kRow"}}, IMAGES, phases_differ=True)
+member = {"dropout_ratio": 0.3, "member": 2}
+case("kDropout", "member", {"dropout_conf": member}, ROWS, phases_differ=True)
+case("kDropout", "member image", {"dropout_conf": member}, IMAGES, phases_differ=True)
+case(
+    "kDropout",
+    "member rows",
+    {"dropout_conf": {"dropout_ratio": 0.6, "member": 5, "unit": "kRow"}},
+    IMAGES,
+    phases_differ=True,
+)
 case("kDropout", "none", {"dropout_conf": {"dropout_ratio": 0.0}}, ROWS)
 case("kReLU", "", {}, IMAGES)
 case("kReLU", "leaky", {"relu_conf": {"negative_slope": 0.1}}, ROWS)

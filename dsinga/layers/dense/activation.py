@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from dsinga.base.registry import register
 from dsinga.job import ActivationType, DropoutUnit, LayerConf
 from dsinga.job.component import Settings, setting
-from dsinga.job.limits import NonNegative, Share
-from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.job.limits import Natural, NonNegative, Share
+from dsinga.layers.interface.context import Context, RecordInfo, Rows
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
 from dsinga.layers.interface.layer import (
     Array,
@@ -243,6 +244,10 @@ class Dropout(Layer):
     (Tompson et al., Efficient Object Localization Using Convolutional Networks, 2015), or a row, which drops a residual
     branch (Huang et al., Deep Networks with Stochastic Depth, 2016). The dropped units depend on seed, step, layer and
     global row, not on the worker.
+
+    With a ``member`` units are dropped in other phases, too: those that seed, layer and member say, the same in all
+    rows, and whole channels of images and volumes. So a member is one net, drawn from those that dropout trains (Gal
+    and Ghahramani, Dropout as a Bayesian Approximation, 2016), and its fields have no seams.
     """
 
     source_kind = SourceKind.kAnyShape
@@ -255,6 +260,9 @@ class Dropout(Layer):
             DropoutUnit.kNumber,
             "what is set to zero together: single numbers, channels, or rows; beyond SINGA",
         )
+        member: Natural = setting(
+            0, "the member of an ensemble, from 1, whose units are dropped outside of training; 0 drops none there"
+        )
 
     settings: Conf
     source_count = 1
@@ -265,6 +273,8 @@ class Dropout(Layer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, ratio = sources[0], self.settings.dropout_ratio
+        if ratio and self.settings.member and not ctx.training:
+            return Output(x * ctx.ops.dropout_mask(self._numbers_of_member(ctx), ratio).astype(x.dtype, copy=False))
         if not ctx.training or ratio == 0:
             return Output(x)
         mask = from_matrix(ctx.ops.dropout_mask(self._numbers(ctx), ratio), x, ctx.ops)
@@ -277,6 +287,15 @@ class Dropout(Layer):
         if self.settings.unit is DropoutUnit.kRow:
             return ctx.random(self.name, 1).repeat(math.prod(self.shape[1:]), axis=1)
         return ctx.random(self.name, self.shape[1], self.columns).repeat(math.prod(self.shape[2:]), axis=1)
+
+    def _numbers_of_member(self, ctx: Context) -> Array:
+        """Return uniform random numbers of the member, (1, ...), to broadcast with the feature."""
+        ctx, axes = replace(ctx, rows=Rows(0, 1, 1), step=self.settings.member), len(self.shape)
+        if self.settings.unit is DropoutUnit.kRow:
+            return ctx.random(self.name, 1).reshape((1,) * axes)
+        if axes > 3 or self.settings.unit is DropoutUnit.kChannel:
+            return ctx.random(self.name, self.shape[1], self.columns).reshape(1, -1, *[1] * (axes - 2))
+        return self.random(ctx).reshape(1, *self.shape[1:])
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

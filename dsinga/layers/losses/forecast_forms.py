@@ -13,12 +13,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.job.enums import DistributionName, DistributionScore
 from dsinga.job.message import field_types
 from dsinga.layers.interface.layer import Array
 from dsinga.layers.losses.distributions import DISTRIBUTIONS
 from dsinga.ops import Ops
 
+ROUNDING = 1e-9  # of levels
 PIT_BINS = 10  # of the values of distribution functions at the targets
 
 
@@ -71,6 +73,17 @@ class ForecastForm(ABC):
         """Return mean and variance of predictions that have them."""
         return None
 
+    @abstractmethod
+    def point(self, x: np.ndarray) -> np.ndarray:
+        """Return one number for each prediction, whose K numbers are the last axis of x: the mean, or the median."""
+
+    @abstractmethod
+    def quantiles(self, x: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+        """Return quantiles of predictions, whose K numbers are the last axis of x, and these quantiles of the result.
+
+        Raises UserError for a level that is not predicted.
+        """
+
     def fault(self, x: np.ndarray, y: np.ndarray) -> str:
         """Return what is wrong with predictions or targets in host memory, "" if nothing is."""
         return ""
@@ -105,6 +118,22 @@ class QuantileForm(ForecastForm):
 
     def bins(self, x: Array, y: Array, ops: Ops) -> Array:
         return (x < y[:, :, None]).sum(axis=2)  # likewise of quantiles that cross, once they are sorted
+
+    def point(self, x: np.ndarray) -> np.ndarray:
+        """Return the quantile whose level is nearest to 0.5; quantiles that cross are sorted."""
+        return np.sort(x, axis=-1)[..., np.abs(np.array(self.points) - 0.5).argmin()]
+
+    def quantiles(self, x: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+        places = []
+        for level in levels:
+            distances = np.abs(np.array(self.points) - level)
+            if distances.min() > ROUNDING:
+                raise UserError(
+                    f"the net predicts the quantiles {', '.join(map(str, self.points))}, not {level:g}; take some of "
+                    "these, or train it for others"
+                )
+            places.append(distances.argmin())
+        return np.sort(x, axis=-1)[..., places]  # Chernozhukov et al., Quantile Curves without Crossing, 2010
 
 
 class DistributionForm(ForecastForm):
@@ -146,6 +175,12 @@ class DistributionForm(ForecastForm):
     def moments(self, x: Array, ops: Ops) -> MeanAndVariance:
         params = self._params(x)
         return MeanAndVariance(self.distribution.mean(params, ops.xp), self.distribution.variance(params, ops.xp), 1.0)
+
+    def point(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(self.distribution.mean([*np.moveaxis(x, -1, 0)]))
+
+    def quantiles(self, x: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+        return np.stack([self.distribution.quantile(level, [*np.moveaxis(x, -1, 0)]) for level in levels], axis=-1)
 
     def fault(self, x: np.ndarray, y: np.ndarray) -> str:
         for param, above, name in zip(self._params(x), self.distribution.positive, self.points, strict=True):
@@ -194,6 +229,12 @@ class EnsembleForm(ForecastForm):
 
     def moments(self, x: Array, ops: Ops) -> MeanAndVariance:
         return MeanAndVariance(x.mean(axis=2), x.var(axis=2, ddof=1), (self.count + 1) / self.count)
+
+    def point(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(x.mean(axis=-1))
+
+    def quantiles(self, x: np.ndarray, levels: Sequence[float]) -> np.ndarray:
+        return np.moveaxis(np.quantile(x, levels, axis=-1), 0, -1)
 
 
 def form_of_call(cls: Any, arguments: Mapping[str, Any]) -> ForecastForm:

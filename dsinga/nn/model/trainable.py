@@ -23,6 +23,7 @@ from dsinga.job import Job
 from dsinga.job.message import field_types
 from dsinga.loop.kept_run import KeptRun
 from dsinga.monitor import History
+from dsinga.net.members import with_member
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.model.batch_steps import BatchSteps
 from dsinga.nn.model.channels import labels_first, outputs_last
@@ -485,26 +486,47 @@ class Trainable(ModelParams):
         batch_size: int | None = None,
         client: Client | None = None,
         leads: int | None = None,
+        members: int | None = None,
     ) -> Any:
         """Return the outputs for all records, (n, ...) numpy; a list for several outputs.
 
         A numpy array is computed in this process unless a client is given. For an xarray Dataset or DataArray, or the
         path of one, the output of a model that was trained from windows is a lazy Dataset of their targets, which Dask
-        computes, for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. Raises UserError for bad input.
+        computes, for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. With ``members`` the result has
+        a first dimension "member", for nets that are drawn from those which the model's dropout trains, (members, n,
+        ...). Raises UserError for bad input.
         """
-        check_whole_numbers(batch_size=batch_size)
+        check_whole_numbers(batch_size=batch_size, members=members)
         (x, _, _), _ = read_iterable(x)
         is_dataset = is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike))
         if is_dataset and self.is_of_windows():
-            return self._predict_dataset(x, leads)
+            return self._predict_dataset(x, leads, members)
         if leads is not None:
             raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
         x = self._as_codes(x)
         pairs = pair_up(x, None, self.input_names(), self.input_names()[:1])
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
+        if members is not None:
+            return self._predict_members(pairs, members, batch_size, client)
         outputs = self.features(x, self.output_layers(), batch_size=batch_size, client=client)
         return outputs_last(outputs) if self.has_channels_last() else outputs
+
+    def _predict_members(self, pairs: Any, members: int, batch_size: int | None, client: Client | None) -> Any:
+        """Return the outputs of each member of an ensemble by dropout, (members, n, ...); a list for several."""
+        job, data = self._job_of_features(pairs, batch_size)
+        jobs = [with_member(job, member) for member in range(1, members + 1)]
+        format_of = outputs_last if self.has_channels_last() else np.asarray
+        outputs = [
+            np.stack(
+                [
+                    format_of(api.predict(of_member, self._require_params(), name, client=client, data=data))
+                    for of_member in jobs
+                ]
+            )
+            for name in self.output_layers()
+        ]
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def __call__(self, inputs: Any, *further: Any, training: bool | None = None) -> Any:
         """Return what the model makes of features, as a layer does, or of arrays, as :meth:`predict` does.
@@ -533,13 +555,13 @@ class Trainable(ModelParams):
         """Return whether the records of training were windows of a Dataset."""
         return self._arguments is not None and any(records.windows for records in self._arguments.phases.values())
 
-    def _predict_dataset(self, dataset: Any, leads: int | None) -> Any:
+    def _predict_dataset(self, dataset: Any, leads: int | None, members: int | None) -> Any:
         """Return the output for a Dataset as a lazy Dataset."""
         job = self.make_job(self._arguments.phases if self._arguments else {}, None, {})
         layers = self.output_layers()
         if len(layers) != 1:
             raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
-        return api.predict_lazily(job, self._require_params(), layers[0], dataset, leads=leads)
+        return api.predict_lazily(job, self._require_params(), layers[0], dataset, leads=leads, members=members)
 
     @checked
     def features(
@@ -557,12 +579,16 @@ class Trainable(ModelParams):
                 features = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
         else:
             cluster: Any = api.find_cluster(client, waits=True)
-            opened = open_inputs(pairs, self.record_names())
-            opened.check_order(self.trained_windows())
-            opened.assume_labels()
-            job, data = self._test_job(opened, batch_size)
+            job, data = self._job_of_features(pairs, batch_size)
             features = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
         return features[0] if len(names) == 1 else features
+
+    def _job_of_features(self, pairs: Any, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
+        """Return the job that computes features of records, and its data."""
+        opened = open_inputs(pairs, self.record_names())
+        opened.check_order(self.trained_windows())
+        opened.assume_labels()
+        return self._test_job(opened, batch_size)
 
 
 def listed(callbacks: Any) -> list[Any]:

@@ -93,7 +93,7 @@ FORMS = {
         after=find_ends,
     ),
     "OneHot": FunctionSpec("kOneHot", "num_tokens=vocab_size", required=("num_tokens",), after=find_ends),
-    "Dropout": FunctionSpec("kDropout", "rate=dropout_ratio ...", required=("rate",)),
+    "Dropout": FunctionSpec("kDropout", "rate=dropout_ratio unit", required=("rate",)),
     "LeakyReLU": FunctionSpec("kReLU", defaults={"negative_slope": 0.3}),
     "GELU": FunctionSpec(
         "kActivation",

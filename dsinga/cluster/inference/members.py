@@ -1,0 +1,24 @@
+"""Predictions of the members of an ensemble, joined along a dimension of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+MEMBER = "member"
+
+
+def join_members(predictions: Sequence[Any]) -> Any:
+    """Return lazy Datasets, or dask arrays, of members as one, whose first dimension is "member", from 1."""
+    first = predictions[0]
+    if isinstance(first, da.Array):
+        return da.stack(predictions)
+    joined = first.copy()
+    for name, variable in first.data_vars.items():
+        if variable.chunks is not None:  # others are grid mappings and bounds
+            array = da.stack([prediction[name].data for prediction in predictions])
+            joined[name] = ((MEMBER, *variable.dims), array, variable.attrs, variable.encoding)
+    return joined.assign_coords({MEMBER: np.arange(1, len(predictions) + 1)})
