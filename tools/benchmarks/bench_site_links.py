@@ -34,8 +34,8 @@ from dsinga.job import Job
 from tools.benchmarks.bench_hosts import ddp
 from tools.benchmarks.ours import batch_is
 
-BATCH, PERIOD = 64, 50  # records of a site in a step; steps between agreements
-MEAN = {"compression": "kInt8", "delay": 5, "mixing": 0.5, "updater": nn.SGD(1.0)}
+BATCH, PERIOD = 64, 25  # records of a site in a step; steps between agreements
+MEAN = {"compression": "kInt4", "updater": nn.SGD(0.7, momentum=0.5, nesterov=True)}
 LINKS = [("10gbit", ""), ("1e9", "0.02"), ("1e8", "0.02"), ("1e7", "0.02")]  # rate, seconds of delay one way
 NEVER = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq"), 0)
 
@@ -60,7 +60,7 @@ def print_losses(raw: Path, steps: int, hosts: int) -> None:
     """Print the test loss of each setup by step."""
     data = {"train": images(next(raw.glob("data_batch_1*"))), "test": images(next(raw.glob("test_batch*")))}
     for setup in ("synchronous", "sites"):
-        conf = job(setup, hosts, steps, test_freq=PERIOD)
+        conf = job(setup, hosts, steps, test_freq=2 * PERIOD)
         for layer in conf.neuralnet.layer:
             if layer.store_conf is not None:
                 layer.store_conf = layer.store_conf.replace(path=None, mean_file=None, mean_value=120.0, std_value=64.0)
