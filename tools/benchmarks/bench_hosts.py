@@ -65,7 +65,7 @@ def ours(client: Client, case: str, strategy: str, hosts: int, steps: int) -> li
 
 def ddp(case: str, namespaces: list[str], steps: int) -> list[float]:
     """Return the milliseconds of each iteration of DDP, one rank in each namespace."""
-    batch = 64 if case == "mlp" else 32 // len(namespaces)
+    batch = 32 // len(namespaces) if case == "alexnet-fc" else 64
     env = {**os.environ, "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": PORT, "GLOO_SOCKET_IFNAME": "eth0"}
     env["WORLD_SIZE"] = str(len(namespaces))
     command = [sys.executable, "-m", "tools.benchmarks.torch_peer", case, str(steps), str(batch)]

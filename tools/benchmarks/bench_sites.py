@@ -1,14 +1,14 @@
 """Loss and bytes of sites that agree by the mean, against the steps between agreements, the sites, and the bits.
 
-``python -m tools.benchmarks.bench_sites [--steps 1000] [--seeds 1]`` prints a table in Markdown. A net of 26,122
-weights learns scikit-learn's handwritten digits, in batches of 64 for each site. Bytes are those that a site sends to
-each other one.
+``python -m tools.benchmarks.bench_sites [--steps 1000] [--seeds 1] [--json FILE] [--picture FILE]`` prints a table in
+Markdown. A net of 26,122 weights learns scikit-learn's handwritten digits, in batches of 64 for each site. Bytes are
+those that a site sends to each other one. What the file of ``--json`` has is not trained again.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,36 @@ import numpy as np
 import dsinga
 from dsinga import nn
 from dsinga.data import open_store
+from dsinga.job import Compression
+from dsinga.monitor.axes import YAxis
+from dsinga.monitor.panels import COLOURS, Line, Panel, draw_panels
 from dsinga.planner.sites import BITS
 
-MEAN_OF_PARAMS = nn.SGD(1.0)
-PERIODS, SITES, COMPRESSIONS = (1, 10, 100, 500), (1, 2, 4, 8), tuple(compression.name for compression in BITS)
+MEAN_OF_PARAMS = {"updater": nn.SGD(1.0)}  # local SGD
+PERIODS, SITES, DELAYED = (1, 10, 100, 500), (1, 2, 4, 8), {"delay": 5, "mixing": 0.5}
 
 
-def train(data: dict[str, Any], steps: int, seed: int, cluster: Any) -> tuple[float, float, int]:
-    """Return the loss and the accuracy of the test, and the number of weights."""
+def runs() -> dict[str, Any]:
+    """Return the cluster of each run, by what it is: "4 sites, H = 10, kInt8"."""
+    clusters: dict[str, Any] = {"1 site": nn.Cluster(workers=1)}
+
+    def add(sites: int, period: int, name: str, **mean: Any) -> None:
+        clusters[f"{sites} sites, H = {period}{name}"] = nn.Cluster(sites=sites, sync_freq=period, mean_conf=mean)
+
+    for period in PERIODS:
+        for sites in SITES[1:]:
+            add(sites, period, "", **MEAN_OF_PARAMS)
+        add(4, period, ", DiLoCo")
+    for period in (10, 100):
+        for compression in list(BITS)[1:]:
+            add(4, period, f", {compression.name}", compression=compression, **MEAN_OF_PARAMS)
+        add(4, period, ", delay 5, mixing 0.5", **DELAYED, **MEAN_OF_PARAMS)
+    add(4, 10, ", asynchronous", asynchronous=True, **MEAN_OF_PARAMS)
+    return clusters
+
+
+def train(data: dict[str, Any], steps: int, seed: int, cluster: Any) -> tuple[float, float, float]:
+    """Return the loss and the accuracy of the test, and the bytes that a site sends to each other one."""
     model = nn.Sequential(
         [nn.Rescaling(1 / 16), nn.Flatten(), *(nn.Dense(128, "relu") for _ in range(2)), nn.Dense(10)]
     )
@@ -33,7 +55,47 @@ def train(data: dict[str, Any], steps: int, seed: int, cluster: Any) -> tuple[fl
     job = job.replace(epochs=0, train_steps=steps, seed=seed, test_freq=steps, cluster=cluster)
     result = dsinga.train(job, data=data, progress=False)
     row = result.history.phase("test")[-1]
-    return row["loss"], row["accuracy"], sum(value.size for value in result.params.values())
+    compression = cluster.mean_conf.compression if cluster.mean_conf else Compression.kNone
+    weights = sum(value.size for value in result.params.values())
+    agreements = steps // cluster.sync_freq if cluster.nserver_groups > 1 else 0
+    return row["loss"], row["accuracy"], agreements * weights * BITS[compression] / 8
+
+
+def picture(losses: dict[str, float]) -> str:
+    """Return an SVG of the loss against the steps between agreements, the sites, and the bits."""
+    colours = dict(zip((*SITES[1:], "DiLoCo", *PERIODS), COLOURS[:4] + COLOURS[:4], strict=True))
+
+    def line(colour: str, label: str, points: dict[float, str]) -> Line:
+        return Line([(x, losses[name]) for x, name in points.items()], colour, label)
+
+    by_period = {
+        f"{sites}": line(colours[sites], f"{sites} sites", {h: f"{sites} sites, H = {h}" for h in PERIODS})
+        for sites in SITES[1:]
+    }
+    diloco = {h: f"4 sites, H = {h}, DiLoCo" for h in PERIODS}
+    by_sites = {
+        f"{h}": line(colours[h], f"H = {h}", {1: "1 site"} | {sites: f"{sites} sites, H = {h}" for sites in SITES[1:]})
+        for h in PERIODS
+    }
+    names = {round(bits): each.name for each, bits in BITS.items()}
+    by_bits = {
+        f"{h}": line(
+            colours[h],
+            f"H = {h}",
+            {bits: f"4 sites, H = {h}" + ("" if bits == 32 else f", {names[bits]}") for bits in sorted(names)},
+        )
+        for h in (10, 100)
+    }
+    axis = YAxis(includes=(0.0,))
+    by_period["DiLoCo"] = line(colours["DiLoCo"], "4, DiLoCo", diloco)
+    return draw_panels(
+        [
+            Panel("test loss", by_period, "H, steps between agreements", True, True, PERIODS, YAxis(logarithmic=True)),
+            Panel("test loss", by_sites, "sites", True, True, SITES, axis),
+            Panel("test loss", by_bits, "bits of a number", True, True, sorted(names), axis),
+        ],
+        "test loss against the steps between agreements, the number of sites, and the bits of a number",
+    )
 
 
 def main() -> None:
@@ -41,32 +103,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
     digits = Path(dsinga.__file__).parent / "examples" / "digits"
     data = {
         phase: open_store(digits / f"{phase}_data.zarr").read(range(count))
         for phase, count in {"train": 1437, "test": 360}.items()
     }
-
-    def row(name: str, cluster: Any, size: float) -> None:
-        runs = [train(data, options.steps, seed, cluster) for seed in range(options.seeds)]
-        loss, accuracy, weights = np.mean(runs, axis=0)
-        print(f"| {name} | {loss:.4f} | {accuracy:.1%} | {size * weights / 1e6:,.2f} MB |", flush=True)
-
+    figures = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     print("| | test loss | accuracy | sent by a site to each other |\n| --- | --- | --- | --- |")
-    row("one site alone", nn.Cluster(workers=1), 0)
-    for sites in SITES[1:]:
-        for period in PERIODS:
-            sent = 4 * options.steps // period
-            row(f"{sites} sites, H = {period}", nn.Cluster(sites=sites, sync_freq=period), sent)
-            conf = nn.Cluster(sites=sites, sync_freq=period, mean_conf={"updater": MEAN_OF_PARAMS})
-            row(f"{sites} sites, H = {period}, local SGD", conf, sent)
-    for compression in COMPRESSIONS[1:]:
-        conf = nn.Cluster(sites=4, sync_freq=10, mean_conf={"compression": compression, "updater": MEAN_OF_PARAMS})
-        bits = next(bits for each, bits in BITS.items() if each.name == compression)
-        row(f"4 sites, H = 10, local SGD, {compression}", conf, math.ceil(bits / 8 * (options.steps // 10)))
-    conf = nn.Cluster(sites=4, sync_freq=10, mean_conf={"asynchronous": True, "updater": MEAN_OF_PARAMS})
-    row("4 sites, H = 10, local SGD, asynchronous", conf, 4 * options.steps // 10)
+    for name, cluster in runs().items():
+        if name not in figures:
+            rows = [train(data, options.steps, seed, cluster) for seed in range(options.seeds)]
+            figures[name] = np.mean(rows, axis=0).tolist()
+            if options.json:
+                options.json.write_text(json.dumps(figures))
+        loss, accuracy, size = figures[name]
+        print(f"| {name} | {loss:.4f} | {accuracy:.1%} | {size / 1e6:,.2f} MB |", flush=True)
+    if options.picture:
+        options.picture.write_text(picture({name: loss for name, (loss, _, _) in figures.items()}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs a command beside a Dask cluster on N "hosts": network namespaces at a switch, each by a link held to a rate.
 # Needs root, iproute2 (ip, tc) and dask on the PATH. The command runs on the first host; it finds the scheduler's
-# address in $SCHEDULER, the names of the namespaces in $HOSTS and the rate in $RATE.
+# address in $SCHEDULER, the names of the namespaces in $HOSTS and the rate in $RATE. With DELAY, seconds one way, RATE is
+# bits a second, and slow_links.py passes packets on: not every kernel has netem.
 #
 #     RATE=1gbit tools/benchmarks/hosts.sh 2 python tools/benchmarks/bench_partition.py --scheduler '$SCHEDULER'
 set -euo pipefail
@@ -20,6 +21,17 @@ clean_up() {
 }
 trap clean_up EXIT
 
+if [[ -n "${DELAY:-}" ]]; then
+    for number in $(seq "$count"); do
+        hosts+=("dsinga-$number-$$")
+        ip netns add "${hosts[-1]}"
+    done
+    python "$(dirname "$0")/slow_links.py" "$RATE" "$DELAY" "${hosts[@]}" &
+    pids+=($!)
+    for host in "${hosts[@]}"; do
+        timeout 10 bash -c "until ip -n $host addr show eth0 2>/dev/null | grep -q 10.77; do sleep 0.1; done"
+    done
+else
 ip netns add "$switch"
 ip -n "$switch" link add br0 type bridge
 ip -n "$switch" link set br0 up
@@ -37,6 +49,7 @@ for number in $(seq "$count"); do
         tc -n "$namespace" qdisc add dev "$device" root tbf rate "$RATE" burst 256k latency 10ms
     done
 done
+fi
 
 export HOSTS="${hosts[*]}" SCHEDULER=tcp://10.77.0.1:8786
 ip netns exec "${hosts[0]}" dask scheduler --host 10.77.0.1 --port 8786 --no-dashboard >/dev/null 2>&1 &
