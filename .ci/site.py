@@ -52,8 +52,8 @@ API = {
 # The pages that also show what classes inherit, and the public names on them that only dsinga itself calls.
 INHERITED = {
     "nn": [
-        "as_labels", "default_epochs", "input_names", "input_shapes", "label_examples", "label_inputs", "make_job",
-        "output_layers", "require_loss", "takes_one_hot",
+        "as_labels", "has_channels_last", "input_names", "input_shapes", "label_examples", "label_inputs", "make_job",
+        "output_layers", "require_loss", "takes_one_hot", "text_encoders",
     ],
     "estimators": ["check_shape", "for_blocks", "nbytes"],
     "data": [],

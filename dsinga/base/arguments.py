@@ -8,7 +8,8 @@ import math
 import opcode
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from types import FrameType, MappingProxyType
@@ -58,7 +59,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{' '.join(text[:SHOWN].split())} ..."
 
 
-class Remedies(Mapping[str, str]):
+class Remedies(UserDict[str, str]):
     """What to write in place of names, read from tables of a TOML file when the first name is looked up.
 
     In a table the names, separated by blanks, are the value of what to write in their place.
@@ -68,19 +69,11 @@ class Remedies(Mapping[str, str]):
         self._path, self._tables = path, tables
 
     @functools.cached_property
-    def _by_name(self) -> dict[str, str]:
+    def data(self) -> dict[str, str]:  # type: ignore[override]
+        """What to write by name."""
         content = tomllib.loads(self._path.read_text("utf-8"))
         entries = [entry for table in self._tables for entry in content[table].items()]
         return {name: remedy for remedy, names in entries for name in names.split()}
-
-    def __getitem__(self, name: str) -> str:
-        return self._by_name[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name)
-
-    def __len__(self) -> int:
-        return len(self._by_name)
 
 
 class MissingName(UserError, AttributeError):

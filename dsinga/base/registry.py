@@ -189,7 +189,7 @@ def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
 def is_user_code(entry: Any) -> bool:
     """Whether a class, a function, or the class of an object is defined outside this package."""
     named = entry if hasattr(entry, "__name__") else type(entry)
-    return bool(named.__module__.partition(".")[0] != "dsinga")
+    return bool((named.__module__ or "").partition(".")[0] != "dsinga")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.data.vocabulary import SymbolEncoder
 
@@ -36,7 +37,7 @@ class TextEncoder:
     ):
         for name, value, known in (("standardize", standardize, STANDARDIZE), ("split", split, SPLIT)):
             if value not in known:
-                raise UserError(f"{name} is {value!r}; give {', '.join(map(repr, known))}")
+                raise UserError(f"{name} is {shown(value)}; give {', '.join(map(repr, known))}")
         self.words, self.standardize, self.split, self.steps = tuple(words), standardize, split, steps
         unique = {PADDING, UNKNOWN}
         for word in self.words:

@@ -9,7 +9,7 @@ from dsinga.base.registry import entries, is_user_code
 from dsinga.extensions.best_value import BestValue
 from dsinga.extensions.csv_table import CSV
 from dsinga.extensions.early_stopping import EarlyStopping, KeepBest
-from dsinga.extensions.extension import Extension, LoopView, State
+from dsinga.extensions.extension import CALLBACKS, Extension, LoopView, State
 from dsinga.extensions.keras_callbacks import (
     BackupAndRestore,
     Callback,
@@ -20,7 +20,6 @@ from dsinga.extensions.keras_callbacks import (
     TerminateOnNaN,
     is_keras_callback,
 )
-from dsinga.extensions.keras_names import CALLBACKS
 from dsinga.extensions.median_stopping import MedianRule, MedianStopping, MetricValues
 from dsinga.extensions.mlflow import MLflow
 from dsinga.extensions.reduce_on_plateau import ReduceOnPlateau

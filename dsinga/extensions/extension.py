@@ -11,13 +11,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dsinga.base.arguments import Remedies
 from dsinga.base.errors import UserError
-from dsinga.extensions.keras_names import ARGUMENTS
 from dsinga.extensions.triggers import AtEnd, Trigger
 from dsinga.job import ExtensionConf, Job
 from dsinga.job.component import Settings
 from dsinga.job.setting_arguments import documented, settings_from, signature
 from dsinga.training import Metrics
+
+# What to write in place of names and arguments of Keras's callbacks.
+CALLBACKS, ARGUMENTS = (Remedies(Path(__file__).with_name("keras.toml"), name) for name in ("callbacks", "arguments"))
 
 
 class LoopView(ABC):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import Diverged
+from dsinga.layers.functions.function_layers import FunctionLayer
 from dsinga.layers.interface.context import Context, Records
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.metrics.metric_state import MetricState
@@ -99,6 +100,8 @@ def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
 
 def _feature(layer: Layer, feature: Any) -> str:
     """Return the cause that the feature of a layer is not finite; that of an input layer has it from the records."""
+    if isinstance(layer, FunctionLayer):
+        return f"the function of {layer.name!r} is the first that is not; guard its roots, logarithms and divisions"
     if not layer.is_input:
         return f"the feature of {layer.name!r} is the first that is not; {ADVICE}"
     array = np.asarray(feature)

@@ -112,7 +112,7 @@ class InBlocks:
 
 REFUSED = {
     "net().fit(batches(), steps_per_epoch=7)": "the generator ended after 6 batches of 7; give steps_per_epoch=6",
-    "net().fit(iter([]))": "the list_iterator ended after 0 batches",
+    "net().fit(iter([]))": "the list_iterator ended after 0 batches; what gives its batches once is made anew",
     "net().fit(iter([(X, Y), (X[:, :2], Y)]))": "batch 1 of the list_iterator has records of the shapes [(2,), ()]",
     "net().fit(iter([(X, Y[:3])]))": "must be arrays x, (x, y) or (x, y, weights), of as many rows",
     "net().fit(batches(), Y)": "the batches of the generator are (x, y) or (x, y, weights); leave y and weights out",

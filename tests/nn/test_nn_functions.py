@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga import UserError, nn
+from dsinga import UserError, cluster, nn
+from dsinga.api import roots
+from dsinga.base.errors import Diverged
+from dsinga.cluster import connect
 from dsinga.layers.functions.names import find_function, name_of
 from dsinga.layers.functions.probing import probe
+from dsinga.loop.initial_state import RunOptions
 from dsinga.testing import LayerCase, LayerContract
+from tests.support.observers import Recorder, of_phase
 from tests.support.registries import restored_registry
+from tests.support.small_job import assert_same
 
 torch = pytest.importorskip("torch")
 RNG = np.random.default_rng(0)
@@ -265,6 +273,11 @@ FAULTS = {
     "model(lambda y, p: torch.sum((y - p) ** 2))": "adds up the losses of the rows of a batch; return a loss for each",
     "model(lambda y, p: torch.argmax(p, -1))": "returns int64; return floats",
     "model(lambda y, p: {'a': p})": "returns builtins.dict, of which no gradient is known",
+    "model(lambda y, p: ((y - p) ** 2).mean(-1)[:2])": "returns 2 for 4 rows; return an array whose first axis is that",
+    "model(lambda y, p: ((y - p) ** 2) if len(y) in (1, 4) else ((y - p) ** 2).mean(-1))": "its function returns the "
+    "shape (32,) for 32 rows; it must be (32, 3)",
+    "model(lambda y, p: None)": "it returns builtins.NoneType, of which no gradient is known",
+    "nn.Sequential([nn.Input(6), nn.Lambda(lambda h: h.sum(0)), nn.Dense(3)])": "returns 6 for 4 rows; return an array",
     "model(lambda y, p: torch.nope(p))": "AttributeError: module 'torch' has no attribute 'nope'",
     "model(lambda y, p: torch.mean((y.ravel()[:4] - p) ** 2, -1))": "fails for labels (4, 3), predictions (4, 3): "
     "RuntimeError: The size of tensor a (4) must match",
@@ -291,6 +304,44 @@ def test_what_is_wrong_with_a_function_is_one_sentence_before_training(statement
         with pytest.raises(UserError) as error:
             trained(statement)
     assert FAULTS[statement] in str(error.value)
+
+
+def test_a_function_that_gives_nan_is_named():
+    with pytest.raises(Diverged, match="the function of 'loss' is the first that is not; guard its roots, logarithms"):
+        model(lambda y, p: torch.log(p - 9).mean(-1)).fit(X, Y, progress=False)
+
+
+@pytest.mark.process
+def test_a_function_that_cannot_be_sent_is_refused_before_training(processes: Any):
+    here: dict[str, Any] = {
+        "torch": torch,
+        "lock": threading.Lock(),
+    }  # of a program, whose functions are sent with what they read
+    exec("def locked(y, p):\n    with lock: return torch.mean((y - p) ** 2, -1)", here)
+    with restored_registry(), pytest.raises(UserError, match="'loss' cannot be sent to Dask workers .*lock"):
+        model(here["locked"]).fit(X, Y, client=processes, workers=2, progress=False)
+
+
+@pytest.mark.ci
+@pytest.mark.process
+def test_a_killed_process_changes_no_bit_of_a_run_with_functions():
+    made = own_net()
+    made.compile(nn.Adam(0.01), torch_mse)
+    job = made.job(X, Y, train_steps=300, disp_freq=10, cluster=nn.Cluster(workers=2))
+    with connect(workers=3) as client:
+        unbroken = cluster.train(job, client, Recorder(), RunOptions(roots=roots(job, None)))
+    with connect(workers=3, separate_processes=True) as client:
+        pid = client.run(os.getpid)[list(cluster.available_workers(client))[0]]
+        broken = Recorder(50, lambda: os.kill(pid, signal.SIGKILL))
+        outcome = cluster.train(job, client, broken, RunOptions(roots=roots(job, None)))
+    assert broken.acted
+    assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == [1]
+    assert_same(outcome.params, unbroken.params)
+    alone = own_net()
+    alone.compile(nn.Adam(0.01), torch_mse)
+    alone.fit(X, Y, train_steps=300, progress=False)
+    for name, array in alone.params.items():
+        np.testing.assert_allclose(outcome.params[name], array, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_a_model_of_texts_keeps_its_vocabulary(tmp_path: Path):
     [
         ("nn.TextVectorization()(['a'])", "has no vocabulary; call adapt"),
         ("nn.TextVectorization(output_mode='tf_idf')", "output_mode is \"int\", codes, not 'tf_idf'"),
-        ("nn.TextVectorization(standardize=str.lower)", "standardize is a word, not a function"),
+        ("nn.TextVectorization(standardize=str.lower)", "standardize is lower; give"),
         ("nn.TextVectorization(split='commas')", "split is 'commas'; give 'whitespace'"),
         ("nn.TextVectorization(max_tokens=0)", "max_tokens of TextVectorization is 0; give a whole number"),
         ("nn.TextVectorization(vocabulary=['a', 'b', 'a'])", "the vocabulary has 'a', which is there before"),

@@ -137,6 +137,6 @@ def read_batches(batches: Iterable[Any], count: int | None = None) -> tuple[tupl
                 "fit by steps_per_epoch"
             )
     if not parts or (count is not None and len(parts) < count):
-        remedy = f"; give steps_per_epoch={len(parts)}" if parts else ""
+        remedy = f"; give steps_per_epoch={len(parts)}" if parts else "; what gives its batches once is made anew"
         raise UserError(f"{what} ended after {len(parts)} batches{'' if count is None else f' of {count}'}{remedy}")
     return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True)), len(parts[0][0])

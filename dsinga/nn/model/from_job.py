@@ -40,12 +40,13 @@ class JobModel(Trainable):
     ``job`` returns the job, with the data, the batch size, the steps and the fields that are given.
     """
 
-    _attributes = ChainMap(dict.fromkeys(("layers", "get_layer"), _FREEZE), MODEL_ATTRIBUTES)  # type: ignore[arg-type]
+    default_batch_size = None
+    _attributes = ChainMap(dict.fromkeys(("layers", "get_layer"), _FREEZE), MODEL_ATTRIBUTES)
 
     def __init__(self, job: Job):
         super().__init__(job.name)
         self.base = job
-        self._default_epochs = None if job.train_steps else 1
+        self.default_epochs = None if job.train_steps else 1
         self._has_label_inputs = False  # whether inputs of which labels alone are taken get them from ``y``
 
     def _train_inputs(self) -> list[LayerConf]:
@@ -142,14 +143,6 @@ class JobModel(Trainable):
                 encoders[layer.name] = TextEncoder(words, text.standardize, text.split, text.steps)
         return encoders
 
-    def default_batch_size(self) -> int | None:
-        """Return None: the batch sizes of the job's inputs stay."""
-        return None
-
-    def default_epochs(self) -> int | None:
-        """Return None where the job has steps, else 1; of a loaded model 1."""
-        return self._default_epochs
-
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of records that the job names. Raises UserError where it names none."""
         shapes = {layer.name: tuple(layer.store_conf.shape) for layer in self._records_inputs() if layer.store_conf}
@@ -206,6 +199,6 @@ def load_model(folder: str | os.PathLike[str]) -> JobModel:
     model.params = path / "params.safetensors"
     model._training_state = TrainingState.read(path / "optimizer.safetensors")
     model._loaded_names = read_names(path / "names.json")
-    model._complete, model._default_epochs = True, 1  # the steps of its job are those of the last fit
+    model._complete, model.default_epochs = True, 1  # the steps of its job are those of the last fit
     model._has_label_inputs = True
     return model

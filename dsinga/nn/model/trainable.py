@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 import dsinga.api as api
 from dsinga.api.workspaces import remove_checkpoints
-from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows
 from dsinga.data.array_kinds import is_a
-from dsinga.data.sources.items import by_number, is_iterable, read_batches
-from dsinga.data.text_codes import TextEncoder, sequences_of, texts_of
+from dsinga.data.sources.items import is_iterable
+from dsinga.data.text_codes import TextEncoder
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.job import Job
@@ -28,6 +27,14 @@ from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.model.batch_steps import BatchSteps
 from dsinga.nn.model.channels import labels_first, outputs_last
 from dsinga.nn.model.figures import Figures
+from dsinga.nn.model.given_data import (
+    as_arrays,
+    as_codes,
+    check_whole_numbers,
+    listed,
+    read_iterable,
+    size_of_batches,
+)
 from dsinga.nn.model.job_fields import FitFields, JobFields
 from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.model.records import (
@@ -58,8 +65,15 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
 
 class Trainable(ModelParams):
-    """A net with its params, which can be trained, tested and used."""
+    """A net with its params, which can be trained, tested and used.
 
+    Attributes:
+        default_batch_size: the rows of a batch where none are given, None to leave those of a job.
+        default_epochs: the epochs of a ``fit`` that gives none, None for the steps of a job.
+    """
+
+    default_batch_size: int | None = 32
+    default_epochs: int | None = 1
     _batch_steps: tuple[Any, BatchSteps] | None = None  # of train_on_batch, with the shapes that it is for
 
     @checked
@@ -131,7 +145,7 @@ class Trainable(ModelParams):
         if sample_weight is not None and "train" not in phases:
             raise UserError("sample_weight needs x, the records that it weighs")
         if "train" in phases:
-            batch_size = least_batch(batch_size, phases["train"], self.default_batch_size())
+            batch_size = least_batch(batch_size, phases["train"], self.default_batch_size)
         return JobArguments(phases, batch_size, {**fields, **self._schedule(phases, epochs, train_steps, fields)})
 
     def _bound_job(self, arguments: JobArguments) -> Job:
@@ -163,21 +177,15 @@ class Trainable(ModelParams):
     def _pairs(self, x: Any, y: Any) -> dict[str, Pair]:
         if isinstance(x, tuple) and len(x) == 2 and y is None and len(self.input_names()) == 1:
             x, y = x
-        x, label_inputs = self._as_codes(x), self.label_inputs()
+        label_inputs = self.label_inputs()
         y = read_label_paths(y, len(label_inputs))
         y = self.as_labels(labels_first(y) if self.has_channels_last() else y)
-        return pair_up(x, y, self.input_names(), label_inputs)
+        return self._as_codes(pair_up(x, y, self.input_names(), label_inputs))
 
-    def _as_codes(self, x: Any) -> Any:
-        """Return records, or those of each input, with arrays of codes in place of texts and of sequences."""
-        names = self.input_names()
+    def _as_codes(self, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
+        """Return the records of each input with arrays of codes in place of texts and of sequences."""
         encoders = self.text_encoders()
-        if isinstance(x, dict):
-            return {name: as_codes(each, name, encoders) for name, each in x.items()}
-        if len(names) == 1:
-            return as_codes(x, names[0], encoders)
-        are_several = isinstance(x, (list, tuple)) and len(x) == len(names)
-        return [as_codes(each, name, encoders) for each, name in zip(x, names, strict=True)] if are_several else x
+        return {name: (as_codes(x, name, encoders), y) for name, (x, y) in pairs.items()}
 
     def text_encoders(self) -> dict[str, TextEncoder | None]:
         """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
@@ -261,6 +269,7 @@ class Trainable(ModelParams):
         """
         self.require_loss()
         callbacks = listed(callbacks)
+        backups = [each for each in callbacks if isinstance(each, BackupAndRestore)]
         size = size_of_batches(x)
         if steps_per_epoch is not None and not is_iterable(x):
             raise UserError(
@@ -270,14 +279,14 @@ class Trainable(ModelParams):
         batch_size = size or rows if batch_size is None else batch_size
         if validation_data is not None and is_iterable(validation_data):
             validation_data, _ = read_iterable(validation_data)
-        for backup in [each for each in callbacks if isinstance(each, BackupAndRestore)]:
+        for backup in backups:
             workspace, resume = backup.backup_dir, "auto"
             if isinstance(backup.save_freq, int):
                 fields.setdefault("checkpoint_freq", backup.save_freq)
         cluster: Any = api.find_cluster(client, waits=True)
         check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_types(Job)], fields)
         if epochs is None and train_steps is None:
-            epochs = self.default_epochs()
+            epochs = self.default_epochs
         if validation_split:
             if validation_data is not None:
                 raise UserError("give validation_split or validation_data, not both")
@@ -302,15 +311,12 @@ class Trainable(ModelParams):
             kept = KeptRun("the model")
             job = job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
             steps = self._steps_of_epoch(arguments)
-            if any(isinstance(each, BackupAndRestore) for each in callbacks) and not job.checkpoint_freq:
+            if backups and not job.checkpoint_freq:
                 job = job.replace(checkpoint_freq=steps)
             self.stop_training = False
             events = {"epochs": epochs or 1, "steps": steps, "verbose": int(progress)}
-            extensions = [
-                KerasEvents(each, self, events) if is_keras_callback(each) else each
-                for each in callbacks
-                if not isinstance(each, BackupAndRestore)
-            ]
+            others = [each for each in callbacks if each not in backups]
+            extensions = [KerasEvents(each, self, events) if is_keras_callback(each) else each for each in others]
             try:
                 result = api.train(
                     job, cluster, workers=workers, workspace=workspace, resume=resume, progress=progress,
@@ -321,8 +327,8 @@ class Trainable(ModelParams):
                 if kept.params is not None:
                     self._take(kept, job, arguments, begin, workspace)
         self.result = result
-        for backup in callbacks:
-            if isinstance(backup, BackupAndRestore) and backup.delete_checkpoint:
+        for backup in backups:
+            if backup.delete_checkpoint:
                 remove_checkpoints(os.fspath(backup.backup_dir))
         return result.history
 
@@ -365,7 +371,7 @@ class Trainable(ModelParams):
 
     def _batch(self, x: Any, y: Any) -> tuple[Any, Any]:
         """Return the records and labels of a batch as numpy arrays."""
-        return as_arrays(self._as_codes(x), len(self.input_names()) > 1), as_arrays(y, len(self.label_inputs()) > 1)
+        return as_arrays(x, len(self.input_names()) > 1), as_arrays(y, len(self.label_inputs()) > 1)
 
     def _local_batch(self, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
         """Return the net of a batch, its records and labels; the net is kept for further batches of these shapes."""
@@ -411,14 +417,6 @@ class Trainable(ModelParams):
     def require_loss(self) -> None:
         """Raise UserError for a model that ``compile`` has given no loss."""
 
-    def default_batch_size(self) -> int | None:
-        """Return the rows of a batch where none are given, None to leave those of the job."""
-        return 32
-
-    def default_epochs(self) -> int | None:
-        """Return the epochs of a ``fit`` that gives none."""
-        return 1
-
     @checked
     def evaluate(
         self,
@@ -456,8 +454,8 @@ class Trainable(ModelParams):
         if sample_weight is not None:
             add_weights(opened, sample_weight)
         job, data = self._test_job(opened, batch_size)
-        figures = api.evaluate(job, self._require_params(), client=cluster, data=data)
-        return Figures(figures, self._reported(figures))
+        means = api.evaluate(job, self._require_params(), client=cluster, data=data)
+        return Figures(means, self._reported(means))
 
     def _evaluate_fields(self, x: Any, batch_size: int | None, client: Any, by: Any, against: Any) -> Any:
         """Return the errors of the output as a prediction of the targets of windows, by group."""
@@ -503,8 +501,7 @@ class Trainable(ModelParams):
             return self._predict_dataset(x, leads, members)
         if leads is not None:
             raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
-        x = self._as_codes(x)
-        pairs = pair_up(x, None, self.input_names(), self.input_names()[:1])
+        pairs = self._as_codes(pair_up(x, None, self.input_names(), self.input_names()[:1]))
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
         if members is not None:
@@ -570,7 +567,7 @@ class Trainable(ModelParams):
         """Return the feature of a layer for all records, (n, ...) numpy; a list for several layers."""
         check_whole_numbers(batch_size=batch_size)
         names = [layers] if isinstance(layers, str) else list(layers)
-        pairs = pair_up(self._as_codes(x), None, self.input_names(), self.label_inputs())
+        pairs = self._as_codes(pair_up(x, None, self.input_names(), self.label_inputs()))
         if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # also dask arrays
             pairs = {name: (row_of_zeros(records)[:0], None) for name, (records, _) in pairs.items()}
         if are_numpy(pairs) and (client is None or is_empty):
@@ -589,68 +586,3 @@ class Trainable(ModelParams):
         opened.check_order(self.trained_windows())
         opened.assume_labels()
         return self._test_job(opened, batch_size)
-
-
-def listed(callbacks: Any) -> list[Any]:
-    """Return callbacks, of which there may be a single one or None, as a list."""
-    if callbacks is None:
-        return []
-    return [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else list(callbacks)
-
-
-def size_of_batches(x: Any) -> int | None:
-    """Return how many rows a batch of a DataLoader has, or of another object with a ``batch_size``; None for others."""
-    size = getattr(x, "batch_size", None)
-    return size if isinstance(size, int) and by_number(x) is not None else None
-
-
-def read_iterable(
-    x: Any, y: Any = None, weights: Any = None, count: int | None = None
-) -> tuple[tuple[Any, Any, Any], int | None]:
-    """Return (x, y, weights) of what is given as ``x``, and the rows of its first batch.
-
-    They are arrays where it can only be iterated; for others they are as given, and the rows None.
-    Raises UserError for labels beside an iterable, whose batches have them.
-    """
-    if not is_iterable(x):
-        return (x, y, weights), None
-    if y is not None or weights is not None:
-        raise UserError(f"the batches of the {type(x).__name__} are (x, y) or (x, y, weights); leave y and weights out")
-    parts, rows = read_batches(x, count)
-    x, y, weights = parts + (None,) * (3 - len(parts))
-    return (x, y, weights), rows
-
-
-def as_codes(x: Any, name: str, encoders: Mapping[str, TextEncoder | None]) -> Any:
-    """Return the records of an input with codes in place of texts, or of sequences of codes of several lengths.
-
-    Raises UserError where the input takes no such records.
-    """
-    texts = texts_of(x)
-    codes = sequences_of(x) if texts is None else None
-    if texts is not None and (encoder := encoders.get(name)):
-        return encoder.encode(texts)
-    if texts is not None or (codes is not None and name not in encoders):
-        what, remedy = (
-            ("texts", "begin with nn.TextVectorization")
-            if codes is None
-            else ("sequences of several lengths", "write nn.Input((None,))")
-        )
-        raise UserError(f"the input {name!r} gets {what}; {remedy}")
-    return x if codes is None else codes
-
-
-def as_arrays(value: Any, are_several: bool) -> Any:
-    """Return a batch, or one for each of several inputs or outputs, as numpy arrays; None as it is."""
-    if isinstance(value, dict):
-        return {name: np.asarray(item) for name, item in value.items()}
-    if are_several and isinstance(value, (list, tuple)):
-        return [np.asarray(item) for item in value]
-    return None if value is None else np.asarray(value)
-
-
-def check_whole_numbers(**arguments: Any) -> None:
-    """Raise UserError for an argument that is given and no whole number above 0."""
-    for name, number in arguments.items():
-        if number is not None:
-            check_whole(name, number, 1)

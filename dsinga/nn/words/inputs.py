@@ -110,7 +110,8 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
         fields = {**(store or {}), **({} if known is None else {"shape": list(known)})}
         conf = writer.net.inputs[writer.name] = make_conf(writer.name, type, [], store_conf=fields)
         data = writer.net.record_shapes.get(writer.name)
-        if given and data and not known and not (len(data) == len(given) and all(map(fits, data, given))):
+        pairs = zip(data or (), given or (), strict=False)
+        if data and given and not known and (len(data) != len(given) or any(b not in (a, None) for a, b in pairs)):
             raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {given}")
         if known and data is not None and not store and math.prod(known) != math.prod(data):
             raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {known}")
@@ -134,11 +135,6 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
         return Feature(writer.name, record, is_input=True, any_length=given == (None,), channels_last=is_last)
 
     return write
-
-
-def fits(size: int, allowed: int | None) -> bool:
-    """Whether a size of a record is the one that an input takes, None for any."""
-    return allowed in (None, size)
 
 
 def source_function(name: str, form: FunctionSpec, cls: type[DataSource]) -> Callable[..., DataSource]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,25 +50,16 @@ class TextVectorization(LayerBuilder):
     ):
         if output_mode != "int":
             raise UserError(f'TextVectorization: output_mode is "int", codes, not {output_mode!r}; nn.OneHot counts on')
-        for what, value in (("standardize", standardize), ("split", split)):
-            if callable(value):
-                raise UserError(f"TextVectorization: {what} is a word, not a function; change the texts before")
         for what, number in (("max_tokens", max_tokens), ("output_sequence_length", output_sequence_length)):
             if number is not None:
                 check_whole(f"{what} of TextVectorization", number, 1)
-        settings = {"max_tokens": max_tokens, "standardize": standardize, "split": split, "name": name}
-        settings |= {"output_sequence_length": output_sequence_length}
-        super().__init__("TextVectorization", self._write, settings, self._again)
+        settings: dict[str, Any] = {"max_tokens": max_tokens, "standardize": standardize, "split": split, "name": name}
+        settings["output_sequence_length"] = output_sequence_length
+        super().__init__("TextVectorization", self._write, settings, functools.partial(TextVectorization, **settings))
         self._most = None if max_tokens is None else max(max_tokens - 2, 0)
         self.encoder = TextEncoder((), standardize or "", split or "", output_sequence_length)
         if vocabulary is not None:
             self.set_vocabulary(vocabulary)
-
-    def _again(self) -> TextVectorization:
-        return TextVectorization(**self.settings, vocabulary=self.encoder.words or None)
-
-    def __reduce__(self) -> tuple[Callable[[], LayerBuilder], tuple[()]]:  # type: ignore[override]
-        return functools.partial(TextVectorization, **self.settings, vocabulary=self.encoder.words or None), ()
 
     def adapt(self, data: Any) -> None:
         """Take the words of texts as the vocabulary. Raises UserError for what has no texts."""
@@ -87,6 +78,7 @@ class TextVectorization(LayerBuilder):
     def _set(self, words: Sequence[str]) -> None:
         known = self.encoder
         self.encoder = TextEncoder(words, known.standardize, known.split, known.steps)
+        self.remake = functools.partial(TextVectorization, **self.settings, vocabulary=[*words])
 
     def get_vocabulary(self) -> list[str]:
         """Return the words of the codes 0, 1, ...: "", "[UNK]", and those of the vocabulary."""
