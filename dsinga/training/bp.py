@@ -17,6 +17,7 @@ from dsinga.net import NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE_FEATURE, row_share
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import add_up, no_rows
+from dsinga.training.deferral import Deferral
 from dsinga.training.divergence import check_losses
 from dsinga.training.forward_pass import TapeEntry, forward_pass, without_features
 from dsinga.training.metrics import Metrics, defer_metrics, read_metrics, report_metrics
@@ -80,15 +81,20 @@ def back_propagate(
     gradients: list[Any] = [None] * len(tape)  # for the feature of each layer, as far as they have come in
     sums: dict[str, Array] = {}  # for params, likewise
     observe = ctx.observer
+    deferral = None if ctx.meanwhile is None or observe is not None else Deferral(net, ctx.meanwhile, push)
     while tape:
         if again is not None and tape[-1].stage.backward:
             again.restore(tape)
-        stage, params, sources, output, layer_ctx = tape.pop()
-        gradient = gradients.pop()
+        stage, params, sources, output, layer_ctx = entry = tape.pop()
+        gradient, put_off = gradients.pop(), None
         if stage.backward and (gradient is not None or stage.starts):
             try:
                 compute, needs = stage.layer.compute_gradient, stage.needs
-                if observe is None:
+                if deferral is not None:
+                    put_off = deferral.source_gradients(entry, gradient)
+                if put_off is not None:
+                    computed = put_off, (None,) * len(params)
+                elif observe is None:
                     computed = compute(params, sources, output, gradient, needs, layer_ctx)
                 else:
                     computed = observe(
@@ -96,7 +102,8 @@ def back_propagate(
                     )
                 if ctx.ops.has_bf16_features:
                     computed = cast_gradients(computed, sources, ctx)
-                check_gradients(stage.layer, params, sources, computed)
+                if put_off is None:
+                    check_gradients(stage.layer, params, sources, computed)
                 accumulate_gradients(net, stage, computed, gradients, sums, ctx.ops.add)
                 del computed  # or it would live while the next layer computes
             except Exception as error:
@@ -107,9 +114,11 @@ def back_propagate(
                 spec = stage.layer.params[k]
                 sums[name] = new_state(output.state.get(role), params[k], spec, stage.layer, layer_ctx)
         for name in stage.completes:
-            if name in net.static:
+            if name in net.static or put_off is not None:
                 continue
             push(name, sums.pop(name) if name in sums else zero_gradient(net, name, ctx))
+    if deferral is not None:
+        deferral.finish()
     return metrics
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -72,6 +73,7 @@ class Exchange(Mapping[str, Array]):
             self._bucket_of.update({slice_.id: exchange for slice_ in bucket.slices})
         self._pushed: set[str] = set()
         self._step = 0
+        self.meanwhile = deque[Callable[[], None]]()  # what collectives call while they wait for other workers
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._homes)
@@ -197,7 +199,12 @@ class Exchange(Mapping[str, Array]):
     def _collective(self, kind: str, key: str, array: Array, what: str) -> Array:
         started = time.perf_counter()
         client = self._clients[COLLECTIVES_SERVER]
-        (result,) = self._wait(client.collective(kind, key, array), what)
+        reply = client.collective(kind, key, array)
+        self._meter.waited += time.perf_counter() - started
+        while self.meanwhile and not reply.done():
+            self.meanwhile.popleft()()
+        started = time.perf_counter()
+        (result,) = self._wait(reply, what)
         self._meter.count(client.crosses_process, array.nbytes + result.nbytes)
         self._meter.waited += time.perf_counter() - started
         return result

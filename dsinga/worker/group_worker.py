@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -353,8 +354,10 @@ class GroupWorker:
         ctx = Context(self._ops, phase, rows, seed, step)
         if self._config.topology.workers == 1:
             return ctx
+        self._exchange.meanwhile = deque()
         return replace(
             ctx,
+            meanwhile=self._exchange.meanwhile if self._config.options.overlap and not self._on_device else None,
             all_reduce=functools.partial(_in_iteration, self.exchange.all_reduce, iteration),
             all_gather=functools.partial(_in_iteration, self.exchange.all_gather, iteration),
             peers=peers,

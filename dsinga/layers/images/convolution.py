@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from dsinga.base.registry import register
 from dsinga.job import LayerConf, PoolMethod
@@ -145,6 +147,19 @@ class Convolution(Layer):
             dx = dx[:, 0] if sources[0].ndim == 3 else dx
         dw = dw.reshape(params[0].shape)
         return (dx,), (dw, db) if self.bias else (dw,)
+
+    def defer_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> tuple[Sequence[Array | None], Callable[[], Sequence[Array | None]]] | None:
+        if self.is_spaced or not needs[0] or sources[0].ndim != 4 or sources[0].dtype != np.float32:
+            return None
+        x, window = self.window.extend(sources[0], ctx.ops), self.window
+        dx = ctx.ops.transposed_convolution(grad, output.saved, None, window.stride, window.pad, x.shape[2:])
+
+        def compute() -> Sequence[Array | None]:
+            return self.compute_gradient(params, sources, output, grad, (False,), ctx)[1]
+
+        return (window.crop(dx),), compute
 
     def backward_sizes(self, rows: int) -> list[int]:
         channels, *size = window_shape(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -130,7 +131,8 @@ class Context:
     arrays along axis 0 in the same order. On a single worker both return the array itself. ``peers`` sends and receives
     the arrays of bridges. ``skips`` is True where a batch whose loss is not finite is left out, not an error.
     ``observer`` calls every pass of a layer, None for plain calls. ``micro_batch`` are the rows that all workers of the
-    group compute together in this pass where a batch is computed in parts, None where that are all rows.
+    group compute together in this pass where a batch is computed in parts, None where that are all rows. ``meanwhile``
+    takes functions that the collectives call while they wait for other workers; None where they call none.
 
     Where a pass is recorded, to be repeated by a device, ``unread`` is a list that takes its metrics, which the host
     reads later. Then ``step`` is a :class:`dsinga.ops.device_pass.RecordedStep`, labels and codes are arrays
@@ -149,6 +151,7 @@ class Context:
     observer: PassObserver | None = None
     micro_batch: Rows | None = None
     unread: list[Any] | None = None
+    meanwhile: deque[Callable[[], None]] | None = None
 
     @property
     def pass_rows(self) -> Rows:

@@ -200,11 +200,21 @@ def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any
         if not isinstance(gradients, (tuple, list)) or len(gradients) != len(arrays):
             count = f"{len(gradients)}" if isinstance(gradients, (tuple, list)) else describe_type(gradients)
             raise layer.fail(f"compute_gradient must return a sequence of {len(arrays)} for its {what}, not {count}")
+    check_source_gradients(layer, sources, for_sources)
+    check_param_gradients(layer, params, for_params)
+
+
+def check_source_gradients(layer: Layer, sources: Arrays, for_sources: Sequence[Array | None]) -> None:
+    """Do what :func:`check_gradients` does for the sources of a layer."""
     for index, gradient in enumerate(for_sources):
         if gradient is not None:
             if not has_shape_and_dtype_of(gradient, sources[index]):
                 raise mismatch(layer, f"the gradient for {layer.source_name(index)}", gradient, sources[index])
             freeze(gradient)
+
+
+def check_param_gradients(layer: Layer, params: Arrays, for_params: Sequence[Array | None]) -> None:
+    """Do what :func:`check_gradients` does for the params of a layer."""
     for spec, gradient, param in zip(layer.params, for_params, params, strict=True):
         if type(gradient) is type(param) is np.ndarray and gradient.shape == param.shape:
             if gradient.dtype != param.dtype:

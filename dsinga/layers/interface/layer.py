@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -326,6 +326,16 @@ class Layer(ABC):
         if any(needs) or self.params:
             raise NotImplementedError(f"{type(self).__name__} has no gradient: it does not define compute_gradient")
         return (None,) * len(needs), ()
+
+    def defer_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> tuple[Sequence[Array | None], Callable[[], Sequence[Array | None]]] | None:
+        """Return the gradients for the sources, and a function that computes those for the params.
+
+        Back-propagation calls it in place of :meth:`compute_gradient` where the worker will wait for others, and the
+        function while it waits. None where the layer computes both together.
+        """
+        return None
 
     def check_sources(self, sources: Arrays, ctx: Context) -> None:  # noqa: B027  most layers have nothing to check
         """Raise UserError for sources by which the metrics are not finite, such as a target that is NaN.
