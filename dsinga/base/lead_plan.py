@@ -8,7 +8,7 @@ from typing import NamedTuple
 Shape = tuple[int, ...]
 
 
-class LeadRecord(NamedTuple):
+class LeadChannels(NamedTuple):
     """The channels of the record of one lead, in their order.
 
     Attributes:
@@ -42,7 +42,7 @@ class LeadPlan:
 
     shape: Shape
     label_shape: Shape
-    records: tuple[LeadRecord, ...]
+    records: tuple[LeadChannels, ...]
     before: tuple[int, ...]
     after: tuple[int, ...]
     modes: tuple[str, ...]

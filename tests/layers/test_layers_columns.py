@@ -30,7 +30,7 @@ NEVER_CUT = {
     "kAbsoluteLoss", "kFocalLoss", "kKLDivergenceLoss", "kCosineLoss", "kContrastiveLoss", "kTripletLoss", "kCTCLoss",
     "kGatheredMetrics", "kTopKAccuracy", "kPerplexity",
     "kFieldError", "kFieldSoftmaxLoss", "kDiceLoss", "kSegmentationScore",
-    "kQuantileLoss", "kDistributionLoss", "kEnsembleLoss", "kDistributionParams", "kForecastScores", "kReliability",
+    "kQuantileLoss", "kDistributionLoss", "kEnsembleLoss", "kDistributionParams", "kForecastScores", "kReliability", "kLeadRecord",
 }  # fmt: skip
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.base.lead_plan import LeadPlan, LeadRecord
+from dsinga.base.lead_plan import LeadPlan, LeadChannels
 from dsinga.data.fields.axis import Axis, label_text
 from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.leads import ahead_axis, check_feedback
 
-Source = tuple[int, int, int, float]  # of a channel: as in a LeadRecord
+Source = tuple[int, int, int, float]  # of a channel: as in a LeadChannels
 
 
 def lead_plan(layout: Layout, weights: tuple[float, ...], starts: tuple[int, ...]) -> LeadPlan | None:
@@ -31,7 +31,7 @@ def lead_plan(layout: Layout, weights: tuple[float, ...], starts: tuple[int, ...
     for number in range(layout.leads):
         parts = [list(_channels(layout, part, axis, number)) for part in first.inputs]
         masks = [list(_masks(layout, part, axis, number)) for part in first.inputs if part.masked]
-        records.append(LeadRecord(*zip(*(source for part in (*parts, *masks) for source in part), strict=True)))
+        records.append(LeadChannels(*zip(*(source for part in (*parts, *masks) for source in part), strict=True)))
     return LeadPlan(
         first.input_shape,
         first.target_shape,

@@ -20,7 +20,7 @@ from dsinga.ops import Ops
 from dsinga.ops.types import is_on_device
 
 
-class _Run(NamedTuple):
+class _ChannelRun(NamedTuple):
     """Neighbouring channels of the feature that copy those of a source; with a mask, 0 in it means ``fill``."""
 
     source: int
@@ -80,7 +80,7 @@ class LeadRecord(Layer):
         if settings.label_shape:
             self.new_labels = LabelFormat(tuple(settings.label_shape), np.float32)
 
-    def _find_runs(self) -> Sequence[_Run]:
+    def _find_runs(self) -> Sequence[_ChannelRun]:
         settings = self.settings
         channels = list(zip(settings.source, settings.channel, settings.mask, settings.fill, strict=True))
         ends = [0]
@@ -90,7 +90,7 @@ class LeadRecord(Layer):
             if not (follows and masked):
                 ends.append(place)
         return [
-            _Run(
+            _ChannelRun(
                 source,
                 slice(start, stop),
                 slice(channel, channel + stop - start),
