@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from dsinga.data.column import Column
-from dsinga.data.fields.climatology import FieldClimatology, field_climatology
+from dsinga.data.fields.climatology import FieldClimatology
+from dsinga.data.fields.climatology_means import field_climatology
 from dsinga.data.fields.definition import WindowDefinition, define_windows
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.data.fields.statistics import FieldStatistics, field_statistics

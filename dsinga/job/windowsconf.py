@@ -65,4 +65,5 @@ class WindowsConf(Settings):
         False, "whether windows may reach over gaps of time, so that they count points; without it they are left out"
     )
     memory: Count = setting(256 << 20, "the bytes of decoded fields that a process keeps")
+    climatology: str = setting("", "what is subtracted from variables and added to predictions; compressed numbers")
     variable: list[WindowVariableConf] = setting([], "how the variables lay in the data of training")

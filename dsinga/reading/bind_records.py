@@ -92,7 +92,7 @@ def _open(
         return open_windows(layer, conf, source)
     records = open_like(source, names.get(layer.name, RecordNames()), roots, phase.name or "")
     if conf is not None and conf.windows is not None and isinstance(records, FieldWindows):
-        return records.in_order_of(definition_of(conf.windows).trained)
+        return records.in_order_of(definition_of(conf.windows))
     return records
 
 

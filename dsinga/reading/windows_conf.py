@@ -41,6 +41,7 @@ def definition_of(conf: WindowsConf) -> WindowDefinition:
         max_nan=conf.max_nan,
         weights=conf.weights,
         over_gaps=conf.over_gaps,
+        climatology=conf.climatology,
         memory=conf.memory,
     )
     trained = TrainedLayout(
@@ -117,6 +118,7 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
         max_nan=definition.max_nan,
         weights=definition.weights,
         over_gaps=definition.over_gaps,
+        climatology=definition.climatology,
         memory=definition.memory,
         variable=[
             WindowVariableConf(name=name, dims=list(dims), units=trained.units.get(name, ""))

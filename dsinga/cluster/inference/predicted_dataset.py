@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.cf_variables import BOUNDS, MAPPING, copied
-from dsinga.data.fields.leads import LEAD, lead_axis
+from dsinga.data.fields.leads import LEAD, VALID_TIME, lead_axis
 from dsinga.data.fields.prediction_windows import CLASS, PredictionWindows, Target
 
 # Encodings that coordinates keep. Targets do not keep how they were packed: predictions may be larger.
@@ -62,6 +62,10 @@ def _lazy(
 
     dataset = with_related(LazyDataset(variables, coordinates, windows.dataset.attrs), windows, points)
     dataset = windows.alignment.undone(dataset)
+    if windows.definition.climatology and not windows.classes:
+        from dsinga.data.fields.departures import with_climatology
+
+        dataset = with_climatology(dataset, list(variables), windows.definition.climatology, LEAD, VALID_TIME)
     if (source := windows.dataset.encoding.get(SOURCE)) is not None:
         dataset.encoding[SOURCE] = source
         for variable in dataset.data_vars.values():
@@ -115,7 +119,7 @@ def lead_coordinates(windows: PredictionWindows, axis: Axis, points: np.ndarray,
         leads = differences[0] if (differences == differences[0]).all() else ahead
     leads = leads.astype("timedelta64[us]").astype("timedelta64[ns]") if leads.dtype.kind == "O" else leads  # of cftime
     known = {key: value for key, value in coordinate.attrs.items() if key not in BOUNDS}
-    return {LEAD: (LEAD, leads), "valid_time": xarray.Variable((axis.name, LEAD), valid, known)}
+    return {LEAD: (LEAD, leads), VALID_TIME: xarray.Variable((axis.name, LEAD), valid, known)}
 
 
 def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:

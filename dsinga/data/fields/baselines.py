@@ -9,6 +9,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.data.fields.climatology import FieldClimatology
+from dsinga.data.fields.climatology_text import climatology_of
 from dsinga.data.fields.definition import SAMPLER_SHARE
 from dsinga.data.fields.label_points import LabelPoints
 from dsinga.data.fields.layout import ChannelGroup, Layout
@@ -81,6 +82,11 @@ class Climatological:
         dataset = points.windows.dataset
         names = [part.name for part in points.layout.targets]
         self._fields = climatology.at_points_of(dataset[names], self._dim)
+        self._subtracted: Any = None  # from what windows read
+        if text := points.windows.definition.climatology:
+            subtracted = climatology_of(text)
+            names = [name for name in names if name in subtracted.means]
+            self._subtracted = subtracted.at_points_of(dataset[names], self._dim)
         self._coordinate = dataset[self._dim]
 
     def read(self, rows: np.ndarray) -> np.ndarray:
@@ -88,6 +94,9 @@ class Climatological:
         times = self._points.points(self._dim, rows)
         low, high = int(times.min()), int(times.max()) + 1
         fields = self._fields.at(self._coordinate[low:high])
+        if self._subtracted is not None:
+            subtracted = self._subtracted.at(self._coordinate[low:high])
+            fields = fields.assign({name: fields[name] - subtracted[name] for name in subtracted})
         forecasts = []
         for number, part in enumerate(self._points.layout.targets):
             channels = self._points.variables == number

@@ -162,6 +162,14 @@ def is_time(dataset: Any, dim: str, definition: WindowDefinition) -> bool:
 
 
 def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
-    """Return a Dataset with the variables that windows read alone, so that others are not sent to workers."""
+    """Return a Dataset with the variables that windows read alone, so that others are not sent to workers.
+
+    Those of which the definition has a climatology are departures from it.
+    """
     names = [*definition.inputs, *definition.targets, *definition.static, definition.weights]
-    return dataset[[name for name in dict.fromkeys(names) if name in dataset.data_vars]]
+    used = dataset[[name for name in dict.fromkeys(names) if name in dataset.data_vars]]
+    if not definition.climatology:
+        return used
+    from dsinga.data.fields.departures import departures  # which imports xarray
+
+    return departures(used, definition.climatology)

@@ -80,6 +80,8 @@ class WindowDefinition:
         weights: a variable or an expression of a coordinate that weights points of the targets; "" for none.
         within: the first and last coordinate of the data that are read, by dimension; None for an open end.
         over_gaps: whether windows may reach over gaps of time; without it they are left out.
+        climatology: what is subtracted from variables where they are read, and added to predictions, as
+            :func:`dsinga.data.fields.climatology_text.as_text` has it; "" for nothing.
         memory: bytes of decoded fields that a process keeps; a block of windows has a twelfth.
         trained: how the data lay from which a net was trained; None for a definition that is apart from any data.
     """
@@ -104,6 +106,7 @@ class WindowDefinition:
     weights: str = ""
     within: Mapping[str, tuple[Label | None, Label | None]] = field(default_factory=dict)
     over_gaps: bool = False
+    climatology: str = ""
     memory: int = DEFAULT_MEMORY
     trained: TrainedLayout | None = None
 
@@ -163,6 +166,7 @@ def define_windows(
     weights: str | None = None,
     within: Mapping[str, Sequence[Any]] | None = None,
     over_gaps: bool = False,
+    climatology: str = "",
     memory: int = DEFAULT_MEMORY,
 ) -> WindowDefinition:
     """Return a definition of windows from settings as :func:`dsinga.windows` takes them. Raises UserError."""
@@ -190,6 +194,7 @@ def define_windows(
         weights="" if weights is None else as_text("weights", "a variable, or an expression of coordinates", weights),
         within=by_name("within", within, ENDS, ends_of),
         over_gaps=over_gaps,
+        climatology=climatology,
         memory=whole_of(memory),
     )
 

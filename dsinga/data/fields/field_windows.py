@@ -12,7 +12,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.data.column import PointRanges
 from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variables
-from dsinga.data.fields.definition import SAMPLER_SHARE, TrainedLayout, WindowDefinition
+from dsinga.data.fields.definition import SAMPLER_SHARE, WindowDefinition
 from dsinga.data.fields.layout import Layout, make_layout
 from dsinga.data.fields.lead_channels import check_ends, lead_plan
 from dsinga.data.fields.remarks import chunk_texts, gap_texts, left_out_texts, period_texts, uneven_texts
@@ -182,18 +182,24 @@ class FieldWindows(RecordSource):
         trained = self.definition.trained or trained_layout_of(self.dataset, self.definition, self.layout)
         return self.definition.replace(trained=trained)
 
-    def in_order_of(self, trained: TrainedLayout | None) -> FieldWindows:
-        """Return windows of the same Dataset that lie as the data of training lay, in the order of ``trained``.
+    def in_order_of(self, training: WindowDefinition) -> FieldWindows:
+        """Return windows of the same Dataset that lie as the data of training lay, and are departures if those were.
 
         These are the same windows where they lie so already, or where a definition of training has cut them. Raises
         UserError where the Dataset lacks points that are channels, such as levels.
         """
-        if trained is None or self.definition.trained is not None:
+        definition = self.definition.replace(climatology=training.climatology or self.definition.climatology)
+        is_same = definition.climatology == self.definition.climatology
+        if is_same and (training.trained is None or self.definition.trained is not None):
             return self
-        definition = self.definition.replace(trained=trained)
+        definition = definition.replace(trained=self.definition.trained or training.trained)
         aligned, _ = align(self.dataset, definition)
         variables = {name: tuple(map(str, array.dims)) for name, array in self.dataset.data_vars.items()}
-        if aligned is self.dataset and all(definition.ordered_dims(*each) == each[1] for each in variables.items()):
+        if (
+            is_same
+            and aligned is self.dataset
+            and all(definition.ordered_dims(*each) == each[1] for each in variables.items())
+        ):
             return self
         return FieldWindows(self.dataset, definition, has_targets=self.has_labels, path=self.path)
 

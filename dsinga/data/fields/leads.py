@@ -14,7 +14,7 @@ from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.prediction_windows import PredictionWindows
 from dsinga.data.fields.readers import VariableReader, coordinate_reader
 
-LEAD = "lead"
+LEAD, VALID_TIME = "lead", "valid_time"
 
 
 def lead_axis(windows: PredictionWindows) -> Axis:

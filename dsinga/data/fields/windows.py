@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dsinga.base.errors import UserError
 from dsinga.data.fields.cf_variables import related_names
+from dsinga.data.fields.climatology import FieldClimatology
+from dsinga.data.fields.climatology_text import as_text
 from dsinga.data.fields.dataset import open_dataset
 from dsinga.data.fields.definition import DEFAULT_MEMORY, define_windows
 from dsinga.data.fields.field_windows import FieldWindows
@@ -37,6 +40,7 @@ def windows(
     weights: str | None = None,
     within: Mapping[str, Sequence[Any]] | None = None,
     over_gaps: bool = False,
+    climatology: FieldClimatology | None = None,
     memory: int = DEFAULT_MEMORY,
 ) -> FieldWindows:
     """Return the windows of a Dataset as records to train from: inputs (C, *space), targets (C', *space), float32.
@@ -79,6 +83,9 @@ def windows(
             latitudes that fall they may be in either order; longitudes go on round the circle, as from -10 to 10.
         over_gaps: whether windows may reach over gaps of time, and count points whatever lies between. Without it they
             are left out. A gap is a step of more than one and a half times the usual one.
+        climatology: what is subtracted from the variables that it has, inputs and targets, where they are read: records
+            are departures from it. The net keeps it, and predictions of a Dataset have it added again. Take it from the
+            training part: ``dsinga.data.field_climatology(dataset.sel(time=slice(None, "2015")))``.
         memory: the most bytes of decoded fields that a process keeps. A twelfth of it is a block: the windows that
             are read and shuffled together.
 
@@ -96,5 +103,10 @@ def windows(
         inputs = [str(name) for name in opened.data_vars if name not in others]
     if isinstance(lead, Mapping) and lead and (targets is None or not names_of("targets", targets)):
         raise UserError("lead says where targets lie, but no targets are named; give targets, the names of variables")
-    definition = define_windows(**settings | {"inputs": inputs})
+    if not isinstance(climatology, (FieldClimatology, type(None))):
+        raise UserError(
+            f"climatology is one of dsinga.data.field_climatology(dataset), not {reprlib.repr(climatology)}"
+        )
+    text = "" if climatology is None else as_text(climatology)
+    definition = define_windows(**settings | {"inputs": inputs, "climatology": text})
     return FieldWindows(os.fspath(dataset) if path else opened, definition)

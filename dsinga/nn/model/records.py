@@ -58,7 +58,7 @@ class PhaseRecords:
         sources = dict(self.sources)
         for name in sources.keys() & trained.keys():
             if isinstance(windows := sources[name], FieldWindows):
-                sources[name] = windows.in_order_of(definition_of(trained[name]).trained)
+                sources[name] = windows.in_order_of(definition_of(trained[name]))
         changed = {name: (source, None) for name, source in sources.items() if source is not self.sources[name]}
         if not changed:
             return self

@@ -1,0 +1,147 @@
+"""Departures of the variables of a Dataset from a climatology, where they are read; and the way back.
+
+This file imports xarray, and is imported where somebody has a Dataset.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from xarray import Variable
+from xarray.backends import BackendArray
+from xarray.core.indexing import IndexingSupport, LazilyIndexedArray, explicit_indexing_adapter
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
+from dsinga.data.fields.climatology import dates_of, values_at
+from dsinga.data.fields.climatology_text import climatology_of
+
+DEPARTURE = "dsinga_departure"  # of the encoding of a variable that is a departure already
+
+
+class _Field:
+    """The climatology of one variable, at any region of it: an index for each dimension.
+
+    Args:
+        means: the mean, with the dimensions of the variable apart from time, after its own.
+        by: what the climatology is a function of.
+        dates: the dates of the variable.
+        dims: the dimensions of the variable.
+    """
+
+    def __init__(self, means: Any, by: str, dates: Any, dims: tuple[str, ...]):
+        self._means, self._by, self._dates, self._dims = means.drop_vars(list(means.coords)), by, dates, dims
+
+    def read(self, key: tuple[Any, ...]) -> np.ndarray:
+        """Return the climatology of a region, float64."""
+        keys = dict(zip(self._dims, key, strict=True))
+        (time,) = self._dates.dims
+        dates = self._dates.isel({time: np.atleast_1d(np.arange(self._dates.size)[keys[time]])})
+        means = self._means.isel({dim: each for dim, each in keys.items() if dim != time})
+        values = values_at(means, dates, self._by)
+        if np.ndim(np.empty(self._dates.size)[keys[time]]) == 0:
+            return np.asarray(values[0])
+        before = self._dims[: self._dims.index(time)]
+        return np.moveaxis(values, 0, sum(dim in means.dims for dim in before))
+
+
+class _Departures(BackendArray):
+    """A variable that is not in memory, less its climatology, as float32."""
+
+    def __init__(self, variable: Any, field: _Field):
+        self._variable, self._field = variable, field
+        self.shape, self.dtype = variable.shape, np.dtype(np.float32)
+
+    def __getitem__(self, key: Any) -> Any:
+        return explicit_indexing_adapter(key, self.shape, IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> np.ndarray:
+        return _added(self._variable[key].values, self._field.read(key), -1)
+
+
+def departures(dataset: Any, text: str) -> Any:
+    """Return a Dataset with the departures from a climatology of the variables that this has; others stay.
+
+    Variables in files, and of Dask, are computed when they are read. Those that are departures already stay, too.
+
+    Raises UserError where the climatology has none of the variables, or lacks points of them.
+    """
+    if not text:
+        return dataset
+    means = climatology_of(text).means
+    names = [name for name in dataset.data_vars if name in means]
+    if not names:
+        raise UserError(
+            f"the climatology has {listed(map(repr, means))}, and the windows none of these, but "
+            f"{listed(map(repr, dataset.data_vars))}; take it of the variables of the windows"
+        )
+    changed = {
+        name: _with_field(dataset[name].variable, _field(dataset, name, text), -1)
+        for name in names
+        if not dataset.variables[name].encoding.get(DEPARTURE)
+    }
+    return dataset.assign(changed) if changed else dataset
+
+
+def with_climatology(dataset: Any, names: list[str], text: str, lead: str, valid_time: str) -> Any:
+    """Return a prediction of departures, lazy dask arrays, plus the climatology at the times of the predictions.
+
+    Along the dimension ``lead`` these are in the coordinate ``valid_time``.
+    """
+    means = climatology_of(text).means if text else {}
+    changed = {}
+    for name in (name for name in names if name in means):
+        array = dataset[name]
+        if lead not in array.dims:
+            changed[name] = _with_field(array.variable, _field(dataset, name, text), 1)
+            continue
+        others = dataset[[name]].isel({lead: 0}, drop=True)
+        (time,) = (dim for dim in dataset[valid_time].dims if dim != lead)
+        parts = []
+        for number in range(array.sizes[lead]):
+            dates = dataset[valid_time].variable.isel({lead: number})
+            part = array.variable.isel({lead: number})
+            field = _field(others.assign_coords({time: (time, dates.values)}), name, text)
+            parts.append(_with_field(part, field, 1))
+        joined = Variable.concat(parts, lead).transpose(*array.dims)
+        changed[name] = Variable(joined.dims, joined.data, array.attrs, array.encoding)
+    return dataset.assign(changed)
+
+
+def _field(dataset: Any, name: str, text: str) -> _Field:
+    climatology = climatology_of(text)
+    array, kept = dataset[name], climatology.means[name].dims[1:]
+    times = [dim for dim in array.dims if dim not in kept]
+    if len(times) != 1 or times[0] not in dataset.coords:
+        raise UserError(
+            f"{name!r} has the dimensions {listed(array.dims)}, its climatology {listed(kept)}, so that none of dates "
+            "is left; take the climatology of the same data"
+        )
+    means = climatology.at_points_of(dataset[[name]], str(times[0])).means[name]
+    return _Field(means, climatology.by, dates_of(dataset[times[0]]), tuple(map(str, array.dims)))
+
+
+def _with_field(variable: Any, field: _Field, sign: int) -> Any:
+    """Return a variable plus, or less, a climatology."""
+    encoding = {**variable.encoding, DEPARTURE: True} if sign < 0 else dict(variable.encoding)
+    if variable.chunks is not None:
+        data = variable.data.map_blocks(
+            partial(_of_block, field, sign), dtype=np.float32, meta=np.empty((), np.float32)
+        )
+    elif getattr(variable, "_in_memory", True):
+        data = _added(variable.values, field.read((slice(None),) * variable.ndim), sign)
+    else:
+        data = LazilyIndexedArray(_Departures(variable, field))
+    return Variable(variable.dims, data, variable.attrs, encoding)
+
+
+def _of_block(field: _Field, sign: int, block: np.ndarray, block_info: Any = None) -> np.ndarray:
+    """Task: a block plus, or less, the climatology at its place."""
+    place = tuple(slice(start, stop) for start, stop in block_info[0]["array-location"])
+    return _added(block, field.read(place), sign)
+
+
+def _added(numbers: Any, climatology: np.ndarray, sign: int) -> np.ndarray:
+    return (np.asarray(numbers, np.float64) + sign * climatology).astype(np.float32)

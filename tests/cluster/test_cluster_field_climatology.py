@@ -1,0 +1,120 @@
+"""Departures from a climatology: subtracted where data are read, added to predictions, kept with the net."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+import dsinga
+from dsinga import nn
+from dsinga.base.errors import UserError
+from dsinga.data import FieldWindows, field_climatology
+
+xr = pytest.importorskip("xarray")
+SETTINGS: dict[str, Any] = {
+    "inputs": ["t", "h"],
+    "targets": "t",
+    "input_dims": {"time": 1, "lat": -1, "lon": -1},
+    "lead": {"time": 2},
+}
+
+
+def dataset() -> Any:
+    """Return fields t with a yearly cycle, and h without a climatology."""
+    rng, days = np.random.default_rng(0), np.arange(500)
+    dims, shape = ("time", "lat", "lon"), (500, 4, 6)
+    year = 10 * np.cos(2 * np.pi * days / 365)[:, None, None]
+    time = xr.date_range("2001-01-01", periods=500, freq="D", calendar="noleap", use_cftime=True)
+    return xr.Dataset(
+        {"t": (dims, (280 + year + rng.normal(size=shape)).astype("f4")), "h": (dims, rng.normal(size=shape))},
+        {"time": time, "lat": np.linspace(60, -60, 4), "lon": np.arange(6) * 60.0},
+    )
+
+
+def trained(windows: Any, **fit: Any) -> Any:
+    model = nn.Sequential([nn.Input(windows.shape), nn.Conv2D(1, 1)])
+    model.compile(nn.SGD(0.05), "mse")
+    model.fit(windows, epochs=1, progress=False, **fit)
+    return model
+
+
+@pytest.mark.parametrize("by", ["month", "day"])
+def test_departures_are_read_and_predictions_have_the_climatology_again(by: str, tmp_path: Path) -> None:
+    data = dataset()
+    climatology = field_climatology(data[["t"]].isel(time=slice(400)), by)
+    windows = dsinga.windows(data, **SETTINGS, climatology=climatology)
+    cycle = climatology.at(data.time).t
+    rows = np.array([0, 150, 497])
+    inputs, targets = windows.read(rows)
+    np.testing.assert_allclose(inputs[:, 0], (data.t - cycle)[rows], atol=5e-5)
+    np.testing.assert_array_equal(inputs[:, 1], data.h[rows].astype("f4"))
+    np.testing.assert_allclose(targets[:, 0], (data.t - cycle)[rows + 2], atol=5e-5)
+
+    model = trained(windows.split(time="2002-02-01")[0])
+    (w, b) = (np.asarray(param) for param in model.params.values())
+    departure = (data.t - cycle) * w.ravel()[0] + data.h * w.ravel()[1] + b[0]
+    predicted, leads = model.predict(data), model.predict(data, leads=2)
+    later = predicted.t.isel(time=slice(-2)) - departure.isel(time=slice(-2)).values
+    np.testing.assert_allclose(later, cycle[2:], atol=5e-4)  # the climatology of the time of the target
+    np.testing.assert_allclose(leads.t.isel(lead=0), predicted.t.sel(time=leads.valid_time[:, 0]).values, atol=1e-6)
+    second = (predicted.t - climatology.at(predicted.time).t).isel(time=slice(-2)) * w.ravel()[0]
+    second = second.values + data.h.values[2:] * w.ravel()[1] + b[0]
+    found = leads.t.isel(lead=1).values - climatology.at(leads.valid_time[:, 1].drop_vars("time")).t.values
+    np.testing.assert_allclose(found, second[: len(found)], atol=5e-4)
+
+    model.save(tmp_path / "model")
+    again = nn.load_model(tmp_path / "model")
+    data.chunk(time=50, lon=5).to_zarr(tmp_path / "t.zarr", consolidated=False, zarr_format=2)
+    west = data.roll(lon=3, roll_coords=True)
+    west = west.assign_coords(lon=(west.lon + 180) % 360 - 180)
+    for other in (str(tmp_path / "t.zarr"), data.chunk(time=33, lat=2), windows.dataset, west):
+        there = again.predict(other)
+        np.testing.assert_array_equal(there.t.roll(lon=-3) if other is west else there.t, predicted.t)
+    stored = FieldWindows(str(tmp_path / "t.zarr"), windows.definition)
+    for each in (stored, pickle.loads(pickle.dumps(stored)), FieldWindows(data.chunk(time=70), windows.definition)):
+        np.testing.assert_array_equal(each.read(rows)[0], inputs)
+    plain = dsinga.windows(str(tmp_path / "t.zarr"), **SETTINGS)  # that evaluate reads as training read
+    assert again.evaluate(plain) == model.evaluate(windows)
+    errors = again.evaluate(plain, by=(), against=climatology)
+    assert errors.rmse.sel(forecast="climatology") == pytest.approx(float(((data.t - cycle)[2:] ** 2).mean()) ** 0.5)
+
+
+@pytest.mark.ci
+def test_training_has_the_same_bits_from_memory_and_chunks_in_processes(processes: Client, tmp_path: Path) -> None:
+    data = dataset()
+    climatology = field_climatology(data[["t"]], "day")
+    here = trained(dsinga.windows(data, **SETTINGS, climatology=climatology), client=processes).params
+    data.chunk(time=30, lat=3).to_zarr(tmp_path / "t.zarr", consolidated=False, zarr_format=2)
+    there = trained(dsinga.windows(tmp_path / "t.zarr", **SETTINGS, climatology=climatology), client=processes)
+    for name, param in here.items():
+        np.testing.assert_array_equal(there.params[name], param)
+
+
+def test_climatologies_of_other_data_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = dataset()
+    climatology = field_climatology(data[["t"]])
+    for other, message in (
+        (
+            field_climatology(data[["h"]].rename(h="x")),
+            "the climatology has 'x', and the windows none of these, but 't'",
+        ),
+        (field_climatology(data[["t"]].isel(lat=[0, 1])), "the climatology lacks points of 'lat' that the data have"),
+        (field_climatology(data.t.mean("lon").to_dataset()), "so that none of dates is left"),
+        (climatology.means, "climatology is one of dsinga.data.field_climatology"),
+    ):
+        with pytest.raises(UserError, match=message):
+            dsinga.windows(data, **SETTINGS, climatology=other)
+    definition = dsinga.windows(data, **SETTINGS, climatology=climatology).definition
+    for text in ("x", definition.climatology.replace("<f4", "<f8"), definition.climatology.replace("[12", "[13")):
+        with pytest.raises(UserError, match="the climatology of the windows is damaged"):
+            FieldWindows(data, definition.replace(climatology=text))
+    monkeypatch.setattr("dsinga.data.fields.climatology_text.MOST_NUMBERS", 100)
+    with pytest.raises(
+        UserError, match="the climatology has 288 numbers, and a net keeps at most 100; subtract it from"
+    ):
+        dsinga.windows(data, **SETTINGS, climatology=climatology)
