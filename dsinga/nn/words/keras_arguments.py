@@ -59,7 +59,6 @@ ARGUMENTS = {
     "stateful": "use carry=True",
     "ConvLSTM2D.stateful": "each record begins with a state of zeros; give records more steps",
     "merge_mode": "the features of both directions are joined",
-    "epsilon": "it is 1e-5",
     "center": "the layer always has a bias",
     "scale": "the layer always has a scale",
     "synchronized": "the statistics are always those of the whole batch over all workers",

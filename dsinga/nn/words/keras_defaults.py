@@ -15,7 +15,6 @@ _SHOWN = (1, 2, "auto", True)
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "dtype": _FLOAT32,
     "Input.dtype": _FLOAT32,
-    "epsilon": (1e-5,),
     "center": (True,),
     "scale": (True,),
     "data_format": ("channels_first", None),
