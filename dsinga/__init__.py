@@ -7,6 +7,7 @@ from dsinga.base.registry import register
 from dsinga.base.version import __version__
 
 if TYPE_CHECKING:
+    from dsinga import convert as convert
     from dsinga import data as data
     from dsinga import estimators as estimators
     from dsinga import extensions as extensions
@@ -50,7 +51,7 @@ _MODULES = dict.fromkeys(set(__all__) - globals().keys(), "dsinga.api")
 _MODULES |= dict.fromkeys(("Job", "load", "loads"), "dsinga.job")
 _MODULES["windows"] = "dsinga.data"
 # Modules that users import, or reach as attributes.
-_SUBMODULES = {name: f"dsinga.{name}" for name in ("data", "estimators", "extensions", "models", "nn", "rl")}
+_SUBMODULES = {name: f"dsinga.{name}" for name in ("convert", "data", "estimators", "extensions", "models", "nn", "rl")}
 _SUBMODULES["plotting"] = "dsinga.api.plotting"
 
 

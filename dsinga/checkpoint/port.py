@@ -89,12 +89,15 @@ def params_of(params: Any, roots: Sequence[PathLike] = ()) -> ParamArrays:
     return arrays
 
 
-def export_safetensors(checkpoint: Checkpoint, path: PathLike) -> None:
-    """Write the params of a checkpoint to the safetensors file ``path``, replacing it; raise RunError on failure."""
+def export_safetensors(checkpoint: Checkpoint, path: PathLike, metadata: Mapping[str, str] | None = None) -> None:
+    """Write the params of a checkpoint to the safetensors file ``path``, replacing it; raise RunError on failure.
+
+    ``metadata`` are texts in the file's header.
+    """
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        write_tensors(partial, checkpoint.params)
+        write_tensors(partial, checkpoint.params, metadata)
         partial.replace(path)
         sync_folder(path.parent)
     except OSError as error:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ml_dtypes  # noqa: F401  lets safetensors read bfloat16
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -30,16 +31,19 @@ class Fingerprint(NamedTuple):
     crc32: int
 
 
-def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> Fingerprint:
+def write_tensors(
+    path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
+) -> Fingerprint:
     """Write a safetensors file, flush it to the disk and return its fingerprint.
 
-    The library sorts arrays by name; their order is among the file's metadata. Raises OSError if it cannot be written.
+    The library sorts arrays by name; their order is among the file's metadata, beside what is given. Raises OSError if
+    it cannot be written.
     """
-    metadata = {ORDER: json.dumps(list(arrays))}
+    texts = {**(metadata or {}), ORDER: json.dumps(list(arrays))}
     try:
         # The format has neither strides nor byte order, so arrays must be contiguous.
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-        safetensors.numpy.save_file(contiguous, path, metadata)
+        safetensors.numpy.save_file(contiguous, path, texts)
     except safetensors.SafetensorError as error:
         raise OSError(str(error)) from error
     with open(path, "r+b") as file:
@@ -60,8 +64,8 @@ def fingerprint(path: Path) -> Fingerprint:
 def read_safetensors(path: Path) -> ParamArrays:
     """Return the arrays of a safetensors file by name, in the order in which :func:`write_tensors` got them.
 
-    Arrays that another program wrote are in the library's order. Raises UserError, naming the file, if it cannot be
-    read.
+    Arrays that another program wrote are in the library's order; bfloat16 ones become float32. Raises UserError, naming
+    the file, if it cannot be read.
     """
     try:
         open_regular(path).close()
@@ -70,7 +74,7 @@ def read_safetensors(path: Path) -> ParamArrays:
             order = json.loads((file.metadata() or {}).get(ORDER, "[]"))
             names = file.keys()
             in_order = order if sorted(order) == sorted(names) else names
-            return {name: file.get_tensor(name) for name in in_order}
+            return {name: _known_dtype(file.get_tensor(name)) for name in in_order}
     except (
         safetensors.SafetensorError,
         OSError,
@@ -81,6 +85,11 @@ def read_safetensors(path: Path) -> ParamArrays:
         RecursionError,
     ) as error:
         raise UserError(f"{path} cannot be read as safetensors: {error}") from None
+
+
+def _known_dtype(array: np.ndarray) -> np.ndarray:
+    """Return an array in float32 where numpy does not know its dtype, which then is bfloat16."""
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 def find_integers(params: Mapping[str, np.ndarray]) -> str:

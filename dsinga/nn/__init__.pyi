@@ -184,24 +184,26 @@ def AveragePooling3D(pool_size: Size = 2, strides: Size | None = None, padding: 
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
-def BM(momentum: float = 0.1, use_global_stats: bool = False, synchronized: bool = True, *, name: str | None = None,
-        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
-        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
-        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
-        exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel (kBM).
+def BM(momentum: float = 0.1, use_global_stats: bool = False, synchronized: bool = True, epsilon: float = 1e-05,
+        keep_initial: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel (kBM).
 
     Args:
         momentum: the weight of the newest batch in the running statistics, as in PyTorch.
         use_global_stats: whether training, too, normalises with the running statistics and keeps them, as in Caffe.
-        synchronized: whether the statistics are those of the whole batch over all workers, else of each worker's rows."""
+        synchronized: whether the statistics are those of the whole batch over all workers, else of each worker's rows.
+        epsilon: what is added to the variance; beyond SINGA.
+        keep_initial: whether the initial running statistics have weight in the first steps, too, as in PyTorch and Keras."""
 
-def BatchNormalization(momentum: float | None = None, synchronized: bool = True, *, name: str | None = None,
-        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+def BatchNormalization(momentum: float | None = None, epsilon: float = 1e-05, synchronized: bool = True, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Batch normalisation of each channel, axis 1 (kBM), with epsilon 1e-5.
+    """Batch normalisation of each channel, axis 1 (kBM).
 
     ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
     ``synchronized`` the statistics are those of the whole batch over all workers, as in one process; without it, which
@@ -842,23 +844,26 @@ def GlobalMaxPooling3D(*, name: str | None = None, param: Sequence[Any] | None =
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each channel of volumes (kPooling): (B, C)."""
 
-def GroupNorm(groups: int = 32, *, name: str | None = None, param: Sequence[Any] | None = None,
+def GroupNorm(groups: int = 32, epsilon: float = 1e-05, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Group normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel (kGroupNorm).
+    """Group normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel (kGroupNorm).
 
     Args:
-        groups: into how many equal groups the channels are divided."""
+        groups: into how many equal groups the channels are divided.
+        epsilon: what is added to the variance; beyond SINGA."""
 
-def GroupNormalization(groups: int = 32, *, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+def GroupNormalization(groups: int = 32, epsilon: float = 1e-05, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Group normalisation (kGroupNorm): each row over groups of channels, with a scale and bias for each channel.
 
     Args:
-        groups: into how many equal groups the channels are divided."""
+        groups: into how many equal groups the channels are divided.
+        epsilon: what is added to the variance; beyond SINGA."""
 
 def HingeLoss(norm: str = 'L1', margin: float = 1.0, topk: int = 1, scale: float = 1.0, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1065,19 +1070,22 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
     ``fields`` are settings of its type, fields of a layer in a job file, and the arguments of every layer. Raises
     UserError for an unknown type or field."""
 
-def LayerNorm(first_axis: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Layer normalisation of (B, ...): scale·(x - mean)/√(var + 1e-5) + bias, elementwise (kLayerNorm).
+def LayerNorm(first_axis: int = 1, epsilon: float = 1e-05, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """Layer normalisation of (B, ...): scale·(x - mean)/√(var + epsilon) + bias, elementwise (kLayerNorm).
 
     Args:
-        first_axis: the first axis normalised: 1 for all numbers of a row, 2 for each step."""
+        first_axis: the first axis normalised: 1 for all numbers of a row, 2 for each step.
+        epsilon: what is added to the variance; beyond SINGA."""
 
-def LayerNormalization(axis: int | Sequence[int] = -1, *, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-05, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm)."""
 
 def LeadRecord(source: list[int] = [], channel: list[int] = [], mask: list[int] = [], fill: list[float] = [],
@@ -1106,14 +1114,16 @@ def LeakyReLU(negative_slope: float = 0.3, *, name: str | None = None, param: Se
     Args:
         negative_slope: the slope for negative inputs."""
 
-def LearnedVector(num_output: int, *, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+def LearnedVector(num_output: int, leading: list[int] = [], *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n); the source gives only B (kLearnedVector).
 
     Args:
-        num_output: how many numbers the vector has."""
+        num_output: how many numbers the vector has.
+        leading: the sizes of axes before them, where each row is an array of vectors."""
 
 def LinearMomentum(base_momentum: float, final_momentum: float, saturation_step: int) -> MomentumConf:
     """Return a momentum that moves in a line from base_momentum at step 0 to final_momentum at ``saturation_step``."""
@@ -1516,14 +1526,15 @@ def RBMVis(hdim: int, bias_term: bool = True, gaussian: bool = False, persistent
         gaussian: whether the units of the side are real numbers of variance 1, not 0 or 1.
         persistent: whether the Gibbs chains of a hidden layer are persistent; beyond SINGA."""
 
-def RMSNorm(first_axis: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+def RMSNorm(first_axis: int = 1, epsilon: float = 1e-05, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + 1e-5), elementwise, without mean or bias (kRMSNorm).
+    """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + epsilon), elementwise, without mean or bias (kRMSNorm).
 
     Args:
-        first_axis: the first axis normalised: 1 for all numbers of a row, 2 for each step."""
+        first_axis: the first axis normalised: 1 for all numbers of a row, 2 for each step.
+        epsilon: what is added to the mean square; beyond SINGA."""
 
 def RMSprop(learning_rate: Rate = 0.001, rho: float = 0.9, epsilon: float = 1e-07, weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,

@@ -30,7 +30,8 @@ NEVER_CUT = {
     "kAbsoluteLoss", "kFocalLoss", "kKLDivergenceLoss", "kCosineLoss", "kContrastiveLoss", "kTripletLoss", "kCTCLoss",
     "kGatheredMetrics", "kTopKAccuracy", "kPerplexity",
     "kFieldError", "kFieldSoftmaxLoss", "kDiceLoss", "kSegmentationScore",
-    "kQuantileLoss", "kDistributionLoss", "kEnsembleLoss", "kDistributionParams", "kForecastScores", "kReliability", "kLeadRecord",
+    "kQuantileLoss", "kDistributionLoss", "kEnsembleLoss", "kDistributionParams", "kForecastScores", "kReliability",
+    "kLeadRecord",
 }  # fmt: skip
 
 

@@ -128,7 +128,6 @@ NAMES_AND_HABITS = {
     "model().fit(X, Y, validation_split=0.1, validation_data=(X, Y))": "give validation_split or validation_data, not",
     "model().evaluate(X, Y, verbose=1)": "evaluate has no argument 'verbose'; leave it out",
     "nn.Dense(3, dtype='float16')": "Dense has no argument 'dtype'; params are float32",
-    "nn.BatchNormalization(epsilon=0.001)": "BatchNormalization has no argument 'epsilon'; it is 1e-5",
     "extensions.EarlyStopping(baseline=1)": "EarlyStopping has no argument 'baseline'; there is none; write a function",
     "extensions.TensorBoard('a', log_dir='b')": "folder and log_dir are one argument",
     "nn.LocalNet(model())": "LocalNet takes a Job, not Sequential; of a model of dsinga.nn, write LocalNet(model.job(",

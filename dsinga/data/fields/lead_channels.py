@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.base.lead_plan import LeadPlan, LeadChannels
+from dsinga.base.lead_plan import LeadChannels, LeadPlan
 from dsinga.data.fields.axis import Axis, label_text
 from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.leads import ahead_axis, check_feedback

@@ -11,13 +11,11 @@ import numpy as np
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
-from dsinga.job.limits import Fraction
+from dsinga.job.limits import Fraction, Positive
 from dsinga.layers.interface.context import Context, RecordInfo, single_worker
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.interface.reach import Reach
-
-EPSILON = 1e-5  # the smallest that cuDNN takes; SINGA uses it
 
 
 class BatchStatistics(NamedTuple):
@@ -30,7 +28,7 @@ class BatchStatistics(NamedTuple):
 
 @register("layer", kBM=218, kCudnnBM=255)
 class BatchNorm(Layer):
-    """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel.
+    """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel.
 
     Ioffe and Szegedy, Batch Normalization (2015). In training, mean and biased variance are those of the *global*
     batch, summed in float64 through ``ctx.all_reduce``: cutting the batch changes no result beyond rounding. The same
@@ -39,9 +37,9 @@ class BatchNorm(Layer):
     layer that is cut by space keeps the statistics of the batch, since each worker has points of all rows. The running
     statistics are the means over the workers, by their rows. In other phases the running mean and the running unbiased
     variance are used. Each step moves these by the share ``momentum`` towards the batch's; while 1/(steps so far) is
-    larger, by that share instead, so that they are the mean of all batches and their initial values have no weight.
-    (SINGA 0.3 keeps only those of the last batch, which is a fault.) With ``use_global_stats`` the running ones are
-    used in all phases and do not move.
+    larger, by that share instead, so that they are the mean of all batches and their initial values have no weight,
+    unless ``keep_initial``. (SINGA 0.3 keeps only those of the last batch, which is a fault.) With ``use_global_stats``
+    the running ones are used in all phases and do not move.
 
     Params, each (C,), in SINGA's order: scale, bias, running mean, running variance.
     """
@@ -56,6 +54,10 @@ class BatchNorm(Layer):
         synchronized: bool = setting(
             True, "whether the statistics are those of the whole batch over all workers, else of each worker's rows"
         )
+        epsilon: Positive = setting(1e-5, "what is added to the variance; beyond SINGA")
+        keep_initial: bool = setting(
+            False, "whether the initial running statistics have weight in the first steps, too, as in PyTorch and Keras"
+        )
 
     settings: Conf
     source_count: ClassVar[int | None] = 1
@@ -68,6 +70,7 @@ class BatchNorm(Layer):
             raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
         self.momentum, self.use_global_stats = self.settings.momentum, self.settings.use_global_stats
         self.synchronized = self.settings.synchronized
+        self.epsilon = self.settings.epsilon
         channels = self.shape[1:2]
         self.params = (
             ParamSpec("scale", channels, initial=1.0),
@@ -87,9 +90,9 @@ class BatchNorm(Layer):
             feature = self.normalise(sources, scale, bias, statistics, ctx)
             return Output(feature, saved=statistics if ctx.training else None)
         size = self.batch_size(x, ctx)
-        share, unbias = ctx.step_number(lambda step: max(self.momentum, 1 / (step + 1))), size / max(size - 1, 1)
+        share, unbias = self.share(ctx), size / max(size - 1, 1)
         if not self.is_shared(ctx):  # then nothing has to leave the device
-            moments, affine, moved = ctx.ops.batch_norm_training(x, params, share, unbias, EPSILON)
+            moments, affine, moved = ctx.ops.batch_norm_training(x, params, share, unbias, self.epsilon)
             state = {"mean": moved[0], "variance": moved[1]}
             return Output(self.apply(sources, affine, ctx), saved=BatchStatistics(*moments, size), state=state)
         statistics, move = self.batch_statistics(x, size, ctx), ctx.ops.moving_average
@@ -99,9 +102,15 @@ class BatchNorm(Layer):
         }
         return Output(self.normalise(sources, scale, bias, statistics, ctx), saved=statistics, state=state)
 
+    def share(self, ctx: Context) -> float | Array:
+        """Return the weight of this batch in the running statistics."""
+        if self.settings.keep_initial:
+            return self.momentum
+        return ctx.step_number(lambda step: max(self.momentum, 1 / (step + 1)))
+
     def normalise(self, sources: Arrays, scale: Array, bias: Array, statistics: BatchStatistics, ctx: Context) -> Array:
         """Return the feature for these statistics."""
-        affine = ctx.ops.batch_norm_affine(scale, bias, statistics.mean, statistics.variance, EPSILON)
+        affine = ctx.ops.batch_norm_affine(scale, bias, statistics.mean, statistics.variance, self.epsilon)
         return self.apply(sources, affine, ctx)
 
     def apply(self, sources: Arrays, affine: tuple[Array, Array], ctx: Context) -> Array:
@@ -147,19 +156,19 @@ class BatchNorm(Layer):
         if sums is None and not self.is_shared(ctx) and not self.use_global_stats:
             moments = statistics.mean, statistics.variance
             slopes, (dscale, dbias) = ctx.ops.batch_norm_training_grad(
-                x, grad, scale, moments, statistics.size, EPSILON
+                x, grad, scale, moments, statistics.size, self.epsilon
             )
             return (ctx.ops.batch_norm_grad(x, grad, *slopes) if needs[0] else None,), (dscale, dbias, None, None)
         # The gradients of bias and scale over these rows; those of all workers add up.
         if sums is None:
-            sums = ctx.ops.batch_norm_sums(x, grad, statistics.mean, statistics.variance, EPSILON)
+            sums = ctx.ops.batch_norm_sums(x, grad, statistics.mean, statistics.variance, self.epsilon)
         dx = None
         if needs[0]:
             # dx = scale·inverse·(dy - Σdy/n - x̂·Σ(dy·x̂)/n), the sums over the global batch; 0 of them where the
             # statistics do not depend on x.
             everywhere = [0 * array for array in sums] if self.use_global_stats else self.global_sums(sums, ctx)
             slopes = ctx.ops.batch_norm_slopes(
-                scale, statistics.mean, statistics.variance, everywhere, statistics.size, EPSILON
+                scale, statistics.mean, statistics.variance, everywhere, statistics.size, self.epsilon
             )
             dx = ctx.ops.batch_norm_grad(x, grad, *slopes)
         dbias, dscale = (array.astype(scale.dtype) for array in sums)
@@ -200,10 +209,10 @@ class RectifiedBatchNorm(BatchNorm):
         moments = statistics.mean, statistics.variance
         if not self.is_shared(ctx) and not self.use_global_stats:
             dx, dother, (dscale, dbias) = ctx.ops.rectified_batch_norm_grad(
-                x, output.feature, grad, params[0], moments, statistics.size, EPSILON, (needs[0], any(needs[1:]))
+                x, output.feature, grad, params[0], moments, statistics.size, self.epsilon, (needs[0], any(needs[1:]))
             )
             return (dx, *(dother for _ in needs[1:])), (dscale, dbias, None, None)
-        dy, sums = ctx.ops.rectified_batch_norm_sums(x, output.feature, grad, *moments, EPSILON)
+        dy, sums = ctx.ops.rectified_batch_norm_sums(x, output.feature, grad, *moments, self.epsilon)
         for_source, for_params = self.gradients(params, sources, output, dy, sums, needs, ctx)
         return (*for_source, *(dy if need else None for need in needs[1:])), for_params
 

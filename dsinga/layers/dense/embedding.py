@@ -10,7 +10,7 @@ import numpy as np
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
-from dsinga.job.limits import Count
+from dsinga.job.limits import Count, Natural
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut, ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
@@ -95,9 +95,9 @@ class Embedding(CodesLayer):
     """Look up codes (B, T) in a table: (B, T, ``feature_dim``), or (B, ``feature_dim``) for one step (B,).
 
     Weight (``vocab_size``, ``feature_dim``), whose gradient has only the rows that were looked up. The feature is 0
-    where a sequence has ended (code -1). With ``dense_gradient`` the gradient is a whole array, 0 in the other rows,
-    which momentum, weight decay and averages then move, too. With one code a row, it can be cut by features, and its
-    weight by columns.
+    where a sequence has ended (code -1). The vector of ``padding_code`` gets no gradient. With ``dense_gradient`` the
+    gradient is a whole array, 0 in the other rows, which momentum, weight decay and averages then move, too. With one
+    code a row, it can be cut by features, and its weight by columns.
     """
 
     class Conf(Settings):
@@ -108,6 +108,7 @@ class Embedding(CodesLayer):
         dense_gradient: bool = setting(
             False, "whether the gradient is a whole array, so that updaters move all rows in each step"
         )
+        padding_code: Natural | None = setting(None, "the code of padding, whose vector gets no gradient; beyond SINGA")
 
     settings: Conf
     cut = Cut(gathered_because="has steps where others have features")
@@ -125,7 +126,11 @@ class Embedding(CodesLayer):
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         codes = self.codes(sources[0], ctx)
-        return Output(ctx.ops.embedding(params[0], codes), saved=codes if ctx.training else None)
+        if not ctx.training:
+            return Output(ctx.ops.embedding(params[0], codes))
+        padding = self.settings.padding_code
+        trained = codes if padding is None else ctx.ops.xp.where(codes == padding, -1, codes)
+        return Output(ctx.ops.embedding(params[0], codes), saved=trained)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

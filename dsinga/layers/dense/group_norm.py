@@ -9,17 +9,15 @@ from typing import Any
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
-from dsinga.job.limits import Count
+from dsinga.job.limits import Count, Positive
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 
-EPSILON = 1e-5  # as in kBM
-
 
 @register("layer", kGroupNorm=844)
 class GroupNorm(Layer):
-    """Group normalisation of (B, C, ...): scale·(x - mean)/√(var + 1e-5) + bias for each channel.
+    """Group normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel.
 
     Wu and He, Group Normalization (2018). Mean and biased variance are those of a row over all points of the C/groups
     channels of a group; sums are float64. One group is layer normalisation over all channels and points, C groups are
@@ -30,6 +28,7 @@ class GroupNorm(Layer):
         """Settings of kGroupNorm."""
 
         groups: Count = setting(32, "into how many equal groups the channels are divided")
+        epsilon: Positive = setting(1e-5, "what is added to the variance; beyond SINGA")
 
     settings: Conf
     source_count = 1
@@ -58,7 +57,7 @@ class GroupNorm(Layer):
         scale, bias = params
         mean, variance = self._moments(sources[0], ctx)
         centre = self._means(mean)
-        inverse = (self._means(variance + (mean - centre) ** 2) + EPSILON) ** -0.5
+        inverse = (self._means(variance + (mean - centre) ** 2) + self.settings.epsilon) ** -0.5
         factor = scale * inverse
         y = ctx.ops.row_affine(sources[0], factor, bias - centre * factor)
         return Output(y, saved=(centre, inverse) if ctx.training else None)

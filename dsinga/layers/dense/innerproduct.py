@@ -88,6 +88,8 @@ class InnerProduct(Layer):
 class LearnedVector(Layer):
     """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n); the source gives only B.
 
+    With ``leading`` axes it is (*leading, n), as for positions that are learnt, and the feature (B, *leading, n).
+
     It may be the logs of standard deviations of a Gaussian policy that do not depend on the situation.
     """
 
@@ -95,6 +97,7 @@ class LearnedVector(Layer):
         """Settings of kLearnedVector."""
 
         num_output: Count = required("how many numbers the vector has")
+        leading: list[Count] = setting([], "the sizes of axes before them, where each row is an array of vectors")
 
     settings: Conf
     source_count = 1
@@ -102,7 +105,7 @@ class LearnedVector(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.shape = (self.source_shapes[0][0], self.settings.num_output)
+        self.shape = (self.source_shapes[0][0], *self.settings.leading, self.settings.num_output)
         self.params = (ParamSpec("vector", self.shape[1:]),)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -75,9 +75,6 @@ class LRN(Layer):
         return [float_bytes(rows, self.source_shapes[0])] * 2  # the norm, and its power
 
 
-EPSILON = 1e-5  # as in kBM
-
-
 class RowNorm(Layer):
     """Base of layers that normalise (B, ...) over the axes from ``first_axis`` on, and have params of their shape."""
 
@@ -112,7 +109,7 @@ class RowNorm(Layer):
 
 @register("layer", kLayerNorm=722)
 class LayerNorm(RowNorm):
-    """Layer normalisation of (B, ...): scale·(x - mean)/√(var + 1e-5) + bias, elementwise.
+    """Layer normalisation of (B, ...): scale·(x - mean)/√(var + epsilon) + bias, elementwise.
 
     Ba, Kiros and Hinton, Layer Normalization (2016). Mean and biased variance are those of all numbers of a row, or,
     with ``first_axis`` above 1, of the axes from that one on: 2 normalises each step of a sequence (B, T, n). Scale and
@@ -126,6 +123,7 @@ class LayerNorm(RowNorm):
             1,
             "the first axis normalised: 1 for all numbers of a row, 2 for each step",
         )
+        epsilon: Positive = setting(1e-5, "what is added to the variance; beyond SINGA")
 
     settings: Conf
 
@@ -136,7 +134,7 @@ class LayerNorm(RowNorm):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = self._rows(sources[0], ctx)
         scale, bias = (param.reshape(-1) for param in params)
-        y, workspace = ctx.ops.layer_norm(x, scale, bias, EPSILON, ctx.training)
+        y, workspace = ctx.ops.layer_norm(x, scale, bias, self.settings.epsilon, ctx.training)
         return Output(self._unrow(y, sources[0], ctx), saved=(x, workspace) if ctx.training else None)
 
     def compute_gradient(
@@ -144,14 +142,14 @@ class LayerNorm(RowNorm):
     ) -> Gradients:
         x, workspace = output.saved
         scale = params[0].reshape(-1)
-        dx, dscale, dbias = ctx.ops.layer_norm_grad(x, workspace, self._rows(grad, ctx), scale, EPSILON)
+        dx, dscale, dbias = ctx.ops.layer_norm_grad(x, workspace, self._rows(grad, ctx), scale, self.settings.epsilon)
         for_source = self._unrow(dx, sources[0], ctx) if needs[0] else None
         return (for_source,), (dscale.reshape(self.axes_shape), dbias.reshape(self.axes_shape))
 
 
 @register("layer", kRMSNorm=790)
 class RMSNorm(RowNorm):
-    """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + 1e-5), elementwise, without mean or bias.
+    """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + epsilon), elementwise, without mean or bias.
 
     Zhang and Sennrich, Root Mean Square Layer Normalization (2019). The mean is that of all numbers of a row, or, with
     ``first_axis`` above 1, of the axes from that one on: 2 normalises each step of a sequence (B, T, n). ε is inside
@@ -165,12 +163,13 @@ class RMSNorm(RowNorm):
             1,
             "the first axis normalised: 1 for all numbers of a row, 2 for each step",
         )
+        epsilon: Positive = setting(1e-5, "what is added to the mean square; beyond SINGA")
 
     settings: Conf
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = self._rows(sources[0], ctx)
-        y, workspace = ctx.ops.rms_norm(x, params[0].reshape(-1), EPSILON, ctx.training)
+        y, workspace = ctx.ops.rms_norm(x, params[0].reshape(-1), self.settings.epsilon, ctx.training)
         return Output(self._unrow(y, sources[0], ctx), saved=(x, workspace) if ctx.training else None)
 
     def compute_gradient(

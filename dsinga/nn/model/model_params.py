@@ -187,6 +187,10 @@ class ModelParams(ABC):
         zeros = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
         return self._local({name: (array, None) for name, array in zeros.items()}, labelled=True)[0]
 
+    def predicting_net(self) -> NeuralNet:
+        """Return the net from inputs to outputs, without losses. Raises UserError where shapes are not known."""
+        return self._shaped().unlabelled_net(self.output_layers())
+
     if not TYPE_CHECKING:  # type checkers know the attributes, and would take all others for Never
 
         def __getattr__(self, name: str) -> NoReturn:

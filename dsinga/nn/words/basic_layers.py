@@ -39,8 +39,8 @@ def Identity() -> Write:
 
 
 @layer
-def BatchNormalization(momentum: float | None = None, synchronized: bool = True) -> Write:
-    """Batch normalisation of each channel, axis 1 (kBM), with epsilon 1e-5.
+def BatchNormalization(momentum: float | None = None, epsilon: float = 1e-5, synchronized: bool = True) -> Write:
+    """Batch normalisation of each channel, axis 1 (kBM).
 
     ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
     ``synchronized`` the statistics are those of the whole batch over all workers, as in one process; without it, which
@@ -54,6 +54,7 @@ def BatchNormalization(momentum: float | None = None, synchronized: bool = True)
             raise writer.fail("normalises channels, axis 1, which of sequences are steps; use nn.LayerNormalization")
         refuse_channels_last(writer)
         settings: dict[str, Any] = {} if momentum is None else {"momentum": round(1 - momentum, 12)}
+        settings |= {} if epsilon == 1e-5 else {"epsilon": epsilon}
         settings |= {} if writer.settings["trainable"] else {"use_global_stats": True}
         settings |= {} if synchronized else {"synchronized": False}
         return writer.add("kBM", bm_conf=settings or None)
@@ -62,7 +63,7 @@ def BatchNormalization(momentum: float | None = None, synchronized: bool = True)
 
 
 @layer
-def LayerNormalization(axis: int | Sequence[int] = -1) -> Write:
+def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-5) -> Write:
     """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm)."""
 
     def write(writer: LayerWriter) -> Feature:
@@ -70,7 +71,10 @@ def LayerNormalization(axis: int | Sequence[int] = -1) -> Write:
         axes = sorted(number % count for number in ([axis] if isinstance(axis, int) else axis))
         if not axes or axes != list(range(axes[0], count)) or axes[0] == 0:
             raise writer.fail(f"normalises the last axes of {count}, not the axes {axis}; give -1, or (-2, -1), ...")
-        return writer.add("kLayerNorm", layernorm_conf=None if axes[0] == 1 else {"first_axis": axes[0]})
+        settings = {} if axes[0] == 1 else {"first_axis": axes[0]}
+        return writer.add(
+            "kLayerNorm", layernorm_conf=settings | ({} if epsilon == 1e-5 else {"epsilon": epsilon}) or None
+        )
 
     return write
 

@@ -15,7 +15,6 @@ _SHOWN = (1, 2, "auto", True)
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "dtype": _FLOAT32,
     "Input.dtype": (*_FLOAT32, "int32", "int64", np.int32, np.int64),  # codes are read as they are
-    "epsilon": (1e-5,),
     **dict.fromkeys(("center", "scale", "fit.shuffle"), (True,)),
     "data_format": ("channels_first", None),
     "merge_mode": ("concat",),

@@ -1,0 +1,88 @@
+"""A PyTorch module as a model of ``dsinga.nn``: its layers by its names, with its params."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga import nn
+from dsinga.base.errors import UserError
+from dsinga.convert.torch_names import names_of, take_arrays
+from dsinga.nn.writing.symbol import Symbol
+
+
+def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
+    """Return the model of a PyTorch module, with its params; ``module`` itself stays as it is.
+
+    Layers have the paths of the submodules that they come from, "layer1.0.conv1", and so have params,
+    "layer1.0.conv1_weight". The forward is run once, on tensors without numbers: what it does in Python, by shapes and
+    settings, is done then. Axes keep PyTorch's order, the batch first. Dropout and batch normalisation follow dsinga's
+    phases, in whatever mode the module is.
+
+    Args:
+        module: a ``torch.nn.Module``.
+        shapes: that of a record of each argument of the forward, without the batch, as (3, 224, 224), or (T,) of codes;
+            needless for a module that begins with ``torch.nn.Linear``. Further arguments keep their defaults.
+        name: of the model; by default that of the module's class.
+
+    Raises UserError, naming all modules and operations that have no counterpart, before anything is made.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise UserError("from_torch needs PyTorch; install it, as by pip install 'dsinga[torch]'") from None
+    if not isinstance(module, torch.nn.Module):
+        raise UserError(f"from_torch takes a torch.nn.Module, not {type(module).__name__}")
+    from dsinga.convert.torch_modules import MODULES
+    from dsinga.convert.torch_operations import OPERATIONS
+    from dsinga.convert.torch_tracing import Trace, TracedTensor, is_of_torch
+
+    if type(module).__name__ in MODULES and is_of_torch(module):
+        raise UserError(f"from_torch takes a module of layers, not a single one; give torch.nn.Sequential({module})")
+    known = list(shapes) or _first_shape(module)
+    inputs = _inputs(module, known)
+    trace = Trace(module, OPERATIONS, MODULES)
+    result = trace.run(inputs)
+    if trace.faults:
+        raise UserError(
+            f"from_torch has no counterpart for {'; '.join(trace.faults)}: replace what is listed, or leave it out of "
+            "the forward; docs/from-torch.md says what there is"
+        )
+    results = list(result.values()) if isinstance(result, dict) else result
+    outputs = [
+        tensor for tensor in (results if isinstance(results, (list, tuple)) else [results]) if tensor is not None
+    ]
+    for tensor in outputs:
+        if not isinstance(tensor, TracedTensor) or tensor.is_shared:
+            raise UserError(f"the forward of {type(module).__name__} returns what does not depend on its arguments")
+    model = nn.Model(list(inputs.values()), [tensor.symbol for tensor in outputs], name=name or type(module).__name__)
+    arrays = {
+        key: array.detach().cpu().float().numpy().copy() for key, array in module.state_dict(keep_vars=True).items()
+    }
+    constants = {key: array.cpu().numpy() for key, array in trace.constants.items()}
+    model.params = take_arrays(names_of(model), arrays, type(module).__name__) | constants
+    return model
+
+
+def _first_shape(module: Any) -> list[tuple[int, ...]]:
+    """Return the shape of a record of a module whose first layer tells it. Raises UserError for another one."""
+    first = next((child for child in module.modules() if not any(child.children())), None)
+    if type(first).__name__ != "Linear":
+        raise UserError("from_torch needs the shape of a record here, as in from_torch(module, (3, 224, 224))")
+    return [(first.in_features,)]  # type: ignore[union-attr]
+
+
+def _inputs(module: Any, shapes: Sequence[Sequence[int]]) -> dict[str, Symbol]:
+    """Return the input layers of the first arguments of the forward. Raises UserError for a wrong number of shapes."""
+    arguments = [*inspect.signature(module.forward).parameters.values()]
+    taken = [argument for argument in arguments if argument.kind is argument.POSITIONAL_OR_KEYWORD]
+    needed = [argument.name for argument in taken if argument.default is argument.empty]
+    if not len(needed) <= len(shapes) <= len(taken):
+        raise UserError(
+            f"the forward of {type(module).__name__} takes {', '.join(needed)}; give from_torch the shape of a record "
+            f"of each, not {len(shapes)} shapes"
+        )
+    return {
+        argument.name: nn.Input(tuple(shape), argument.name) for argument, shape in zip(taken, shapes, strict=False)
+    }

@@ -1,0 +1,99 @@
+"""Which param of a model PyTorch has under which name and in which shape, for copying in both directions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
+from dsinga.layers.interface.layer import Shape
+from dsinga.nn.model.model_params import ModelParams
+
+# The attributes of PyTorch's modules by the roles of params that are called otherwise.
+ATTRIBUTES = {"scale": "weight", "slope": "weight", "mean": "running_mean", "variance": "running_var", "vector": ""}
+CONSTANT = ".constant"  # the end of the names of params that PyTorch's module does not have
+AS_IMAGE = ".image"  # the end of the name of the source of a convolution of sequences
+PACKED = re.compile(r"(.*)in_proj_([qkv])\.(weight|bias)")  # of torch.nn.MultiheadAttention
+
+
+class TorchParam(NamedTuple):
+    """A param of a model as PyTorch has it.
+
+    Attributes:
+        name: PyTorch's name.
+        own: the name in the model.
+        own_shape: the shape in the model.
+        shape: PyTorch's shape, of its part where PyTorch has several params in one array.
+        part: the number of the part of PyTorch's array, which has three, None for all of it.
+    """
+
+    name: str
+    own: str
+    own_shape: Shape
+    shape: Shape
+    part: int | None = None
+
+
+def names_of(model: ModelParams) -> list[TorchParam]:
+    """Return the params of a model with known shapes as PyTorch has them; those that are shared under each name.
+
+    Those of the projections of torch.nn.MultiheadAttention are there twice: by themselves, and as parts of its array.
+    """
+    found: dict[str, TorchParam] = {}
+    for node in model.predicting_net().nodes:
+        layer = node.layer
+        for spec, own in zip(layer.params, node.params, strict=True):
+            attribute = ATTRIBUTES.get(spec.role, spec.role)
+            name = ".".join(filter(None, (layer.name, attribute)))
+            shape = getattr(layer, "kernels", spec.shape) if spec.role == "weight" else spec.shape
+            if layer.conf.srclayers and layer.conf.srclayers[0] == f"{layer.name}{AS_IMAGE}" and len(shape) == 4:
+                shape = (*shape[:2], shape[3])
+            if own.endswith(CONSTANT):
+                continue
+            found[name] = TorchParam(name, own, spec.shape, shape)
+            if match := PACKED.fullmatch(name):
+                packed = f"{match[1]}in_proj_{match[3]}", own, spec.shape, shape, "qkv".index(match[2])
+                found[f"{name} packed"] = TorchParam(*packed)
+    return list(found.values())
+
+
+def take_arrays(names: Sequence[TorchParam], arrays: Mapping[str, np.ndarray], where: str) -> ParamArrays:
+    """Return the params of a model from PyTorch's arrays by name. Raises UserError for those that lack or differ."""
+    params: ParamArrays = {}
+    given = {param.own for param in names if param.name in arrays}
+    if missing := [param.name for param in names if param.own not in given]:
+        raise UserError(f"{where} lacks {', '.join(missing)}, which the model needs")
+    for param in names:
+        if param.name not in arrays:
+            continue
+        array = arrays[param.name]
+        expected = param.shape if param.part is None else (3 * param.shape[0], *param.shape[1:])
+        if tuple(array.shape) != expected and not (array.ndim == 0 and expected == (1,)):
+            raise UserError(
+                f"{param.name} of {where} has the shape {tuple(array.shape)}, but that of the model is {expected}; "
+                "give the model the layers, and the shape of records, that this net has"
+            )
+        array = array if param.part is None else np.split(array, 3)[param.part]
+        params[param.own] = np.ascontiguousarray(array, np.float32).reshape(param.own_shape)
+    return params
+
+
+def to_torch(model: ModelParams) -> dict[str, np.ndarray]:
+    """Return the params of a model by PyTorch's names and in its shapes, float32: a ``state_dict`` of numpy arrays.
+
+    ``module.load_state_dict({name: torch.tensor(array) for name, array in to_torch(model).items()})`` puts them into
+    the module that the model came from. Raises UserError where the shapes of records are not known.
+    """
+    params, arrays = model.params, dict[str, np.ndarray]()
+    parts: dict[str, dict[int, np.ndarray]] = {}
+    for param in names_of(model):
+        array = params[param.own].reshape(param.shape)
+        if param.part is None and not PACKED.fullmatch(param.name):
+            arrays[param.name] = array
+        elif param.part is not None:
+            parts.setdefault(param.name, {})[param.part] = array
+    return arrays | {name: np.concatenate([given[part] for part in range(3)]) for name, given in parts.items()}

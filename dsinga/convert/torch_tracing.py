@@ -1,0 +1,312 @@
+"""Runs the forward of a PyTorch module on tensors without numbers, of which each operation makes a layer."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dsinga import nn
+from dsinga.base.errors import UserError
+from dsinga.convert.torch_names import CONSTANT
+from dsinga.nn.writing.symbol import Symbol
+
+# The records of a batch of traced tensors: a number that no axis of features is likely to have.
+BATCH = 1009
+# What tensors tell without their numbers: properties, and methods.
+KNOWN = {
+    "__len__", "device", "dim", "dtype", "get_device", "is_complex", "is_contiguous", "is_cpu", "is_cuda", "is_meta",
+    "is_floating_point", "is_mps", "is_nested", "is_sparse", "layout", "ndim", "numel", "requires_grad", "shape",
+    "size",
+}  # fmt: skip
+# What depends on numbers, which a traced tensor does not have.
+NUMBERS = {"__bool__", "__contains__", "__float__", "__index__", "__int__", "item", "numpy", "tolist"}
+
+
+class Unsupported(Exception):
+    """A module or an operation that has no counterpart; the text says which setting of it, "" for all of it."""
+
+
+class TracedTensor(torch.Tensor):
+    """A tensor without numbers that stands for the feature of a layer.
+
+    Attributes:
+        trace: the run of the forward that it belongs to.
+        symbol: the feature of a layer, None where the first axis is no batch, after an operation that is unsupported.
+        is_shared: whether it is the same for all records, as a param is: the tensor then has no axis of the batch, and
+            the rows of the symbol have its shape.
+    """
+
+    trace: Trace
+    symbol: Symbol | None
+    is_shared: bool
+
+    @staticmethod
+    def __new__(
+        cls, trace: Trace, symbol: Symbol | None, shape: Sequence[int], is_shared: bool = False
+    ) -> TracedTensor:
+        """Return a tensor of this shape."""
+        tensor: TracedTensor = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=torch.float32)
+        tensor.trace, tensor.symbol, tensor.is_shared = trace, symbol, is_shared
+        return tensor
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Let an operation make a layer."""
+        kwargs = kwargs or {}
+        name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
+        if name in KNOWN:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        traced = traced_in([args, kwargs])
+        return traced[0].trace.operate(name, func, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        """Refuse what reaches the numbers of a tensor."""
+        raise UserError(f"{func} needs numbers, which a traced tensor does not have")
+
+    def __repr__(self, **arguments: Any) -> str:
+        return f"TracedTensor({tuple(self.shape)})"
+
+
+class Trace:
+    """One run of a module's forward.
+
+    Attributes:
+        module: the module.
+        faults: what is unsupported, in the order of the forward; each once.
+        source: the feature of the first input.
+        constants: the values of params that are none of the module's, by name.
+        owners: the names of the params of layers, by the id of the module's.
+    """
+
+    def __init__(self, module: torch.nn.Module, operations: Mapping[str, Any], modules: Mapping[str, Any]):
+        self.module = module
+        self.operations, self.modules = operations, modules
+        self.faults: dict[str, None] = {}
+        self.source: Symbol | None = None
+        self.constants: dict[str, Any] = {}
+        self.owners: dict[int, str] = {}
+        self._scopes = [""]
+        self._names = {path for path, _ in module.named_modules()}  # for their layers
+        self._taken: set[str] = set()
+        self._layers: dict[tuple[int, str], Any] = {}
+
+    def run(self, inputs: Mapping[str, Symbol]) -> Any:
+        """Return what the forward returns for these features. Raises UserError for a forward that fails."""
+        self.source = next(iter(inputs.values()))
+        tensors = {name: TracedTensor(self, symbol, (BATCH, *rows_of(symbol))) for name, symbol in inputs.items()}
+        with self._intercepted():
+            try:
+                return self.module(**tensors)
+            except Exception as error:
+                if self.faults:
+                    return None
+                raise UserError(
+                    f"the forward of {type(self.module).__name__} fails for tensors without numbers, as from_torch "
+                    f"calls it: {type(error).__name__}: {error}"
+                ) from error
+
+    def unique(self, base: str, is_module: bool = False) -> str:
+        """Return a name that no other layer has, ``base`` for the first layer of a module."""
+        if is_module and base not in self._taken:
+            self._taken.add(base)
+            return base
+        names = [base, *(f"{base}_{number}" for number in range(1, len(self._names) + 1))]
+        name = next(name for name in names if name not in self._names)
+        self._names.add(name)
+        return name
+
+    def learnt(self, name: str, param: Any, is_constant: bool = False) -> TracedTensor:
+        """Return a param of the module that its forward uses itself, or a constant, as the same array for all records.
+
+        A constant is a param of the model that does not move; names of such end with ``CONSTANT``.
+        """
+        rows = tuple(param.shape) or (1,)
+        own = {"name": self.unique(f"{name}{CONSTANT}")} if is_constant else self.shared(name, param)
+        fields = {"num_output": rows[-1], "leading": list(rows[:-1])}
+        if is_constant:
+            self.constants[own["name"]] = param
+        conf = [{**own, "static": True}] if is_constant or not param.requires_grad else [own] if own else None
+        vector = nn.Layer("kLearnedVector", name=self.unique(name), param=conf, **fields)
+        return TracedTensor(self, vector(self.source), tuple(param.shape), is_shared=True)
+
+    def shared(self, name: str, param: Any) -> dict[str, str]:
+        """Return what a layer says of a param that another layer has, too; {} for its first layer."""
+        owner = self.owners.setdefault(id(param), name)
+        return {} if owner == name else {"share_from": owner}
+
+    def layer(self, module: Any, role: str, make: Callable[[], Any]) -> Any:
+        """Return the layer of a module, which is made once, so that its calls share params."""
+        key = id(module), role
+        if key not in self._layers:
+            self._layers[key] = make()
+        return self._layers[key]
+
+    def operate(self, name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the result of an operation on traced tensors, after its layers are made."""
+        if name in NUMBERS:
+            raise UserError(f"{self._where(name)} depends on numbers of a batch, which layers do not")
+        is_in_place = name[-1] == "_" != name[-2:-1] or kwargs.get("inplace") is True
+        plain = name.strip("_")
+        make = self.operations.get(plain)
+        scope = self._scopes[-1]
+        place = Place(self, f"{scope}.{plain}" if scope else plain)
+        result = self._convert(make, place, self._where(plain), function, args, kwargs)
+        if is_in_place and isinstance(result, TracedTensor):
+            args[0].symbol, args[0].is_shared = result.symbol, result.is_shared
+            return args[0]
+        return result
+
+    def _where(self, name: str) -> str:
+        """Return an operation with the module that calls it, for messages."""
+        scope = self._scopes[-1]
+        return f"{name} in {scope}" if scope else name
+
+    def _call_module(self, module: Any, path: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the result of the forward of a module: of one of PyTorch's layers after its layer is made."""
+        kind = type(module)
+        make = self.modules.get(kind.__name__) if is_of_torch(module) else None
+        is_leaf = make is not None or (is_of_torch(module) and not any(module.children()))
+        on_meta = any(tensor.is_meta for tensor in tensors_in([args, kwargs]))
+        if not is_leaf or on_meta:
+            self._scopes.append(path)
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                self._scopes.pop()
+        what = f"{path} ({kind.__name__})"
+        function = functools.partial(_on_meta, module)
+        result = self._convert(make, Place(self, path, module), what, function, args, kwargs)
+        if getattr(module, "inplace", False) and isinstance(result, TracedTensor):
+            args[0].symbol = result.symbol
+        return result
+
+    def _convert(
+        self, make: Any, place: Place, what: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Return what ``make`` makes; record a fault where it cannot, and return tensors of the shapes of torch's."""
+        is_stray = any(tensor.symbol is None for tensor in traced_in([args, kwargs]))
+        if make is None:
+            self.faults[what] = None
+        elif not is_stray:
+            try:
+                positional = (place,) if place.module is None else (place, place.module)
+                inspect.signature(make).bind(*positional, *args, **kwargs)
+                return self.wrapped(make(*positional, *args, **kwargs))
+            except TypeError as error:
+                self.faults[f"{what} ({error})"] = None
+            except (Unsupported, UserError) as error:
+                self.faults[f"{what} {text}" if (text := str(error)) else what] = None
+        return self._shaped(function, args, kwargs)
+
+    def wrapped(self, result: Any) -> Any:
+        """Return features as traced tensors; other results as they are."""
+        if isinstance(result, Symbol):
+            return TracedTensor(self, result, (BATCH, *rows_of(result)))
+        if isinstance(result, (list, tuple)):
+            return tuple(map(self.wrapped, result))
+        return result
+
+    def _shaped(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return tensors of the shapes that PyTorch's own function gives, so that the forward goes on."""
+        args, kwargs = (replaced(value, _without_numbers) for value in (args, kwargs))
+        with torch._C.DisableTorchFunctionSubclass():
+            result = function(*args, **kwargs)
+
+        def stand_in(tensor: Any) -> TracedTensor:
+            shape = tuple(tensor.shape)
+            has_rows = len(shape) > 1 and shape[0] == BATCH
+            return TracedTensor(self, nn.Input(shape[1:]) if has_rows else None, shape)
+
+        return replaced(result, stand_in)
+
+    @contextlib.contextmanager
+    def _intercepted(self) -> Iterator[None]:
+        """Let calls of the submodules come here, and their params be traced, in the mode of training."""
+        modules = dict(self.module.named_modules())
+        modes = {module: module.training for module in modules.values()}
+        params = {module: [*module.named_parameters(recurse=False)] for module in modules.values()}
+        for path, module in modules.items():
+            if not is_of_torch(module) or type(module).__name__.startswith("Parameter"):
+                traced = {
+                    name: self.learnt(f"{path}.{name}" if path else name, param) for name, param in params[module]
+                }
+                module._parameters.update(traced)
+            vars(module)["forward"] = functools.partial(self._call_module, module, path, module.forward)
+        self.module.train()
+        try:
+            yield
+        finally:
+            for module in modules.values():
+                del vars(module)["forward"]
+                module._parameters.update(params[module])
+                module.training = modes[module]
+
+
+class Place:
+    """Where in the module layers are made: their names begin with it.
+
+    Attributes:
+        trace: the run of the forward.
+        base: the path of the module, or of an operation in it.
+        module: the module, None for an operation.
+    """
+
+    def __init__(self, trace: Trace, base: str, module: Any = None):
+        self.trace, self.base, self.module = trace, base, module
+
+    def name(self, suffix: str = "") -> str:
+        """Return the name of a further layer."""
+        return self.trace.unique(self.base + suffix, self.module is not None and not suffix)
+
+
+def is_of_torch(module: Any) -> bool:
+    """Whether the class of a module is PyTorch's own, not a subclass of the user's."""
+    return type(module).__module__.startswith("torch.nn")
+
+
+def rows_of(symbol: Symbol) -> tuple[int, ...]:
+    """Return the shape of a row of a feature."""
+    rows = symbol.rows
+    assert rows is not None, symbol
+    return tuple(rows)
+
+
+def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a value with each tensor in its tuples, lists and dicts changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        return type(value)(replaced(item, change) for item in value)
+    return {key: replaced(item, change) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in a value."""
+    found: list[torch.Tensor] = []
+    replaced(value, found.append)
+    return found
+
+
+def traced_in(value: Any) -> list[TracedTensor]:
+    """Return the traced tensors in a value."""
+    return [tensor for tensor in tensors_in(value) if isinstance(tensor, TracedTensor)]
+
+
+def _on_meta(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Return the result of a module for tensors without numbers, of the shapes that it gives."""
+    arrays = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    shapes = {name: _without_numbers(array) for name, array in arrays.items()}
+    return torch.func.functional_call(module, shapes, args, kwargs)

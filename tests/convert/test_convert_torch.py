@@ -1,0 +1,207 @@
+"""PyTorch's modules as models: outputs, training step by step, params in both directions; what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.base.errors import UserError
+from dsinga.convert import from_torch, to_torch
+from tests.support.later_import import functional, torch
+
+ROWS, STEPS = 16, 20
+
+
+def nets() -> Any:
+    """Return the module of nets, which imports PyTorch."""
+    pytest.importorskip("torch")
+    from tests.support import torch_nets
+
+    return torch_nets
+
+
+def with_statistics(module: Any) -> Any:
+    """Return a module whose running statistics are not those with which it begins."""
+    for layer in module.modules():
+        if getattr(layer, "running_mean", None) is not None:
+            layer.running_mean.normal_()
+            layer.running_var.uniform_(0.5, 2)
+    return module
+
+
+def check_outputs(module: Any, model: nn.Model, x: Any) -> None:
+    """Check that both give the same for records, and the module again with the params of the model."""
+    module.eval()
+    with torch.no_grad():
+        theirs = module(x).numpy()
+    ours = model.predict(x.numpy())
+    np.testing.assert_allclose(ours.reshape(theirs.shape), theirs, rtol=1e-5, atol=1e-5)
+    module.load_state_dict({name: torch.tensor(array) for name, array in to_torch(model).items()})
+    with torch.no_grad():
+        np.testing.assert_allclose(module(x).numpy(), theirs, rtol=1e-5, atol=1e-6)
+
+
+def check_training(module: Any, model: nn.Model, x: Any, y: Any, rate: float) -> None:
+    """Check that steps of SGD on batches have the same losses, and end with the same params and running statistics."""
+    is_field = y.dtype.is_floating_point
+    model.compile(nn.SGD(rate), "mse" if is_field else "sparse_categorical_crossentropy")
+    optimizer = torch.optim.SGD([param for param in module.parameters() if param.requires_grad], rate)
+    module.train()
+    for records, labels in zip(x, y, strict=True):
+        theirs = (functional.mse_loss if is_field else functional.cross_entropy)(module(records), labels)
+        optimizer.zero_grad()
+        theirs.backward()
+        optimizer.step()
+        flat = labels.reshape(len(labels), -1).numpy() if is_field else labels.numpy()
+        ours = model.train_on_batch(records.numpy(), flat, return_dict=True)
+        assert ours["loss"] == pytest.approx(theirs.item(), rel=1e-5, abs=1e-6)
+    state = module.state_dict()
+    for name, array in to_torch(model).items():
+        np.testing.assert_allclose(array, state[name].numpy(), rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "codes", "rate"),
+    [
+        pytest.param("ResNet18", (3, 64, 64), 0, 0.003, marks=pytest.mark.ci),
+        ("UNet", (1, 16, 16), 0, 0.05),
+        ("Bert", (12,), 20, 0.05),
+        ("LanguageModel", (12,), 20, 0.003),
+    ],
+)
+def test_a_net_gives_and_learns_what_it_does_in_pytorch(
+    net: str, shape: tuple[int, ...], codes: int, rate: float, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    module = with_statistics(getattr(nets(), net)())
+    model = from_torch(module, shape)
+    size = STEPS, ROWS, *shape
+    x = torch.randint(codes, size) if codes else torch.randn(size)
+    check_outputs(module, model, x[0])
+    y = torch.randn(STEPS, ROWS, 2, *shape[1:]) if net == "UNet" else torch.randint(3, (STEPS, ROWS))
+    check_training(module, model, x, y, rate)
+    model.save(tmp_path / "model")
+    loaded = nn.load_model(tmp_path / "model")
+    check_outputs(module, loaded, x[0])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "grouped", "depthwise", "circular", "conv1d", "conv3d", "transposed", "transposed1d", "no affine",
+        "mean of batches", "instance", "norms", "slopes", "means", "means without padding", "pads", "rows of images",
+        "positions", "activations", "operators", "interpolated", "split",
+    ],
+)  # fmt: skip
+def test_a_layer_gives_and_learns_what_it_does_in_pytorch(name: str) -> None:
+    torch.manual_seed(1)
+    shape, make = nets().LAYERS[name]
+    module = with_statistics(make())
+    model = from_torch(module, shape)
+    x = torch.randn(2, 4, *shape)
+    check_outputs(module, model, x[0])
+    with torch.no_grad():
+        y = torch.randn(2, *module(x[0]).shape)
+    check_training(module, model, x, y, 0.05)
+
+
+class Faults:
+    """Modules that are refused, and what is said; made when PyTorch is there."""
+
+    @staticmethod
+    def several() -> tuple[Any, tuple[int, ...], str]:
+        nn = torch.nn
+        layers = [nn.Conv2d(3, 4, 3), nn.Mish(), nn.MaxPool2d(3, ceil_mode=True), nn.BatchNorm2d(4), nn.ELU()]
+        return nn.Sequential(*layers), (3, 8, 8), r"for 1 \(Mish\); 2 \(MaxPool2d\) with ceil_mode; 4 \(ELU\): replace"
+
+    @staticmethod
+    def operations() -> tuple[Any, tuple[int, ...], str]:
+        def function(y: Any) -> Any:
+            y = torch.einsum("bi,ij->bj", y, torch.eye(3)).view(-1, 1)
+            return functional.log_softmax(y, dim=1)
+
+        return nets().Call(function, torch.nn.Linear(3, 3)), (3,), r"for einsum; view to \(-1, 1\), which mixes the rec"
+
+    @staticmethod
+    def branch() -> tuple[Any, tuple[int, ...], str]:
+        return nets().Call(lambda y: y if y.sum() > 0 else -y, torch.nn.Linear(3, 3)), (3,), "for sum; gt: replace"
+
+    @staticmethod
+    def steps_first() -> tuple[Any, tuple[int, ...], str]:
+        layer = torch.nn.TransformerEncoderLayer(8, 2)
+        return torch.nn.Sequential(layer), (5, 8), r"0.self_attn \(MultiheadAttention\) with batch_first=False"
+
+    @staticmethod
+    def weight_of_another() -> tuple[Any, tuple[int, ...], str]:
+        first = torch.nn.Linear(3, 3)
+        return nets().Call(lambda y: y @ first.weight.T, first), (3,), "matmul of a param that belongs to another layer"
+
+    @staticmethod
+    def other_channels() -> tuple[Any, tuple[int, ...], str]:
+        return (
+            torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)),
+            (4, 8, 8),
+            r"0.weight of .* \(4, 3, 3, 3\), but .* \(4, 4, 3, 3\)",
+        )
+
+    @staticmethod
+    def own_fault() -> tuple[Any, tuple[int, ...], str]:
+        return nets().Call(lambda y: y.nothing, torch.nn.Linear(3, 3)), (3,), "the forward of Call fails .*'nothing'"
+
+    @staticmethod
+    def single() -> tuple[Any, tuple[int, ...], str]:
+        return torch.nn.Linear(3, 3), (3,), r"give torch.nn.Sequential\(Linear"
+
+    @staticmethod
+    def shapes() -> tuple[Any, tuple[int, ...], str]:
+        return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), (), r"from_torch\(module, \(3, 224, 224\)\)"
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Faults) if name[0] != "_"])
+def test_what_has_no_counterpart_is_named_all_at_once_and_the_module_stays_as_it_was(name: str) -> None:
+    pytest.importorskip("torch")
+    module, shape, message = getattr(Faults, name)()
+    module.eval()
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    with pytest.raises(UserError, match=message):
+        from_torch(module, *([shape] if shape else []))
+    assert not any(part.training or "forward" in vars(part) for part in module.modules())
+    assert all(
+        isinstance(param, torch.nn.Parameter)
+        for part in module.modules()
+        for param in part._parameters.values()
+        if param is not None
+    )
+    assert all((value == before[key]).all() for key, value in module.state_dict().items())
+
+
+def test_frozen_params_a_padding_vector_and_dropout_are_as_in_pytorch() -> None:
+    torch.manual_seed(1)
+    layers = [
+        torch.nn.Embedding(5, 4, padding_idx=0),
+        torch.nn.Flatten(),
+        torch.nn.Linear(12, 3),
+        torch.nn.Linear(3, 3),
+    ]
+    module = torch.nn.Sequential(*layers)
+    module[0].weight.data[0] = 1.0
+    module[2].requires_grad_(False)
+    module[3].bias.requires_grad_(False)
+    model = from_torch(module, (3,))
+    x, y = torch.randint(5, (4, 8, 3)), torch.randint(3, (4, 8))
+    check_training(module, model, x, y, 0.5)
+    assert (model.params["0_weight"][0] == 1).all()
+    assert (model.get_layer("2").trainable, model.get_layer("3").trainable) == (False, True)
+    dropped = from_torch(nets().Bert(dropout=0.5), (12,))
+    codes = np.arange(24).reshape(2, 12) % 20
+    assert str(dropped).count("kDropout") == 2 * 4
+    assert dropped.predict(codes).shape == (2, 3)
+
+
+def test_a_module_that_begins_with_a_linear_layer_needs_no_shape() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Tanh())
+    assert from_torch(module).predict(np.zeros((2, 5), np.float32)).shape == (2, 3)
