@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         SearchResult,
         build_net,
         compare_with_plan,
+        ensemble_scores,
         evaluate,
         find_learning_rate,
         generate,
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cancelled", "ClusterNotReady", "Job", "Result", "Run", "RunError", "SearchResult", "UserError", "build_net",
-    "compare_with_plan", "evaluate", "find_learning_rate", "generate", "load", "loads", "partition_net", "plan",
-    "predict", "predict_batches", "predict_lazily", "predict_with_labels", "register", "search", "submit", "train",
-    "translate", "windows",
+    "compare_with_plan", "ensemble_scores", "evaluate", "find_learning_rate", "generate", "load", "loads",
+    "partition_net", "plan", "predict", "predict_batches", "predict_lazily", "predict_with_labels", "register",
+    "search", "submit", "train", "translate", "windows",
 ]  # fmt: skip
 
 # The module of each public name that is imported when it is first used.
