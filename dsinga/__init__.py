@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         SearchResult,
         build_net,
         compare_with_plan,
+        ensemble_scores,
         evaluate,
         evaluate_fields,
         find_learning_rate,
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cancelled", "ClusterNotReady", "Job", "Result", "Run", "RunError", "SearchResult", "UserError", "build_net",
-    "compare_with_plan", "evaluate", "evaluate_fields", "find_learning_rate", "generate", "load", "loads",
+    "compare_with_plan", "ensemble_scores", "evaluate", "evaluate_fields", "find_learning_rate", "generate", "load",
+    "loads",
     "partition_net", "plan", "predict", "predict_batches", "predict_lazily", "predict_with_labels", "register",
     "search", "submit", "train", "translate", "windows",
 ]  # fmt: skip

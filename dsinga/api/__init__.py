@@ -19,6 +19,7 @@ from dsinga.api.run import Run, submit
 from dsinga.api.searching.result import SearchResult
 from dsinga.api.searching.search import search
 from dsinga.api.training import train
+from dsinga.layers.metrics.forecast_scores import ensemble_scores
 
 __all__ = [
     "ClusterSource",
@@ -28,6 +29,7 @@ __all__ = [
     "build_net",
     "compare_with_plan",
     "current_client",
+    "ensemble_scores",
     "evaluate",
     "evaluate_fields",
     "find_cluster",

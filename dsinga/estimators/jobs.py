@@ -15,8 +15,7 @@ from dsinga.base.errors import UserError
 from dsinga.job import Job, LayerConf, Phase, load
 from dsinga.job.enums import DistributionName
 from dsinga.layers.losses.distributions import DISTRIBUTIONS
-from dsinga.layers.losses.forecast_forms import ForecastForm, form_of
-from dsinga.layers.losses.forecast_loss import ForecastLoss, QuantileLoss
+from dsinga.layers.losses.forecast_loss import QuantileLoss
 from dsinga.net import filter_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
@@ -71,13 +70,6 @@ def regressor_loss(loss: Any, quantiles: Any, targets: int) -> tuple[LayerBuilde
         raise unknown_name("loss", loss, [*ERRORS, "quantile", *DISTRIBUTION_NAMES])
     parameters = DISTRIBUTIONS[DistributionName[loss]].parameters
     return nn.DistributionLoss(loss, name="loss"), len(parameters), loss
-
-
-def form_of_loss(job: Job) -> ForecastForm | None:
-    """Return what the outputs mean that the last loss of a job compares, None where there is one for each target."""
-    conf = losses(job)[-1]
-    cls = layer_class(conf)
-    return form_of(conf.settings_of(cls.Conf)) if issubclass(cls, ForecastLoss) else None
 
 
 def autoencoder_job(sizes: Sequence[int], activation: str, **fields: Any) -> Job:

@@ -21,6 +21,7 @@ from dsinga.estimators.records import Scaling, TrainingSet, compute, find_scalin
 from dsinga.estimators.saving import loadable
 from dsinga.job import Job
 from dsinga.layers.losses.forecast_forms import ForecastForm, QuantileForm
+from dsinga.net.forecasts import forecast_form
 
 LOGNORMAL = "lognormal"  # whose targets are divided by their mean, and stay positive
 
@@ -99,7 +100,7 @@ class Regressor(RegressorMixin, NetEstimator):
         self._known_form().quantiles(np.zeros((1, self._known_form().count)) + 0.5, levels)  # raises for unknown levels
         asked = copy.copy(self)
         asked._levels = levels
-        return asked._predict_quantiles(X)  # type: ignore[no-any-return]
+        return asked._predict_quantiles(X)
 
     def predict_interval(self, X: Any, coverage: float | None = None) -> np.ndarray:
         """Return the central interval of each target that has the probability ``coverage``, (n, 2) or (n, k, 2).
@@ -137,7 +138,7 @@ class Regressor(RegressorMixin, NetEstimator):
 
     def _form(self) -> ForecastForm | None:
         """Return what several outputs for each target mean, None where there is one."""
-        return jobs.form_of_loss(self.job_)
+        return forecast_form(jobs.losses(self.job_)[-1])
 
     def _known_form(self) -> ForecastForm:
         """Return what the outputs for each target mean; raise UserError where there is one, which has no quantiles."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsinga.base.errors import UserError
 from dsinga.job import Job
-from dsinga.job.enums import LayerType
+from dsinga.layers.dense.activation import Dropout
 from dsinga.net.layer_classes import layer_class
 
 
@@ -13,13 +13,15 @@ def with_member(job: Job, member: int) -> Job:
 
     Raises UserError for a net without dropout.
     """
-    layers = []
+    layers, drops = [], False
     for conf in job.neuralnet.layer:
-        if conf.type is LayerType.kDropout:
-            settings = conf.settings_of(layer_class(conf).Conf)
+        cls = layer_class(conf)
+        if issubclass(cls, Dropout):
+            settings = conf.settings_of(cls.Conf)
             conf = conf.replace(dropout_conf=settings.replace(member=member))
+            drops = drops or settings.dropout_ratio > 0
         layers.append(conf)
-    if not any(conf.type is LayerType.kDropout and conf.dropout_conf.dropout_ratio for conf in layers):
+    if not drops:
         raise UserError(
             "members differ by the units that are dropped, but the net has no dropout; train it with nn.Dropout, or "
             "predict by several nets, and join these along a new dimension"

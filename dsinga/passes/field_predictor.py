@@ -33,14 +33,14 @@ class MaskedTarget(NamedTuple):
 
     ``channels`` are those of the feature, ``mask`` those of a record that say which points are valid, ``sizes`` their
     sizes by dimension, and ``taken`` the points of each that belong to the channels of the target. For each of these
-    the feature has ``count`` neighbouring channels.
+    the feature has ``numbers`` neighbouring channels.
     """
 
     channels: slice
     mask: slice
     sizes: tuple[int, ...]
     taken: tuple[tuple[int, ...], ...]
-    count: int = 1
+    numbers: int = 1
 
 
 class FieldPredictor:
@@ -174,7 +174,7 @@ class FieldPredictor:
         valid = valid.reshape(len(valid), -1, *valid.shape[1 + len(target.sizes) :])[
             (slice(None), slice(None), *inside)
         ]
-        feature[(valid == 0).repeat(target.count, axis=1)] = np.nan
+        feature[(valid == 0).repeat(target.numbers, axis=1)] = np.nan
 
     def sample_axes(self, block: PredictionBlock) -> dict[str, Axis]:
         """Return the axes of samples, with the windows of a block."""

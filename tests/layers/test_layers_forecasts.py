@@ -15,6 +15,7 @@ from dsinga.job.enums import DistributionName
 from dsinga.layers.losses.distributions import DISTRIBUTIONS
 from dsinga.layers.losses.forecast_forms import PIT_BINS
 from dsinga.layers.metrics.composed_metrics import metric_values
+from dsinga.layers.metrics.forecast_scores import ensemble_scores
 from dsinga.ops import BACKENDS
 from tests.support.later_import import torch
 from tests.support.layer_cases import BATCH, context, layer_of
@@ -164,6 +165,27 @@ def test_the_scores_of_a_perfect_forecast_say_that_it_is_honest():
     assert normal["spread"] == pytest.approx(np.sqrt((scale**2).mean()), rel=1e-12)
     assert members["crps"] == pytest.approx(normal["crps"], rel=0.02)  # the fair one, however few members
     assert "spread" not in quantiles
+
+
+def test_scores_of_members_leave_out_nan_and_weigh_points():
+    rng = np.random.default_rng(0)
+    x, y, weights = rng.normal(size=(4, 6, 5)), rng.normal(size=(6, 5)), rng.uniform(0.5, 2, (6, 1))
+    y[2, 3] = x[1, 4, 4] = np.nan
+    found = ensemble_scores(x, y, weights, fairness=0.0)
+    valid = np.isfinite(y) & np.isfinite(x).all(axis=0)
+    of_points = np.broadcast_to(weights, y.shape)[valid]
+    crps = crps_of_members(x[:, valid].T, y[valid], 16)
+    assert found["crps"] == pytest.approx(np.average(crps, weights=of_points), rel=1e-12)
+    variance = np.average(x[:, valid].var(axis=0, ddof=1), weights=of_points)
+    error = np.average((x[:, valid].mean(axis=0) - y[valid]) ** 2, weights=of_points)
+    assert found["spread"] == pytest.approx(variance**0.5, rel=1e-12)
+    assert found["spread_skill"] == pytest.approx((variance * 5 / 4 / error) ** 0.5, rel=1e-12)
+    ranks = (x[:, valid] < y[valid]).sum(axis=0)
+    np.testing.assert_allclose(found["rank_histogram"], np.bincount(ranks, of_points, 5) / of_points.sum())
+    with pytest.raises(
+        UserError, match=r"takes members \(K, ...\), two or more, and labels \(...\), not \(6, 4, 5\) and"
+    ):
+        ensemble_scores(x.transpose(1, 0, 2), y)
 
 
 def test_scores_leave_out_masked_points_and_weigh_the_others():

@@ -22,10 +22,9 @@ from dsinga.data.sources.dask_graph import cluster_futures
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
 from dsinga.layers.interface.layer import Shape, as_text
-from dsinga.layers.losses.forecast_forms import ForecastForm, form_of
-from dsinga.layers.losses.forecast_loss import ForecastLoss
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
+from dsinga.net.forecasts import forecast_form
 from dsinga.net.layer_classes import layer_class
 from dsinga.passes.field_predictor import FieldPredictor, MaskedTarget
 from dsinga.passes.field_tiles import FieldTiles, plan_tiles
@@ -134,7 +133,7 @@ def with_outputs(
         classes = any(issubclass(layer_class(conf), PointClasses) for conf in job.neuralnet.layer)
         if classes and expected == 1 and CLASS not in windows.layout.axes and leads is None:
             return windows.with_numbers(CLASS, range(given[0]))
-        for form in _forms(job):
+        for form in filter(None, map(forecast_form, job.neuralnet.layer)):
             if given[0] == expected * form.count and form.dim not in windows.layout.axes:
                 if leads is None:
                     return windows.with_numbers(form.dim, form.points)
@@ -147,15 +146,6 @@ def with_outputs(
         f"layer {layer!r} gives {as_text(given)} for a window, but the targets have {expected} channels: {names}; "
         "name the layer whose feature is the prediction"
     )
-
-
-def _forms(job: Job) -> Iterator[ForecastForm]:
-    """Yield what the predictions mean that losses of the job take, where these are several numbers for each."""
-    for conf in job.neuralnet.layer:
-        cls = layer_class(conf)
-        if issubclass(cls, ForecastLoss):
-            assert cls.Conf is not None
-            yield form_of(conf.settings_of(cls.Conf))
 
 
 def make_predictor(

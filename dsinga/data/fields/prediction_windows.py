@@ -93,7 +93,8 @@ class PredictionWindows:
     def axis(self, dim: str) -> Axis:
         """Return the axis of a dimension of the data, or that of ``numbers``."""
         if self.numbers is not None and dim == self.numbers[0]:
-            return Axis(dim, *[len(self.numbers[1])] * 3)
+            count = len(self.numbers[1])
+            return Axis(dim, count, count, count)
         return self.layout.axes[dim]
 
     def channels(self, target: Target) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Fault, Settings, setting
@@ -18,7 +19,7 @@ from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED
-from dsinga.layers.losses.forecast_forms import form_of
+from dsinga.layers.losses.forecast_forms import EnsembleForm, ForecastForm, form_of
 from dsinga.layers.losses.forecast_loss import FAIRNESS, ForecastTargets, Level, MemberCount, level_faults
 from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, composed_metric
 from dsinga.layers.metrics.metric_state import ArraySum
@@ -97,27 +98,53 @@ class ForecastScores(Layer):
         y, weights = targets.known(target, ops)
         if fault := self.form.fault(x, y):
             raise self.fail(fault)
-        sums = ArraySum(self._sums(x, y, np.ones(()) if weights is None else weights))
+        sums = forecast_sums(self.form, x, y, 1.0 if weights is None else weights)
         part = "bins" if self.settings.quantile else "moments"
         return Output(sources[0], metrics={f"forecast:{part}": (sums, self.counted_rows(len(labels)))})
 
-    def _sums(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return Σ w, and Σ w·t of CRPS, variance, that times its rise, squared error and coverage, and Σ w by bin.
 
-        Of quantiles, which have no mean and variance, the sums of these are 0.
-        """
-        ops, (first, last) = get_ops("numpy"), self.form.covered()
-        moments, bins = self.form.moments(x, ops), self.form.bins(x, y, ops)
-        weights = np.broadcast_to(weights, y.shape)
-        nothing = np.zeros_like(y)
-        terms: list[Any] = [np.ones_like(y), self.form.crps(x, y, ops), nothing, nothing, nothing]
-        if moments is not None:
-            mean, variance, rise = moments
-            terms[2:] = [variance, variance * rise, (mean - y) ** 2]
-        terms.append((bins >= first) & (bins <= last))
-        counts = np.bincount(bins.ravel(), weights.ravel(), len(self.form.shares))
-        sums = [np.where(weights != 0, weights * term, 0).sum(dtype=np.float64) for term in terms]
-        return np.concatenate([sums, counts])
+def forecast_sums(form: ForecastForm, x: np.ndarray, y: np.ndarray, weights: Any) -> ArraySum:
+    """Return Σ w, Σ w·t of CRPS, variance, that times its rise, squared error and coverage, and Σ w by bin.
+
+    Of quantiles, which have no mean and variance, the sums of these are 0.
+    """
+    ops, (first, last) = get_ops("numpy"), form.covered()
+    moments, bins = form.moments(x, ops), form.bins(x, y, ops)
+    weights, nothing = np.broadcast_to(weights, y.shape), np.zeros_like(y)
+    terms: list[Any] = [np.ones_like(y), form.crps(x, y, ops), nothing, nothing, nothing]
+    if moments is not None:
+        mean, variance, rise = moments
+        terms[2:] = [variance, variance * rise, (mean - y) ** 2]
+    terms.append((bins >= first) & (bins <= last))
+    counts = np.bincount(bins.ravel(), weights.ravel(), len(form.shares))
+    sums = [np.where(weights != 0, weights * term, 0).sum(dtype=np.float64) for term in terms]
+    return ArraySum(np.concatenate([sums, counts]))
+
+
+def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: float = 1.0) -> MetricValues:
+    """Return "crps", "coverage", "spread", "spread_skill" and "rank_histogram" of an ensemble, as kForecastScores does.
+
+    Args:
+        members: the predictions of K members, (K, ...), of arrays or of lazy ones, which are computed.
+        labels: what happened, (...). Points where it or a member is NaN are left out.
+        weights: of points, an array that broadcasts with the labels; by default all count alike.
+        fairness: 1 for the fair CRPS, of members that are drawn at random, 0 for that of these members.
+
+    Raises:
+        UserError: there are fewer than two members, or these have another shape than the labels.
+    """
+    x, y = np.asarray(members, np.float64), np.asarray(labels, np.float64)
+    if len(x) < 2 or x.shape[1:] != y.shape:
+        raise UserError(
+            f"ensemble_scores takes members (K, ...), two or more, and labels (...), not {x.shape} and {y.shape}; put "
+            'the dimension of members first: predicted.transpose("member", ...)'
+        )
+    valid = ~(np.isnan(y) | np.isnan(x).any(axis=0))
+    weights = np.broadcast_to(1.0 if weights is None else np.asarray(weights), y.shape)[valid][:, None, None]
+    sums = forecast_sums(
+        EnsembleForm(len(x), fairness), x[:, valid].T[:, None, :, None], y[valid][:, None, None], weights
+    )
+    return forecast_metrics({"moments": (sums, 1)})
 
 
 @composed_metric("forecast")
