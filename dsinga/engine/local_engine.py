@@ -20,7 +20,7 @@ from dsinga.layers import Context, Records
 from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
-from dsinga.ops import Array
+from dsinga.ops import Array, buffers
 from dsinga.ops.processor import Processor
 from dsinga.passes.evaluation import evaluate, forward_in_order
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
@@ -98,6 +98,10 @@ class LocalEngine(Engine):
             self._captured = CapturedIterations(
                 self._ops, self._training_step, self.updater.updater, self.updater.values, self._updates
             )
+        self._gradient_memory: Mapping[int, Sequence[Array]] = {}
+        if not self._on_device and not job.updater.clip_global_norm:  # else gradients wait for the last one
+            dense = (param for param in self._net.params.values() if param.trainable and not param.spec.sparse)
+            self._gradient_memory = buffers.one_base(4 * param.size for param in dense)
         self._batches: Iterator[dict[str, Records]] | None = None
         self._started = self._data_seconds = 0.0  # when the present step began, and its seconds of waiting for records
         self._loop: Loop | None = None
@@ -194,7 +198,8 @@ class LocalEngine(Engine):
             metrics = self._captured.train(begun.step, begun.records, self._context(begun.step, 0))
         if metrics is None:
             batches = self._micro_batches(begun)
-            metrics = self._training_step.run(begun.step, self.updater.values, batches, self._updates)
+            with buffers.use_bases(self._gradient_memory):
+                metrics = self._training_step.run(begun.step, self.updater.values, batches, self._updates)
         total, update = time.perf_counter() - self._started, self._updates.seconds
         return metrics, Timing(total, self._data_seconds, update, update=update)
 

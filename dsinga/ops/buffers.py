@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import Any
@@ -31,6 +31,8 @@ SMALLEST = 32 * 1024  # bytes; smaller arrays come from malloc, which is quick a
 LARGEST = 128 * 1024 * 1024
 BUCKET = 256  # bases of one size; results beyond that number get memory that is not pooled
 IDLE_LIMIT = 512 * 1024 * 1024  # bytes; above, asking for a new base drops the free ones of every size
+
+ONE_BASE = 1 << 20  # bytes; larger arrays take turns in one memory where that is asked for
 
 _pointer = ctypes.c_size_t.from_address
 _HEAD = object.__basicsize__  # bytes before the fields of an object's own type
@@ -109,6 +111,15 @@ def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
         yield
     finally:
         _thread_bases.bases = before
+
+
+def one_base(nbytes: Iterable[int]) -> dict[int, list[np.ndarray]]:
+    """Return the argument of :func:`use_bases` that puts large arrays of these sizes in bytes into one memory in turn.
+
+    For gradients of params that are applied as soon as they are computed. Smaller arrays are not among them.
+    """
+    sizes = [base_bytes(size) for size in nbytes if size > ONE_BASE]
+    return dict.fromkeys(sizes, [np.empty(max(sizes, default=0), np.uint8)])
 
 
 def clear() -> None:

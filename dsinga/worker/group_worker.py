@@ -43,8 +43,6 @@ from dsinga.worker.mailbox import GroupPeers
 from dsinga.worker.round import BegunStep, Round
 from dsinga.worker.server_client import ServerClient, WorkerId, open_send_buffer
 
-SHARED_GRADIENT = 1 << 20  # bytes; larger gradients of a single worker are computed in the same memory
-
 
 class GroupWorker:
     """One worker of a worker group, which computes one partition of the net. Used by one thread at a time.
@@ -141,9 +139,7 @@ class GroupWorker:
             return  # all gradients wait for the last one
         elif self._config.topology.workers == self._config.topology.groups == 1:
             params = {slice_.param for slice_ in slices if not slice_.width}
-            sizes = [buffers.base_bytes(4 * math.prod(shapes[name])) for name in params]
-            large = [size for size in sizes if size > SHARED_GRADIENT]
-            self._gradient_memory = dict.fromkeys(large, [np.empty(max(large, default=0), np.uint8)])
+            self._gradient_memory = buffers.one_base(4 * math.prod(shapes[name]) for name in params)
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
         """Return this worker's share of each lasting param: its share of the rows. All workers' shares add up to 1."""
