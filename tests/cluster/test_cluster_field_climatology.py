@@ -84,6 +84,27 @@ def test_departures_are_read_and_predictions_have_the_climatology_again(by: str,
     assert errors.rmse.sel(forecast="climatology") == pytest.approx(float(((data.t - cycle)[2:] ** 2).mean()) ** 0.5)
 
 
+@pytest.mark.parametrize("loss", ["quantiles", "distribution"])
+def test_several_numbers_of_a_departure_have_the_climatology_each_and_scales_have_not(loss: str) -> None:
+    data = dataset()
+    climatology = field_climatology(data[["t"]])
+    forms = {"quantiles": nn.QuantileLoss([0.2, 0.8]), "distribution": nn.DistributionLoss("normal")}
+    predictions = {}
+    for kept in (climatology, None):  # the same records, departures made here and read
+        read = data if kept else data.assign(t=(data.t - climatology.at(data.time).t).astype("f4"))
+        windows = dsinga.windows(read, **SETTINGS, **({"climatology": kept} if kept else {}))
+        model = nn.Sequential([nn.Input(windows.shape), nn.Conv2D(2, 1)])
+        if loss == "distribution":
+            model = nn.Sequential([*model.layers, nn.DistributionParams("normal")])
+        model.compile(nn.SGD(0.05), forms[loss])
+        model.fit(windows, epochs=1, progress=False)
+        predictions[kept is None] = model.predict(read).t
+    moved = (predictions[False] - predictions[True]).isel(time=slice(-2))
+    cycle = climatology.at(data.time).t[2:].values
+    np.testing.assert_allclose(moved[:, 0], cycle, atol=5e-3)
+    np.testing.assert_allclose(moved[:, 1], cycle if loss == "quantiles" else 0 * cycle, atol=5e-3)
+
+
 @pytest.mark.ci
 def test_training_has_the_same_bits_from_memory_and_chunks_in_processes(processes: Client, tmp_path: Path) -> None:
     data = dataset()

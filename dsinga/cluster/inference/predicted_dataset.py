@@ -62,10 +62,11 @@ def _lazy(
 
     dataset = with_related(LazyDataset(variables, coordinates, windows.dataset.attrs), windows, points)
     dataset = windows.alignment.undone(dataset)
-    if windows.definition.climatology and not windows.classes:
+    numbers = windows.numbers[0] if windows.numbers else None
+    if (climatology := windows.definition.climatology) and numbers != CLASS:
         from dsinga.data.fields.departures import with_climatology
 
-        dataset = with_climatology(dataset, list(variables), windows.definition.climatology, LEAD, VALID_TIME)
+        dataset = with_climatology(dataset, list(variables), climatology, LEAD, VALID_TIME, numbers)
     if (source := windows.dataset.encoding.get(SOURCE)) is not None:
         dataset.encoding[SOURCE] = source
         for variable in dataset.data_vars.values():

@@ -18,6 +18,7 @@ from dsinga.base.registry import listed
 from dsinga.data.fields.climatology import dates_of, values_at
 from dsinga.data.fields.climatology_text import climatology_of
 
+PARAMETER = "parameter"  # the dimension of the parameters of a distribution
 DEPARTURE = "dsinga_departure"  # of the encoding of a variable that is a departure already
 
 
@@ -85,15 +86,31 @@ def departures(dataset: Any, text: str) -> Any:
     return dataset.assign(changed) if changed else dataset
 
 
-def with_climatology(dataset: Any, names: list[str], text: str, lead: str, valid_time: str) -> Any:
+def with_climatology(
+    dataset: Any, names: list[str], text: str, lead: str, valid_time: str, numbers: str | None = None
+) -> Any:
     """Return a prediction of departures, lazy dask arrays, plus the climatology at the times of the predictions.
 
-    Along the dimension ``lead`` these are in the coordinate ``valid_time``.
+    Along the dimension ``lead`` these are in the coordinate ``valid_time``. Along ``numbers`` are several numbers for
+    each departure: quantiles, members, or the parameters of a distribution, of which "loc" alone moves with it.
     """
     means = climatology_of(text).means if text else {}
     changed = {}
     for name in (name for name in names if name in means):
         array = dataset[name]
+        if numbers in array.dims:
+            each = [dataset[[name]].isel({numbers: [number]}) for number in range(array.sizes[numbers])]
+            moved = [
+                with_climatology(part.isel({numbers: 0}, drop=True), [name], text, lead, valid_time)
+                .expand_dims({numbers: part[numbers]})
+                .transpose(*array.dims, ...)
+                if numbers != PARAMETER or part[numbers].item() == "loc"
+                else part
+                for part in each
+            ]
+            joined = Variable.concat([part[name].variable for part in moved], numbers).transpose(*array.dims)
+            changed[name] = Variable(joined.dims, joined.data, array.attrs, array.encoding)
+            continue
         if lead not in array.dims:
             changed[name] = _with_field(array.variable, _field(dataset, name, text), 1)
             continue
