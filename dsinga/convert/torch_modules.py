@@ -11,7 +11,7 @@ import torch
 from dsinga import nn
 from dsinga.convert import torch_operations as operations
 from dsinga.convert.torch_names import AS_IMAGE, CONSTANT
-from dsinga.convert.torch_tracing import Place, TracedTensor, Unsupported, rows_of
+from dsinga.convert.torch_tracing import ModulePlace, TracedTensor, NotConvertible, rows_of
 from dsinga.nn.writing.symbol import Symbol
 
 # Modules that are operations with their attributes as arguments: the operation, and the names of these.
@@ -44,7 +44,7 @@ OPERATIONS: Mapping[str, tuple[str, str]] = {
 def operation(name: str, attributes: str) -> Callable[..., Any]:
     """Return the function of a module that is an operation with the values of its ``attributes``."""
 
-    def make(place: Place, module: Any, x: Any) -> Any:
+    def make(place: ModulePlace, module: Any, x: Any) -> Any:
         arguments = dict(
             word.split("=") if "=" in word else (word, getattr(module, word)) for word in attributes.split()
         )
@@ -59,7 +59,9 @@ WEIGHT_BIAS = {"weight": "weight", "bias": "bias"}
 SCALE_BIAS = {"scale": "weight", "bias": "bias"}
 
 
-def layer_of(place: Place, module: Any, make: Callable[..., Any], roles: Mapping[str, str], **settings: Any) -> Any:
+def layer_of(
+    place: ModulePlace, module: Any, make: Callable[..., Any], roles: Mapping[str, str], **settings: Any
+) -> Any:
     """Return the layer of a module, made at its first call, with params that are shared or frozen as the module's are.
 
     ``roles`` are the names of the module's params by those of the layer's, in order. Where a normalisation has none,
@@ -90,21 +92,21 @@ def present(module: Any) -> dict[str, str]:
     return {role: role for role in WEIGHT_BIAS if getattr(module, role) is not None}
 
 
-def linear(place: Place, module: Any, input: Any) -> Symbol:
+def linear(place: ModulePlace, module: Any, input: Any) -> Symbol:
     """Return a fully connected layer of the last axis."""
     settings = {"units": module.out_features, "use_bias": module.bias is not None}
     dense = layer_of(place, module, nn.Dense, present(module), **settings)
     return operations.of_last_axis(place, dense, input, module.out_features)
 
 
-def convolve(place: Place, module: Any, input: Any, output_size: Any = None) -> Symbol:
+def convolve(place: ModulePlace, module: Any, input: Any, output_size: Any = None) -> Symbol:
     """Return a convolution, or a transposed one, of sequences (B, C, T), images or volumes."""
     axes, is_transposed, padding = len(module.kernel_size), module.transposed, module.padding
     symbol = operations.feature(input, axes + 1)
     if output_size is not None or (is_transposed and (module.groups != 1 or {*module.dilation} != {1})):
-        raise Unsupported("with output_size, or transposed with groups or dilation")
+        raise NotConvertible("with output_size, or transposed with groups or dilation")
     if module.padding_mode != "zeros" and padding != "valid":
-        around = Place(place.trace, f"{place.base}.pad")
+        around = ModulePlace(place.trace, f"{place.base}.pad")
         sides = tuple(module._reversed_padding_repeated_twice)
         symbol, padding = operations.pad(around, input, sides, module.padding_mode), "valid"
     sizes: dict[str, Any] = {"kernel_size": module.kernel_size, "strides": module.stride, "padding": padding}
@@ -121,10 +123,10 @@ def convolve(place: Place, module: Any, input: Any, output_size: Any = None) -> 
     return operations.reshaped(place, y, (rows_of(y)[0], rows_of(y)[2]), ".steps") if axes == 1 else y
 
 
-def batch_norm(place: Place, module: Any, input: Any) -> Symbol:
+def batch_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
     """Return a batch normalisation with PyTorch's running statistics."""
     if module.running_mean is None:
-        raise Unsupported("with track_running_stats=False")
+        raise NotConvertible("with track_running_stats=False")
     moves = {"momentum": 1e-30} if module.momentum is None else {"momentum": module.momentum, "keep_initial": True}
     layer = layer_of(place, module, layer_type("kBM"), SCALE_BIAS, **epsilon(module.eps), **moves)
     return layer(operations.feature(input))
@@ -135,7 +137,7 @@ def epsilon(eps: float | None) -> dict[str, float]:
     return {} if eps == 1e-5 else {"epsilon": torch.finfo(torch.float32).eps if eps is None else eps}
 
 
-def layer_norm(place: Place, module: Any, input: Any) -> Symbol:
+def layer_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
     """Return a layer normalisation, or one by the root mean square, of the last axes."""
     settings = {"first_axis": input.dim() - len(module.normalized_shape), **epsilon(module.eps)}
     is_mean_square = type(module).__name__ == "RMSNorm"
@@ -143,24 +145,24 @@ def layer_norm(place: Place, module: Any, input: Any) -> Symbol:
     return layer_of(place, module, layer_type(kind), roles, **settings)(operations.feature(input))
 
 
-def group_norm(place: Place, module: Any, input: Any) -> Symbol:
+def group_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
     """Return a normalisation over groups of channels, of an instance normalisation over each channel."""
     if getattr(module, "track_running_stats", False):
-        raise Unsupported("with track_running_stats=True")
+        raise NotConvertible("with track_running_stats=True")
     settings = {"groups": getattr(module, "num_groups", None) or module.num_features, **epsilon(module.eps)}
     return layer_of(place, module, layer_type("kGroupNorm"), SCALE_BIAS, **settings)(operations.feature(input))
 
 
-def prelu(place: Place, module: Any, input: Any) -> Symbol:
+def prelu(place: ModulePlace, module: Any, input: Any) -> Symbol:
     """Return a rectifier with learnt slopes."""
     is_shared = module.num_parameters == 1
     return layer_of(place, module, nn.PReLU, {"slope": "weight"}, shared=is_shared)(operations.feature(input))
 
 
-def embed(place: Place, module: Any, input: Any) -> Any:
+def embed(place: ModulePlace, module: Any, input: Any) -> Any:
     """Return the vectors of codes; of codes that are the same for all records, such as positions, those in a table."""
     if module.max_norm is not None:
-        raise Unsupported("with max_norm")
+        raise NotConvertible("with max_norm")
     count = module.num_embeddings
     if isinstance(input, TracedTensor):
         settings = {"vocab_size": count, "feature_dim": module.embedding_dim, "dense_gradient": not module.sparse}
@@ -170,13 +172,13 @@ def embed(place: Place, module: Any, input: Any) -> Any:
     codes = (input[0] if input.dim() == 2 else input).tolist()
     first, last = codes[0], codes[-1]
     if codes not in ([first] * len(codes), list(range(first, last + 1))):
-        raise Unsupported("called on codes that are neither those of records nor neighbours")
+        raise NotConvertible("called on codes that are neither those of records nor neighbours")
     table = place.trace.learnt(f"{place.base}.weight", module.weight)
     return table if (first, last) == (0, count - 1) else operations.getitem(place, table, slice(first, last + 1))
 
 
 def attend(
-    place: Place, module: Any, query: Any, key: Any, value: Any, key_padding_mask: Any = None,
+    place: ModulePlace, module: Any, query: Any, key: Any, value: Any, key_padding_mask: Any = None,
     need_weights: bool = True, attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
 ) -> Any:  # fmt: skip
     """Return attention of several heads, and None for its weights."""
@@ -190,7 +192,7 @@ def attend(
         "an attn_mask that is not causal": attn_mask is not None and not causal,
     }
     if wrong := [name for name, lacks in lacking.items() if lacks]:
-        raise Unsupported(f"with {', '.join(wrong)}")
+        raise NotConvertible(f"with {', '.join(wrong)}")
     has_bias, heads = module.in_proj_bias is not None, module.num_heads
     settings = {"use_bias": has_bias, "trainable": module.in_proj_weight.requires_grad}
 
@@ -205,11 +207,11 @@ def attend(
         y = operations.join_heads(place, operations.attention(place, *split, module.dropout, causal))
     else:
         y = nn.Attention(num_heads=heads, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())([q, v, k])
-    out = Place(place.trace, f"{place.base}.out_proj", module.out_proj)
+    out = ModulePlace(place.trace, f"{place.base}.out_proj", module.out_proj)
     return linear(out, module.out_proj, place.trace.wrapped(y)), None
 
 
-def unflatten(place: Place, module: Any, input: Any) -> Any:
+def unflatten(place: ModulePlace, module: Any, input: Any) -> Any:
     """Return the feature with one axis in several."""
     axis, shape = module.dim % len(input.shape), list(input.shape)
     return operations.view(place, input, *shape[:axis], *module.unflattened_size, *shape[axis + 1 :])

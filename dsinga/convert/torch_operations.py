@@ -11,7 +11,7 @@ import torch
 
 from dsinga import nn
 from dsinga.convert.torch_names import AS_IMAGE
-from dsinga.convert.torch_tracing import BATCH, Place, TracedTensor, Unsupported, rows_of
+from dsinga.convert.torch_tracing import BATCH, ModulePlace, TracedTensor, NotConvertible, rows_of
 from dsinga.nn.writing.symbol import Symbol
 
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
@@ -19,15 +19,15 @@ POOL_AXES = (1, 2, 3)
 
 
 def feature(x: Any, rank: int | None = None) -> Symbol:
-    """Return the feature of a tensor of the batch; of ``rank`` axes, where one is given. Raises Unsupported."""
+    """Return the feature of a tensor of the batch; of ``rank`` axes, where one is given. Raises NotConvertible."""
     if not isinstance(x, TracedTensor) or x.is_shared or x.symbol is None:
-        raise Unsupported("computed from params and constants only")
+        raise NotConvertible("computed from params and constants only")
     if rank is not None and len(x.shape) != rank + 1:
-        raise Unsupported(f"of a tensor with {len(x.shape)} axes, not {rank + 1}")
+        raise NotConvertible(f"of a tensor with {len(x.shape)} axes, not {rank + 1}")
     return x.symbol
 
 
-def reshaped(place: Place, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Symbol:
+def reshaped(place: ModulePlace, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Symbol:
     """Return a feature with rows of another shape; where it was reshaped before, from what it was then."""
     while symbol.builder.kind in ("Reshape", "Flatten") and not (symbol.builder.name or "").endswith(AS_IMAGE):
         symbol = symbol.sources[0]
@@ -38,7 +38,7 @@ def reshaped(place: Place, symbol: Symbol, rows: Sequence[int], suffix: str = ""
     return nn.Reshape([*rows], name=place.name(suffix))(symbol)  # type: ignore[no-any-return]
 
 
-def permuted(place: Place, symbol: Symbol, dims: Sequence[int], suffix: str = "") -> Symbol:
+def permuted(place: ModulePlace, symbol: Symbol, dims: Sequence[int], suffix: str = "") -> Symbol:
     """Return a feature with the axes of rows, counted from 1, in another order; two orders in a row are one."""
     order = list(dims)
     if symbol.builder.kind == "Permute":
@@ -49,7 +49,7 @@ def permuted(place: Place, symbol: Symbol, dims: Sequence[int], suffix: str = ""
     return nn.Permute(order, name=place.name(suffix))(symbol)  # type: ignore[no-any-return]
 
 
-def of_last_axis(place: Place, layer: Any, x: Any, width: int) -> Symbol:
+def of_last_axis(place: ModulePlace, layer: Any, x: Any, width: int) -> Symbol:
     """Return what a fully connected layer makes of the last axis of a tensor."""
     symbol = feature(x)
     *others, inputs = x.shape[1:]
@@ -62,15 +62,15 @@ def of_last_axis(place: Place, layer: Any, x: Any, width: int) -> Symbol:
 # --- shapes
 
 
-def view(place: Place, x: Any, *shape: Any) -> Any:
-    """Return a tensor with rows of another shape. Raises Unsupported where records would be mixed."""
+def view(place: ModulePlace, x: Any, *shape: Any) -> Any:
+    """Return a tensor with rows of another shape. Raises NotConvertible where records would be mixed."""
     sizes = list(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else list(shape)
     if x.is_shared:
         sizes = _known(sizes, x.shape)
         return TracedTensor(x.trace, reshaped(place, x.symbol, sizes), sizes, is_shared=True)
     rows = _known(sizes, x.shape)
     if not rows or rows[0] != BATCH:
-        raise Unsupported(f"to {tuple(sizes)}, which mixes the records of a batch")
+        raise NotConvertible(f"to {tuple(sizes)}, which mixes the records of a batch")
     return reshaped(place, feature(x), rows[1:] or (1,))
 
 
@@ -79,24 +79,24 @@ def _known(sizes: Sequence[int], shape: Sequence[int]) -> list[int]:
     return [math.prod(shape) // known if size == -1 else size for size in sizes]
 
 
-def flatten(place: Place, x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+def flatten(place: ModulePlace, x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     """Return a tensor with some axes in one."""
     start, end = start_dim % x.dim(), end_dim % x.dim()
     return view(place, x, *x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :])
 
 
-def permute(place: Place, x: Any, *dims: Any) -> Any:
-    """Return a tensor with its axes in another order. Raises Unsupported for that of the batch."""
+def permute(place: ModulePlace, x: Any, *dims: Any) -> Any:
+    """Return a tensor with its axes in another order. Raises NotConvertible for that of the batch."""
     axes = [axis % x.dim() for axis in (dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims)]
     if x.is_shared:
         symbol = permuted(place, x.symbol, [axis + 1 for axis in axes])
         return TracedTensor(x.trace, symbol, rows_of(symbol), is_shared=True)
     if axes[0] != 0:
-        raise Unsupported("moves the axis of the batch, which is the first one")
+        raise NotConvertible("moves the axis of the batch, which is the first one")
     return permuted(place, feature(x), axes[1:])
 
 
-def transpose(place: Place, x: Any, dim0: int, dim1: int) -> Any:
+def transpose(place: ModulePlace, x: Any, dim0: int, dim1: int) -> Any:
     """Return a tensor with two axes exchanged."""
     axes = list(range(x.dim()))
     first, second = dim0 % len(axes), dim1 % len(axes)
@@ -104,21 +104,21 @@ def transpose(place: Place, x: Any, dim0: int, dim1: int) -> Any:
     return permute(place, x, axes)
 
 
-def unsqueeze(place: Place, x: Any, dim: int) -> Any:
+def unsqueeze(place: ModulePlace, x: Any, dim: int) -> Any:
     """Return a tensor with an axis of length 1 more."""
     shape = list(x.shape)
     shape.insert(dim % (len(shape) + 1), 1)
     return view(place, x, *shape)
 
 
-def squeeze(place: Place, x: Any, dim: Any = None) -> Any:
+def squeeze(place: ModulePlace, x: Any, dim: Any = None) -> Any:
     """Return a tensor without an axis, or without all axes, of length 1."""
     count = x.dim()
     dropped = range(count) if dim is None else [axis % count for axis in ([dim] if isinstance(dim, int) else dim)]
     return view(place, x, *(size for axis, size in enumerate(x.shape) if axis not in dropped or size != 1))
 
 
-def expand(place: Place, x: Any, *sizes: Any) -> Any:
+def expand(place: ModulePlace, x: Any, *sizes: Any) -> Any:
     """Return a param that is the same for all records with an axis of the batch."""
     shape = list(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else list(sizes)
     offset = len(shape) - x.dim()
@@ -127,15 +127,15 @@ def expand(place: Place, x: Any, *sizes: Any) -> Any:
     if wanted == own:
         return x
     if not x.is_shared or wanted[0] not in (BATCH, 1) or own[0] != 1 or wanted[1:] != own[1:]:
-        raise Unsupported(f"to {tuple(shape)}")
+        raise NotConvertible(f"to {tuple(shape)}")
     return reshaped(place, x.symbol, own[1:])
 
 
-def getitem(place: Place, x: Any, key: Any) -> Any:
+def getitem(place: ModulePlace, x: Any, key: Any) -> Any:
     """Return part of a tensor."""
     items = key if isinstance(key, tuple) else (key,)
     if any(isinstance(item, (torch.Tensor, list)) for item in items):
-        raise Unsupported("by an index that is a tensor")
+        raise NotConvertible("by an index that is a tensor")
     symbol = x.symbol[(slice(None), *items)] if x.is_shared else feature(x)[key]
     if symbol is not x.symbol:
         symbol.builder.name = place.name()
@@ -144,7 +144,7 @@ def getitem(place: Place, x: Any, key: Any) -> Any:
     return TracedTensor(x.trace, symbol, rows_of(symbol), is_shared=True)
 
 
-def split(place: Place, x: Any, split_size_or_sections: Any, dim: int = 0) -> Any:
+def split(place: ModulePlace, x: Any, split_size_or_sections: Any, dim: int = 0) -> Any:
     """Return the parts of a tensor along an axis."""
     axis, size = dim % x.dim(), split_size_or_sections
     if isinstance(size, int):
@@ -154,25 +154,25 @@ def split(place: Place, x: Any, split_size_or_sections: Any, dim: int = 0) -> An
     return [getitem(place, x, (*before, slice(end - part, end))) for part, end in zip(size, ends, strict=True)]
 
 
-def chunk(place: Place, x: Any, chunks: int, dim: int = 0) -> Any:
+def chunk(place: ModulePlace, x: Any, chunks: int, dim: int = 0) -> Any:
     """Return a tensor in equal parts along an axis."""
     return split(place, x, -(-x.shape[dim] // chunks), dim)
 
 
-def cat(place: Place, tensors: Sequence[Any], dim: int = 0) -> Any:
+def cat(place: ModulePlace, tensors: Sequence[Any], dim: int = 0) -> Any:
     """Return tensors joined along an axis."""
     rank = max(tensor.dim() for tensor in tensors)
     if dim % rank == 0:
-        raise Unsupported("along the axis of the batch")
+        raise NotConvertible("along the axis of the batch")
     return nn.Concatenate(axis=dim % rank, name=place.name())([feature(tensor) for tensor in tensors])
 
 
-def pad(place: Place, input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Symbol:
+def pad(place: ModulePlace, input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Symbol:
     """Return images or volumes with pixels around them."""
     sides, axes = [pad] * 2 * (input.dim() - 2) if isinstance(pad, int) else [*pad], input.dim() - 2
     modes = {"constant": "zero", "zeros": "zero", "reflect": "reflect", "replicate": "edge", "circular": "periodic"}
     if value or axes not in (2, 3) or min(sides) < 0 or len(sides) > 2 * axes:
-        raise Unsupported(f"of {tuple(sides)} with the value {value or 0} around {axes} axes")
+        raise NotConvertible(f"of {tuple(sides)} with the value {value or 0} around {axes} axes")
     pairs = [*zip(sides[::2], sides[1::2], strict=True)][::-1]
     padding = ((0, 0),) * (axes - len(pairs)) + tuple(pairs)
     layer = nn.Padding2D if axes == 2 else nn.Padding3D
@@ -182,30 +182,30 @@ def pad(place: Place, input: Any, pad: Any, mode: str = "constant", value: float
 # --- operators
 
 
-def align(place: Place, value: Any, rank: int) -> Symbol:
+def align(place: ModulePlace, value: Any, rank: int) -> Symbol:
     """Return a tensor as a feature with ``rank`` axes of rows; one that is shared gets axes of length 1 in front."""
     if not value.is_shared:
         return feature(value, rank)
     shape = tuple(value.shape)
     shape = shape[1:] if len(shape) == rank + 1 and shape[0] == 1 else shape
     if len(shape) > rank:
-        raise Unsupported(f"of a param of the shape {tuple(value.shape)}, which mixes the records of a batch")
+        raise NotConvertible(f"of a param of the shape {tuple(value.shape)}, which mixes the records of a batch")
     return reshaped(place, value.symbol, (1,) * (rank - len(shape)) + shape, ".aligned")
 
 
-def operand(place: Place, value: Any) -> Any:
+def operand(place: ModulePlace, value: Any) -> Any:
     """Return an operand as a number or a traced tensor; a constant tensor becomes a param that keeps its value."""
     if not isinstance(value, torch.Tensor):
         return float(value)
     if isinstance(value, TracedTensor):
         return value
     if value.requires_grad or isinstance(value, torch.nn.Parameter):
-        raise Unsupported("of a param that belongs to another layer")
+        raise NotConvertible("of a param that belongs to another layer")
     if value.dim() == 0:
         return float(value)
     if len(value) == BATCH:  # made for the batch, as by torch.zeros(len(x), 3)
         if not bool((value == value[:1]).all()):
-            raise Unsupported("of constants that differ among the records of a batch")
+            raise NotConvertible("of constants that differ among the records of a batch")
         value = value[:1]
     return place.trace.learnt(place.name(".values"), value.float(), is_constant=True)
 
@@ -213,10 +213,10 @@ def operand(place: Place, value: Any) -> Any:
 def binary(operator: str) -> Callable[..., Any]:
     """Return the function of an operator of two tensors, or of a tensor and a number."""
 
-    def operate(place: Place, input: Any, other: Any, alpha: float = 1, rounding_mode: Any = None) -> Any:
+    def operate(place: ModulePlace, input: Any, other: Any, alpha: float = 1, rounding_mode: Any = None) -> Any:
         a, b = operand(place, input), operand(place, other)
         if alpha != 1 or rounding_mode is not None:
-            raise Unsupported("with alpha or rounding_mode")
+            raise NotConvertible("with alpha or rounding_mode")
         tensors = [x for x in (a, b) if isinstance(x, TracedTensor)]
         is_shared = all(x.is_shared for x in tensors)
         if len(tensors) == 1:
@@ -239,16 +239,16 @@ add, subtract, multiply, divide, power = map(binary, ("ADD", "SUBTRACT", "MULTIP
 maximum, minimum, matmul = map(binary, ("MAXIMUM", "MINIMUM", "MATMUL"))
 
 
-def clamp(place: Place, input: Any, min: Any = None, max: Any = None) -> Any:
+def clamp(place: ModulePlace, input: Any, min: Any = None, max: Any = None) -> Any:
     """Return a tensor with its numbers between two."""
     y = input if min is None else place.trace.wrapped(maximum(place, input, min))
     return y if max is None else minimum(place, y, max)
 
 
-def masked_fill(place: Place, input: Any, mask: Any, value: float) -> Any:
+def masked_fill(place: ModulePlace, input: Any, mask: Any, value: float) -> Any:
     """Return scores with a number in place of those that a constant mask hides, which a softmax then makes 0."""
     if isinstance(mask, TracedTensor) or value > -1e4:
-        raise Unsupported("with a mask that is no constant, or a value above -1e4")
+        raise NotConvertible("with a mask that is no constant, or a value above -1e4")
     return add(place, input, torch.where(mask.bool(), HIDDEN, 0.0))
 
 
@@ -260,17 +260,17 @@ def activation(name: str) -> Callable[..., Any]:
     return lambda place, input, inplace=False: nn.Activation(name, name=place.name())(feature(input))
 
 
-def relu(place: Place, input: Any, inplace: bool = False) -> Symbol:
+def relu(place: ModulePlace, input: Any, inplace: bool = False) -> Symbol:
     """Return max(x, 0)."""
     return nn.ReLU(name=place.name())(feature(input))  # type: ignore[no-any-return]
 
 
-def leaky_relu(place: Place, input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Symbol:
+def leaky_relu(place: ModulePlace, input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Symbol:
     """Return x, or slope·x where it is negative."""
     return nn.ReLU(negative_slope, name=place.name())(feature(input))  # type: ignore[no-any-return]
 
 
-def gelu(place: Place, input: Any, approximate: str = "none") -> Any:
+def gelu(place: ModulePlace, input: Any, approximate: str = "none") -> Any:
     """Return x·Φ(x), or its approximation by tanh."""
     x = feature(input)
     if approximate == "none":
@@ -279,48 +279,50 @@ def gelu(place: Place, input: Any, approximate: str = "none") -> Any:
     return nn.Layer("kMultiply", name=place.name())(x, (inner + 1.0) * 0.5)
 
 
-def hardtanh(place: Place, input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
+def hardtanh(place: ModulePlace, input: Any, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:
     """Return x between two numbers."""
     return clamp(place, input, min_val, max_val)
 
 
-def hardsigmoid(place: Place, input: Any, inplace: bool = False) -> Any:
+def hardsigmoid(place: ModulePlace, input: Any, inplace: bool = False) -> Any:
     """Return x + 3 between 0 and 6, divided by 6."""
     return clamp(place, place.trace.wrapped(feature(input) + 3.0), 0.0, 6.0) * (1 / 6)
 
 
-def hardswish(place: Place, input: Any, inplace: bool = False) -> Any:
+def hardswish(place: ModulePlace, input: Any, inplace: bool = False) -> Any:
     """Return x times its hard sigmoid."""
     return multiply(place, input, place.trace.wrapped(hardsigmoid(place, input)))
 
 
-def softmax(place: Place, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Symbol:
+def softmax(place: ModulePlace, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Symbol:
     """Return the softmax over the last axis."""
     rows = rows_of(feature(input))
     if dim is None or dim % input.dim() != len(rows):
-        raise Unsupported(f"over the axis {dim}, which is not the last one")
+        raise NotConvertible(f"over the axis {dim}, which is not the last one")
     if len(rows) == 1:
         return nn.Softmax(name=place.name())(feature(input))  # type: ignore[no-any-return]
     parts = math.prod(rows[:-1])
     return nn.Layer("kSoftmax", num_softmax_per_instance=parts, name=place.name())(feature(input))  # type: ignore[no-any-return]
 
 
-def log_softmax(place: Place, input: Any, dim: Any = None, **others: Any) -> Any:
+def log_softmax(place: ModulePlace, input: Any, dim: Any = None, **others: Any) -> Any:
     """Refuse the logarithms of probabilities, with the remedy."""
-    raise Unsupported("(the loss takes scores: return those)")
+    raise NotConvertible("(the loss takes scores: return those)")
 
 
-def dropout(place: Place, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Symbol:
+def dropout(place: ModulePlace, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Symbol:
     """Return x with some numbers 0 in training."""
     return nn.Dropout(p, name=place.name())(feature(input)) if p and training else feature(input)
 
 
-def dropout_channels(place: Place, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Symbol:
+def dropout_channels(
+    place: ModulePlace, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Symbol:
     """Return x with some channels 0 in training."""
     return nn.SpatialDropout2D(p, name=place.name())(feature(input)) if p and training else feature(input)
 
 
-def same(place: Place, input: Any, *args: Any, **kwargs: Any) -> Any:
+def same(place: ModulePlace, input: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the tensor itself."""
     return input
 
@@ -332,7 +334,7 @@ def pooling(axes: int, is_mean: bool) -> Callable[..., Any]:
     """Return the function that pools windows of images, or of sequences or volumes."""
 
     def pool(
-        place: Place,
+        place: ModulePlace,
         input: Any,
         kernel_size: Any,
         stride: Any = None,
@@ -348,7 +350,7 @@ def pooling(axes: int, is_mean: bool) -> Callable[..., Any]:
         if wrong := [
             name for name, is_given in given.items() if is_given and {*_sizes(dilation, 1)} != {1} or is_given
         ]:
-            raise Unsupported(f"with {', '.join(wrong)}")
+            raise NotConvertible(f"with {', '.join(wrong)}")
         symbol = feature(input, axes + 1)
         sizes = [
             _sizes(size, axes)
@@ -378,7 +380,7 @@ def max_pool(axes: int) -> Callable[..., Any]:
     pool = pooling(axes, is_mean=False)
 
     def maximum_of_windows(
-        place: Place, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        place: ModulePlace, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False, return_indices: bool = False,
     ) -> Any:  # fmt: skip
         settings = {"dilation": dilation, "ceil_mode": ceil_mode, "return_indices": return_indices}
@@ -390,11 +392,11 @@ def max_pool(axes: int) -> Callable[..., Any]:
 def adaptive_mean(axes: int) -> Callable[..., Any]:
     """Return the function of means over as many equal windows as the result has pixels."""
 
-    def adapt(place: Place, input: Any, output_size: Any) -> Any:
+    def adapt(place: ModulePlace, input: Any, output_size: Any) -> Any:
         sizes, wanted = tuple(input.shape[2:]), _sizes(output_size, axes)
         wanted = tuple(size if count is None else count for size, count in zip(sizes, wanted, strict=True))
         if any(size % count for size, count in zip(sizes, wanted, strict=True)):
-            raise Unsupported(f"to {wanted}, which does not divide {sizes}")
+            raise NotConvertible(f"to {wanted}, which does not divide {sizes}")
         if {*wanted} == {1} and axes > 1:
             settings = {"pool": "AVG", "global_pooling": True}
             return nn.Layer("kPooling", name=place.name(), **settings)(feature(input, axes + 1))
@@ -404,7 +406,7 @@ def adaptive_mean(axes: int) -> Callable[..., Any]:
     return adapt
 
 
-def mean(place: Place, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def mean(place: ModulePlace, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     """Return means of images or volumes over all pixels, or of sequences over their steps."""
     symbol, rank = feature(input), input.dim()
     axes = sorted(axis % rank for axis in ([] if dim is None else [dim] if isinstance(dim, int) else dim))
@@ -413,7 +415,7 @@ def mean(place: Place, input: Any, dim: Any = None, keepdim: bool = False, dtype
     elif axes == list(range(2, rank)) and rank in (4, 5):
         y = nn.Layer("kPooling", name=place.name(), pool="AVG", global_pooling=True)(symbol)
     else:
-        raise Unsupported(f"over the axes {dim}; over the pixels of images or the steps of sequences it is there")
+        raise NotConvertible(f"over the axes {dim}; over the pixels of images or the steps of sequences it is there")
     rows = [1 if axis in axes else size for axis, size in enumerate(input.shape)][1:]
     return reshaped(
         place, y, rows if keepdim else [size for axis, size in enumerate(rows, 1) if axis not in axes], ".rows"
@@ -421,7 +423,7 @@ def mean(place: Place, input: Any, dim: Any = None, keepdim: bool = False, dtype
 
 
 def interpolate(
-    place: Place, input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    place: ModulePlace, input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: Any = None, recompute_scale_factor: Any = None, antialias: bool = False,
 ) -> Symbol:  # fmt: skip
     """Return images or volumes a whole number of times as large."""
@@ -433,10 +435,10 @@ def interpolate(
     )
     factors = tuple(int(n / o) for n, o in zip(new, old, strict=True))
     if axes not in (2, 3) or any(f * o != n for f, o, n in zip(factors, old, new, strict=True)):
-        raise Unsupported(f"from {old} to {new}, which is no whole number of times as large")
+        raise NotConvertible(f"from {old} to {new}, which is no whole number of times as large")
     linear = "bilinear" if axes == 2 else "trilinear"
     if mode not in ("nearest", "nearest-exact", linear) or align_corners or antialias:
-        raise Unsupported(f"with the mode {mode!r}, align_corners={align_corners}, antialias={antialias}")
+        raise NotConvertible(f"with the mode {mode!r}, align_corners={align_corners}, antialias={antialias}")
     layer = nn.UpSampling2D if axes == 2 else nn.UpSampling3D
     return layer(factors, linear if mode == linear else "nearest", name=place.name())(feature(input))  # type: ignore[no-any-return]
 
@@ -458,20 +460,20 @@ def hides_later(mask: Any, hidden: bool) -> bool:
     return bool((hides == torch.ones_like(hides).triu(1)).all())
 
 
-def heads(place: Place, symbol: Symbol, count: int) -> Symbol:
+def heads(place: ModulePlace, symbol: Symbol, count: int) -> Symbol:
     """Return sequences (B, T, n) with an axis of heads, (B, count, T, n/count)."""
     steps, width = rows_of(symbol)
     split = reshaped(place, symbol, (steps, count, width // count), ".heads")
     return permuted(place, split, (2, 1, 3), ".split")
 
 
-def join_heads(place: Place, symbol: Symbol) -> Symbol:
+def join_heads(place: ModulePlace, symbol: Symbol) -> Symbol:
     """Return sequences of heads (B, H, T, n) as (B, T, H·n)."""
     count, steps, width = rows_of(symbol)
     return reshaped(place, permuted(place, symbol, (2, 1, 3), ".steps"), (steps, count * width), ".joined")
 
 
-def attention(place: Place, q: Symbol, k: Symbol, v: Symbol, ratio: float, causal: bool) -> Symbol:
+def attention(place: ModulePlace, q: Symbol, k: Symbol, v: Symbol, ratio: float, causal: bool) -> Symbol:
     """Return attention of heads (B, H, T, n) whose weights are dropped at random, by products of matrices."""
     scores = q @ permuted(place, k, (1, 3, 2), ".keys") * (1 / math.sqrt(rows_of(q)[-1]))
     wrapped = place.trace.wrapped
@@ -483,13 +485,13 @@ def attention(place: Place, q: Symbol, k: Symbol, v: Symbol, ratio: float, causa
 
 
 def scaled_dot_product_attention(
-    place: Place, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    place: ModulePlace, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
     """Return attention of heads (B, H, T, n)."""
     causal = is_causal or (attn_mask is not None and hides_later(attn_mask, hidden=False))
     if (attn_mask is not None and not causal) or enable_gqa:
-        raise Unsupported("with an attn_mask that is not causal, or enable_gqa")
+        raise NotConvertible("with an attn_mask that is not causal, or enable_gqa")
     q, k, v = (feature(x, 3) for x in (query, key, value))
     if scale is not None and not math.isclose(scale, 1 / math.sqrt(rows_of(q)[-1])):
         q = q * (scale * math.sqrt(rows_of(q)[-1]))
@@ -501,11 +503,11 @@ def scaled_dot_product_attention(
     return heads(place, y, count)
 
 
-def linear(place: Place, input: Any, weight: Any, bias: Any = None) -> Any:
+def linear(place: ModulePlace, input: Any, weight: Any, bias: Any = None) -> Any:
     """Return a fully connected layer whose weight is that of another layer, as of an embedding below."""
     owner = place.trace.owners.get(id(weight))
     if owner is None or bias is not None:
-        raise Unsupported("with a weight that is no other layer's, or with a bias")
+        raise NotConvertible("with a weight that is no other layer's, or with a bias")
     dense = nn.Dense(len(weight), use_bias=False, name=place.name(), param=[{"share_from": owner}])
     return of_last_axis(place, dense, input, len(weight))
 

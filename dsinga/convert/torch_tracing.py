@@ -27,7 +27,7 @@ KNOWN = {
 NUMBERS = {"__bool__", "__contains__", "__float__", "__index__", "__int__", "item", "numpy", "tolist"}
 
 
-class Unsupported(Exception):
+class NotConvertible(Exception):
     """A module or an operation that has no counterpart; the text says which setting of it, "" for all of it."""
 
 
@@ -158,7 +158,7 @@ class Trace:
         plain = name.strip("_")
         make = self.operations.get(plain)
         scope = self._scopes[-1]
-        place = Place(self, f"{scope}.{plain}" if scope else plain)
+        place = ModulePlace(self, f"{scope}.{plain}" if scope else plain)
         result = self._convert(make, place, self._where(plain), function, args, kwargs)
         if is_in_place and isinstance(result, TracedTensor):
             args[0].symbol, args[0].is_shared = result.symbol, result.is_shared
@@ -184,13 +184,13 @@ class Trace:
                 self._scopes.pop()
         what = f"{path} ({kind.__name__})"
         function = functools.partial(_on_meta, module)
-        result = self._convert(make, Place(self, path, module), what, function, args, kwargs)
+        result = self._convert(make, ModulePlace(self, path, module), what, function, args, kwargs)
         if getattr(module, "inplace", False) and isinstance(result, TracedTensor):
             args[0].symbol = result.symbol
         return result
 
     def _convert(
-        self, make: Any, place: Place, what: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, make: Any, place: ModulePlace, what: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Return what ``make`` makes; record a fault where it cannot, and return tensors of the shapes of torch's."""
         is_stray = any(tensor.symbol is None for tensor in traced_in([args, kwargs]))
@@ -203,7 +203,7 @@ class Trace:
                 return self.wrapped(make(*positional, *args, **kwargs))
             except TypeError as error:
                 self.faults[f"{what} ({error})"] = None
-            except (Unsupported, UserError) as error:
+            except (NotConvertible, UserError) as error:
                 self.faults[f"{what} {text}" if (text := str(error)) else what] = None
         return self._shaped(function, args, kwargs)
 
@@ -251,7 +251,7 @@ class Trace:
                 module.training = modes[module]
 
 
-class Place:
+class ModulePlace:
     """Where in the module layers are made: their names begin with it.
 
     Attributes:
