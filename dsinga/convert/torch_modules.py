@@ -11,7 +11,7 @@ import torch
 from dsinga import nn
 from dsinga.convert import torch_operations as operations
 from dsinga.convert.torch_names import AS_IMAGE, CONSTANT
-from dsinga.convert.torch_tracing import ModulePlace, TracedTensor, NotConvertible, rows_of
+from dsinga.convert.torch_tracing import ModulePlace, NotConvertible, TracedTensor, rows_of
 from dsinga.nn.writing.symbol import Symbol
 
 # Modules that are operations with their attributes as arguments: the operation, and the names of these.

@@ -11,7 +11,7 @@ import torch
 
 from dsinga import nn
 from dsinga.convert.torch_names import AS_IMAGE
-from dsinga.convert.torch_tracing import BATCH, ModulePlace, TracedTensor, NotConvertible, rows_of
+from dsinga.convert.torch_tracing import BATCH, ModulePlace, NotConvertible, TracedTensor, rows_of
 from dsinga.nn.writing.symbol import Symbol
 
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there

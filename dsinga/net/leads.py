@@ -40,12 +40,14 @@ def unroll_leads(
     """Return the layers of one phase with a copy of the ``followers`` of the input layer ``name`` for each lead.
 
     The copy of layer x for lead n is called ``leadn#x``, that of lead 1 x, and they share their params. The layer
-    ``leadn#name`` gives the record of a lead: what is known in advance, and earlier predictions with their context.
+    ``leadn#name`` gives the record of a lead: what is known in advance, and earlier predictions with their context;
+    ``leadn#labels(name)`` gives its labels.
     Predictions are the first source of the loss. Where no layer takes labels, only the first lead is computed.
 
     Raises JobError where layers compare different features with labels, or a loss has no factor ``scale``.
     """
-    compared = [layer for layer in layers if layer.name in followers and _compares(layer)]
+    copied = [layer for layer in layers if layer.name in followers]
+    compared = list(filter(_compares, copied))
     losses = [layer for layer in compared if layer_class(layer).is_loss] or compared
     predictions = list(dict.fromkeys(layer.srclayers[0] for layer in losses))
     if len(predictions) > 1:
@@ -54,6 +56,7 @@ def unroll_leads(
             "one layer, so give all losses the same"
         )
     shares = plan.shares(leads) if predictions else (1.0,)
+    passed_on = {name, *(layer.name for layer in copied if layer_class(layer).new_labels is None)}
     (data,) = (layer for layer in layers if layer.name == name)
     unrolled = [
         _whole_record(layer) if layer.name == name else layer for layer in layers if layer.name not in followers
@@ -61,10 +64,9 @@ def unroll_leads(
     for number, share in enumerate(shares):
         fed = [lead_name(number - back, predictions[0]) for back in range(number)] if number else []
         unrolled += _record_layers(data, plan, number, fed, bool(compared))
-        for layer in layers:
-            if layer.name in followers:
-                copy = _copy(layer, number + 1, followers, name)
-                unrolled.append(_scaled(copy, share) if layer_class(layer).is_loss and len(shares) > 1 else copy)
+        for layer in copied:
+            copy = _copy(layer, number + 1, followers, passed_on, name)
+            unrolled.append(_scaled(copy, share) if layer_class(layer).is_loss and len(shares) > 1 else copy)
     return unrolled
 
 
@@ -82,7 +84,7 @@ def _whole_record(layer: LayerConf) -> LayerConf:
 def _record_layers(
     data: LayerConf, plan: LeadPlan, number: int, predictions: Sequence[str], labelled: bool
 ) -> list[LayerConf]:
-    """Return the layer that gives the record of a lead, after those that pad the predictions which it takes."""
+    """Return the layers that give the record and the labels of a lead, after those that pad earlier predictions."""
     record, common = plan.records[number], {"partition_dim": data.partition_dim, "partition_grid": data.partition_grid}
     used, layers, sources = sorted({source for source in record.source if source}), [], [data.name]
     for back in used:
@@ -109,22 +111,46 @@ def _record_layers(
         "channel": list(record.channel),
         "mask": list(record.mask),
         "fill": list(record.fill),
-        "label_shape": list(plan.label_shape) if labelled else [],
-        "first_label": number * plan.channels,
-        "weighted": plan.weighted,
     }
     name = lead_name(number + 1, data.name, of_record=True)
     kind = LayerType.kLeadRecord
     layers.append(LayerConf(name=name, type=kind, srclayers=sources, lead=number + 1, leadrecord_conf=conf, **common))
+    if labelled:
+        layers.append(
+            LayerConf(
+                name=_labels_name(number + 1, data.name),
+                type=LayerType.kLeadLabels,
+                srclayers=[data.name],
+                lead=number + 1,
+                leadlabels_conf={
+                    "first": number * plan.channels,
+                    "count": plan.channels,
+                    "weighted": plan.weighted,
+                },
+                **common,
+            )
+        )
     return layers
 
 
-def _copy(layer: LayerConf, lead: int, followers: set[str], data: str) -> LayerConf:
-    """Return the copy of a layer for a lead, which shares the params of the layer."""
+def _labels_name(lead: int, data: str) -> str:
+    """Return the name of the layer with the labels of a lead."""
+    return lead_name(lead, f"labels({data})", of_record=True)
+
+
+def _copy(layer: LayerConf, lead: int, followers: set[str], passed_on: set[str], data: str) -> LayerConf:
+    """Return the copy of a layer for a lead, which shares the params of the layer.
+
+    Of the layers ``passed_on``, whose labels are those of the records, it takes the labels of the lead.
+    """
+    cls, labels = layer_class(layer), _labels_name(lead, data)
     names = {name: lead_name(lead, name) for name in followers} | {data: lead_name(lead, data, of_record=True)}
     return layer.replace(
         name=names[layer.name],
-        srclayers=[names.get(source, source) for source in layer.srclayers],
+        srclayers=[
+            labels if k == cls.labels.source and source in passed_on else names.get(source, source)
+            for k, source in enumerate(layer.srclayers)
+        ],
         param=[_copy_param(param, lead) for param in layer.param],
         lead=lead,
     )

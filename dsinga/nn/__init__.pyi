@@ -1088,22 +1088,30 @@ def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-05, *
         exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm)."""
 
-def LeadRecord(source: list[int] = [], channel: list[int] = [], mask: list[int] = [], fill: list[float] = [],
-        label_shape: list[int] = [], first_label: int = 0, weighted: bool = False, *, name: str | None = None,
+def LeadLabels(count: int, first: int = 0, weighted: bool = False, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """The record of one lead (B, C, *space), of channels of its sources, and the labels of this lead (kLeadRecord).
+    """The labels of one lead, some channels of those of the source, (B, C, *space); the feature is the same as float32 (kLeadLabels).
+
+    Args:
+        first: the first channel of the lead.
+        count: the number of channels of the lead, without weights.
+        weighted: whether the last channel of all labels has weights, which each lead has."""
+
+def LeadRecord(source: list[int] = [], channel: list[int] = [], mask: list[int] = [], fill: list[float] = [], *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """The record of one lead (B, C, *space), of channels of its sources (kLeadRecord).
 
     Args:
         source: the number of the source of each channel.
         channel: the number of each channel in its source.
         mask: the channel of the first source with the mask of each channel, -1 for none.
-        fill: the number at masked points of each channel.
-        label_shape: the shape of the labels of the lead; those of the record without it.
-        first_label: the first channel of the labels of the lead.
-        weighted: whether the last channel of labels has weights, which all leads have."""
+        fill: the number at masked points of each channel."""
 
 def LeakyReLU(negative_slope: float = 0.3, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,

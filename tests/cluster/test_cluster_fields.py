@@ -128,3 +128,18 @@ def test_a_model_fits_windows_on_a_cluster(processes: Client, tmp_path: Path) ->
         params.append(model.params)
     assert_same(params[1], params[0])
     assert_same(params[2], params[0])
+
+
+def test_several_leads_give_the_same_bits_and_are_cut_by_space(processes: Client, tmp_path: Path) -> None:
+    """Fewer leads are trained at first; the processes change the number of leads at the same step."""
+    start, end = JOB.index("        dim {"), JOB.index(" } } }")
+    sizes = (("lat", "reflect"), ("lon", "periodic"))
+    dims = "".join(f' dim {{ name: "{dim}" size: -1 before: 1 after: 1 edges: "{edge}" }}' for dim, edge in sizes)
+    windows = f'dim {{ name: "time" size: 1 before: 1 lead: 1 }}{dims} leads: 3 lead_start: [0, 4, 8]'
+    job = with_topology(loads(JOB[:start] + windows + JOB[end:].removeprefix(" }")), 1)
+    expected = dsinga.train(job, data=dataset(), progress=False).params
+    dataset().chunk(time=7).to_zarr(tmp_path / "fields.zarr", consolidated=False)
+    data = xr.open_zarr(tmp_path / "fields.zarr", consolidated=False)
+    assert_same(dsinga.train(job, data=data, client=processes, progress=False).params, expected)
+    by_space = with_topology(job.replace(neuralnet=job.neuralnet.replace(partition_dim=2)), 2)
+    assert_close(dsinga.train(by_space, data=data, client=processes, progress=False).params, expected, 1e-4)

@@ -15,7 +15,8 @@ from dsinga.base.errors import UserError
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.job import Job, LayerType, Phase
 from dsinga.layers import Context, Records, Rows
-from dsinga.net import NeuralNet
+from dsinga.net import NeuralNet, choose_cuts
+from dsinga.net.cut import WHOLE_LAYER, LayerCut
 from dsinga.net.partition import partition
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import bp
@@ -168,6 +169,16 @@ def test_cuts_compute_the_whole_net(dim: int, grid: tuple[int, ...]) -> None:
     whole = run_whole(net, values, batches)
     assert_equal_runs(run_partitioned(cut, values, batches), whole, 1e-11)
     assert ["lead2#loss/loss" in metrics for metrics in whole.metrics] == [False, True, True]
+
+
+def test_a_worker_may_compute_a_lead_alone() -> None:
+    """Its records and labels are sent to it, as the planner may want it."""
+    net = net_of(draw(1, 3).job)
+    whole = LayerCut(WHOLE_LAYER, location=1)
+    cuts = {name: whole if name.startswith("lead2#") else cut for name, cut in choose_cuts(net, 2).items()}
+    values, batches = initial(net), [batch_of(draw(1, 3).windows)]
+    cut = partition(net, 2, cuts=cuts)
+    assert_equal_runs(run_partitioned(cut, values, batches), run_whole(net, values, batches), 1e-11)
 
 
 def test_recomputed_leads_have_the_same_bits_in_memory_that_leads_do_not_add_to() -> None:

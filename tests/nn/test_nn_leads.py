@@ -101,6 +101,30 @@ def test_a_job_and_a_saved_model_keep_the_leads(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("mask", [False, True])
+def test_the_direct_form_gives_all_leads_at_once(tmp_path: Path, mask: bool) -> None:
+    dataset = make_dataset(time=14, latitude=8, longitude=10)
+    dataset["t"] = dataset.t.where(dataset.h < 1) if mask else dataset.t
+    windows = dsinga.windows(dataset, **SETTINGS, direct=True, mask="t" if mask else False)
+    assert windows.label_shape == (9, 8, 10)
+    assert windows.layout.target_names()[2:4] == ("z level=850 time+1", "t time+2")
+    model = make_model(windows, mask)
+    model.fit(windows, batch_size=4, progress=False)
+    model.save(tmp_path / "model")
+    days = nn.load_model(tmp_path / "model").predict(dataset.chunk(time=3, longitude=4))
+    assert days.z.dims == ("time", "lead", "level", "latitude", "longitude")
+    last = windows.positions(np.arange(len(windows)))["time"]
+    predicted = model.predict(windows).reshape(len(windows), 3, 3, 8, 10)
+    known = days.sel(time=dataset.time[last])
+    land = np.broadcast_to(np.isnan(dataset.t[0]), known.t.shape)
+    np.testing.assert_array_equal(np.isnan(known.t), land)
+    np.testing.assert_allclose(known.t, np.where(land, np.nan, predicted[:, :, 0]), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(known.z, predicted[:, :, 1:], rtol=1e-5, atol=1e-5)
+    assert (known.valid_time[:, 2] == dataset.time[last + 3].values).all()
+    with pytest.raises(UserError, match="the net gives 3 leads at once, not 4; leave leads out"):
+        model.predict(dataset, leads=4)
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "more leads than data": (
         {"leads": 14},

@@ -15,7 +15,7 @@ from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predict
 from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
 from dsinga.cluster.inference.prediction_tasks import LEAST_TASKS, check_tasks, map_blocks, map_leads
 from dsinga.data.fields.definition import WindowDefinition
-from dsinga.data.fields.leads import windows_for_leads
+from dsinga.data.fields.leads import check_lead_name, windows_for_leads
 from dsinga.data.fields.memory_reader import described
 from dsinga.data.fields.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
 from dsinga.data.sources.dask_graph import cluster_futures
@@ -54,7 +54,7 @@ def predict_dataset(
     Dataset and the prediction are in chunks.
 
     With ``leads`` predictions are fed back as inputs so many times, and the result has the dimension "lead"; see
-    :class:`dsinga.passes.field_rollout.FieldRollout`.
+    :class:`dsinga.passes.field_rollout.FieldRollout`. A net of the direct form has its leads as channels instead.
 
     The seven stages stand below in their order: the windows, the tiles of a field, what the layer gives for the
     targets, the predictor, the variables as dask arrays, and in files of their own the tasks, and the Dataset around
@@ -65,20 +65,35 @@ def predict_dataset(
     if leads is not None:
         check_whole("leads", leads, 1)
         check_tasks(leads, LEAST_TASKS)
-    windows = find_windows(dataset, definition or windows_of(job, phase, roots), leads)
+    definition = definition or windows_of(job, phase, roots)
+    direct = definition.leads if definition.direct else 1
+    if direct > 1 and leads not in (None, direct):
+        raise UserError(f"the net gives {direct} leads at once, not {leads}; leave leads out")
+    leads = None if direct > 1 else leads
+    windows = find_windows(dataset, definition, leads, direct)
     tiles, source = plan_fields(job, params, layer, windows, phase, roots)
-    windows = with_outputs(job, windows, layer, tiles.net.layer(layer).shape[1:], leads)
-    predictor = make_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles)
+    windows = with_outputs(job, windows, layer, tiles.net.layer(layer).shape[1:], leads, direct)
+    predictor = make_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles, direct)
     arrays = lazy_variables(predictor, windows)
     blocks = PredictionBlocks(predictor, arrays, windows.times)
     if leads is None:
-        return predicted_dataset(windows, map_blocks(predictor, arrays, blocks))
+        prediction = map_blocks(predictor, arrays, blocks)
+        if direct == 1:
+            return predicted_dataset(windows, prediction)
+        before, count = (slice(None),) * len(windows.samples), predictor.channels // direct
+        parts = [slice(first, first + count) for first in range(0, predictor.channels, count)]
+        return dataset_of_leads(windows, [prediction[(*before, part)] for part in parts])
     return dataset_of_leads(windows, map_leads(predictor, arrays, blocks, windows, leads))
 
 
-def find_windows(dataset: Any, definition: WindowDefinition, leads: int | None) -> PredictionWindows:
-    """Return the windows of a definition in a Dataset whose targets lie at known times, at each of the leads."""
-    windows = with_known_times(apply_windows(dataset, definition), leads or 1)
+def find_windows(dataset: Any, definition: WindowDefinition, leads: int | None, direct: int = 1) -> PredictionWindows:
+    """Return the windows of a definition in a Dataset whose targets lie at known times, at each of the leads.
+
+    ``direct`` is how many a net gives at once.
+    """
+    windows = with_known_times(apply_windows(dataset, definition), leads or direct)
+    if direct > 1:
+        check_lead_name(windows)
     return windows if leads is None else windows_for_leads(windows, leads)
 
 
@@ -123,10 +138,10 @@ def _window_size(windows: PredictionWindows) -> Shape:
 
 
 def with_outputs(
-    job: Job, windows: PredictionWindows, layer: str, given: Shape, leads: int | None
+    job: Job, windows: PredictionWindows, layer: str, given: Shape, leads: int | None, direct: int = 1
 ) -> PredictionWindows:
     """Return the windows with the channels that ``layer`` gives; raise UserError where they are not the targets'."""
-    expected = sum(map(windows.channels, windows.targets))
+    expected = direct * sum(map(windows.channels, windows.targets))
     if len(given) == 1 + len(windows.space):
         if given[0] == expected:
             return windows
@@ -143,13 +158,14 @@ def with_outputs(
                 )
     names = ", ".join(f"{target.name} ({windows.channels(target)})" for target in windows.targets)
     raise UserError(
-        f"layer {layer!r} gives {as_text(given)} for a window, but the targets have {expected} channels: {names}; "
+        f"layer {layer!r} gives {as_text(given)} for a window, but the targets have {expected} channels: {names}"
+        f"{f', each at {direct} leads' if direct > 1 else ''}; "
         "name the layer whose feature is the prediction"
     )
 
 
 def make_predictor(
-    predictor: Predictor, source: str, layer: str, windows: PredictionWindows, tiles: FieldTiles
+    predictor: Predictor, source: str, layer: str, windows: PredictionWindows, tiles: FieldTiles, direct: int = 1
 ) -> FieldPredictor:
     """Return the predictor of blocks of windows and tiles; it is the same for all of them, so that it is sent once."""
     rows = max(1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net))))  # whatever the number of windows
@@ -161,9 +177,14 @@ def make_predictor(
         [axis.name for axis in windows.samples],
         tiles.axes,
         rows,
-        sum(map(windows.channels, windows.targets)),
-        list(_masked_targets(windows)),
+        direct * (channels := sum(map(windows.channels, windows.targets))),
+        [_later(target, lead * channels) for lead in range(direct) for target in _masked_targets(windows)],
     )
+
+
+def _later(target: MaskedTarget, channels: int) -> MaskedTarget:
+    """Return a target that lies so many channels later."""
+    return target._replace(channels=slice(target.channels.start + channels, target.channels.stop + channels))
 
 
 def _masked_targets(windows: PredictionWindows) -> Iterator[MaskedTarget]:

@@ -99,12 +99,17 @@ def check_feedback(inputs: Collection[str], targets: Mapping[str, Collection[str
         )
 
 
+def check_lead_name(windows: PredictionWindows) -> None:
+    """Raise UserError where the data have the dimension of leads already."""
+    if LEAD in windows.layout.axes:
+        raise UserError(f"the data have a dimension {LEAD!r} already, which the leads are; rename it")
+
+
 def _check(windows: PredictionWindows, axis: Axis) -> None:
     """Raise UserError where predictions cannot be fed back."""
     targets = {target.name: target.dims for target in windows.targets}
     check_feedback([part.name for part in windows.layout.inputs], targets, axis)
-    if LEAD in windows.layout.axes:
-        raise UserError(f"the data have a dimension {LEAD!r} already, which the leads are; rename it")
+    check_lead_name(windows)
     for space in windows.space:
         if sum(windows.margins(space)):
             raise UserError(

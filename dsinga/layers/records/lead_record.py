@@ -1,4 +1,4 @@
-"""kLeadRecord: the record of one lead, of channels of the record that is read and of predictions of earlier leads."""
+"""kLeadRecord and kLeadLabels: the record of one lead, which has predictions of earlier leads, and its labels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import numpy as np
 
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
-from dsinga.job.component import Settings, setting
+from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Natural
 from dsinga.layers.interface.context import Context, RecordInfo
-from dsinga.layers.interface.declarations import Cut, LabelFormat
+from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.interface.reach import Reach
+from dsinga.layers.interface.region import Region
+from dsinga.layers.records.label import required_labels
 from dsinga.ops import Ops
 from dsinga.ops.types import is_on_device
 
@@ -32,7 +34,7 @@ class _ChannelRun(NamedTuple):
 
 @register("layer", kLeadRecord=893)
 class LeadRecord(Layer):
-    """The record of one lead (B, C, *space), of channels of its sources, and the labels of this lead.
+    """The record of one lead (B, C, *space), of channels of its sources.
 
     The first source is the record that is read (B, R, *space), the others are predictions of earlier leads. Where the
     channel of a mask is 0, a prediction is replaced by ``fill``, and gets no gradient. A net that is trained on several
@@ -46,9 +48,6 @@ class LeadRecord(Layer):
         channel: list[Natural] = setting([], "the number of each channel in its source")
         mask: list[int] = setting([], "the channel of the first source with the mask of each channel, -1 for none")
         fill: list[float] = setting([], "the number at masked points of each channel")
-        label_shape: list[Count] = setting([], "the shape of the labels of the lead; those of the record without it")
-        first_label: Natural = setting(0, "the first channel of the labels of the lead")
-        weighted: bool = setting(False, "whether the last channel of labels has weights, which all leads have")
 
     settings: Conf
     cut = Cut(gathered_because="takes channels of several sources", by_space=True)
@@ -77,8 +76,6 @@ class LeadRecord(Layer):
                 )
         self.shape = (rows, len(settings.channel), *space)
         self._runs = list(self._find_runs())
-        if settings.label_shape:
-            self.new_labels = LabelFormat(tuple(settings.label_shape), np.float32)
 
     def _find_runs(self) -> Sequence[_ChannelRun]:
         settings = self.settings
@@ -131,13 +128,49 @@ class LeadRecord(Layer):
                 dx[:, run.channels] += part if run.mask is None else part * (record[:, run.mask] != 0)
         return dx
 
-    def hand_on_labels(self, labels: Sequence[Any], ctx: Context) -> Any:
-        whole, settings = labels[0], self.settings
-        if whole is None or not settings.label_shape:
-            return whole
-        channels = settings.label_shape[0] - settings.weighted
-        lead = whole[:, settings.first_label : settings.first_label + channels]
-        if not settings.weighted:
-            return lead
-        xp = ctx.ops.xp if is_on_device(whole) else np
-        return xp.concatenate([lead, whole[:, -1:]], axis=1)
+
+@register("layer", kLeadLabels=894)
+class LeadLabels(Layer):
+    """The labels of one lead, some channels of those of the source, (B, C, *space); the feature is the same as float32.
+
+    With ``weighted`` the last channel of all labels, the weights of points, is the last channel of each lead, too.
+    """
+
+    class Conf(Settings):
+        """Settings of kLeadLabels."""
+
+        first: Natural = setting(0, "the first channel of the lead")
+        count: Count = required("the number of channels of the lead, without weights")
+        weighted: bool = setting(False, "whether the last channel of all labels has weights, which each lead has")
+
+    settings: Conf
+    source_count = 1
+    labels = Labels(source=0, floats=True)
+    new_labels = LabelFormat()
+    cut = Cut(gathered_because="has the labels of whole rows", by_space=True)
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        settings, whole = self.settings, self.source_shapes[0]
+        if len(whole) < 2 or whole[1] - settings.weighted < settings.first + settings.count:
+            raise self.fail(
+                f"takes channels up to {settings.first + settings.count} of labels, but {self.source_name(0)} gives "
+                f"{as_text(whole)}",
+                settings,
+                "count",
+            )
+        self.shape = (whole[0], settings.count + settings.weighted, *whole[2:])
+        self.new_labels = LabelFormat(self.shape[1:], np.float32)
+
+    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
+        """Return the part that makes a feature of a region; it has the labels of all points."""
+        return self.copy_for_region(region, source_shapes)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        whole, settings = required_labels(self, sources[0]), self.settings
+        labels = whole[:, settings.first : settings.first + settings.count]
+        if settings.weighted:
+            xp = ctx.ops.xp if is_on_device(whole) else np
+            labels = xp.concatenate([labels, whole[:, -1:]], axis=1)
+        feature = labels if self.region is None else self.region.take(labels)
+        return Output(ctx.ops.asarray(feature.astype(np.float32)), labels=labels)
