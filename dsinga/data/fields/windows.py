@@ -49,11 +49,13 @@ def windows(
     the dimensions of ``input_dims`` that are no time and have more than one point, in the order of the data.
 
     Args:
-        dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store or a netCDF file. It is read lazily.
+        dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store, an OME-Zarr image or a netCDF file.
+            It is read lazily.
         input_dims: points of a window by dimension, -1 for all of them. Dimensions that are not named are taken whole.
         inputs: names of the variables of a record; without it all but static ones, and the grid mappings and bounds of
             CF.
-        targets: names of the variables of a label; without it windows have no labels.
+        targets: names of the variables of a label; without it windows have no labels. "border(cells)" and others are
+            made from a label image "cells" where it is read; docs/microscopes.md has them.
         input_overlap: points that neighbouring windows share, by dimension. The stride is the size without these; a
             negative overlap leaves points between windows.
         context: points around a window that are input only, by dimension: a number, or a pair (before, after).
