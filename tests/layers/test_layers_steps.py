@@ -111,6 +111,14 @@ class TestSequenceLength:
         np.testing.assert_array_equal(output.labels, codes)
         assert output.labels.dtype == np.int64
 
+    def test_steps_of_the_code_of_the_end_are_left_out(self):
+        conf = {"sequencelength_conf": {"end": 0, "anywhere": True}}
+        layer = LayerCase("kSequenceLength", [(2, 4)], conf).layer()
+        codes = np.array([[0, 3, 0, 4], [5, -1, -1, -1]], np.int32)
+        output = layer.compute_feature([], [codes], context(NUMPY))
+        np.testing.assert_array_equal(output.labels, [[3, 4, -1, -1], [5, -1, -1, -1]])
+        np.testing.assert_array_equal(output.feature, output.labels)
+
     @pytest.mark.parametrize(
         ("row", "message"),
         [

@@ -57,8 +57,8 @@ def test_a_sequence_among_longer_ones_is_computed_as_alone(code: int, layers: st
 
 def test_lists_of_several_lengths_are_the_array_that_is_filled(tmp_path: Path):
     by_list, by_array = (model([nn.LSTM(5)]) for _ in range(2))
-    by_list.fit(RAGGED, LABELS, epochs=2, progress=False)
-    by_array.fit(filled(-1), LABELS, epochs=2, progress=False)
+    by_list.fit(RAGGED, LABELS, epochs=2, validation_split=0.25, progress=False)
+    by_array.fit(filled(-1), LABELS, epochs=2, validation_split=0.25, progress=False)
     by_list.save(tmp_path)
     objects = np.array(RAGGED, object)
     for made, x in ((by_list, RAGGED), (by_list, objects), (nn.load_model(tmp_path), RAGGED)):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.ops.layout import LAST
 
@@ -17,15 +16,13 @@ from dsinga.ops.layout import LAST
 def labels_first(y: Any) -> Any:
     """Return labels that are images (n, H, W, C), or volumes, with the channels first; others as they are.
 
-    ``y`` may be a list of those of several outputs. Raises UserError for images that are neither numpy nor Dask arrays.
+    ``y`` may be a list of those of several outputs. Dask arrays stay lazy.
     """
     if isinstance(y, list) and y and all(hasattr(labels, "ndim") for labels in y):
         return [labels_first(labels) for labels in y]
     if getattr(y, "ndim", 0) not in LAST:
         return y
-    if not isinstance(y, np.ndarray) and not is_dask_collection(y):
-        raise UserError(f"labels that are images with the channels last are numpy or Dask arrays, not {type(y)}")
-    return np.moveaxis(y, -1, 1)
+    return np.moveaxis(y if is_dask_collection(y) else np.asarray(y), -1, 1)
 
 
 def outputs_last(outputs: Any) -> Any:

@@ -290,6 +290,8 @@ class Trainable(ModelParams):
         if validation_split:
             if validation_data is not None:
                 raise UserError("give validation_split or validation_data, not both")
+            if isinstance(x, list) and len(self.input_names()) == 1:  # records, not arrays of several inputs
+                x = np.asarray(as_codes(x, self.input_names()[0], self.text_encoders()))
             (x, y, sample_weight), validation_data = split_off((x, y, sample_weight), validation_split)
         pairs, held_out = (
             self._pairs(*split_data(data)[:2]) if has_data(data) else {} for data in ((x, y), validation_data)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 _FLOAT32 = ("float32", np.float32, np.dtype("float32"), None)
-_SHOWN = (1, 2, "auto", True)
 
 # By argument, and by "function.argument", the only way for functions that take any name.
 VALUES: Mapping[str, tuple[Any, ...]] = {
@@ -24,7 +23,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("unroll", "time_major", "ragged", "sparse", "stateful", "go_backwards"), (False,)),
     **dict.fromkeys(("Input.sparse", "Input.ragged", "return_state", "amsgrad", "approximate"), (False,)),
     **dict.fromkeys(("seed", "noise_shape", "activity_regularizer", "compile.weighted_metrics"), (None,)),
-    "fit.verbose": _SHOWN,  # 0 is progress=False
+    "fit.verbose": (1, 2, "auto", True),  # 0 is progress=False
     **dict.fromkeys(("evaluate.verbose", "predict.verbose"), (0, False)),
     "fit.initial_epoch": (0,),
     **dict.fromkeys(("fit.validation_steps", "fit.validation_batch_size"), (None,)),
