@@ -7,6 +7,7 @@ from dsinga.data.fields.climatology import FieldClimatology
 from dsinga.data.fields.climatology_means import field_climatology
 from dsinga.data.fields.definition import WindowDefinition, define_windows
 from dsinga.data.fields.field_windows import FieldWindows
+from dsinga.data.fields.joined_stores import open_stores
 from dsinga.data.fields.statistics import FieldStatistics, field_statistics
 from dsinga.data.fields.summary import describe_dataset, is_dataset
 from dsinga.data.fields.windows import windows
@@ -65,6 +66,7 @@ __all__ = [
     "open_ome_zarr",
     "open_records",
     "open_store",
+    "open_stores",
     "open_text",
     "read_mean",
     "resolve",

@@ -66,7 +66,7 @@ def is_file(location: str) -> bool:
 
 def has_zarr_metadata(location: str) -> bool:
     """Return whether there is a zarr array or group at ``location``, format 2 or 3."""
-    return any(exists(join(location, name)) for name in ZARR_METADATA)
+    return is_references(location) or any(exists(join(location, name)) for name in ZARR_METADATA)
 
 
 def remove(location: str) -> None:
@@ -84,12 +84,33 @@ def remove(location: str) -> None:
 def zarr_store(location: str, read_only: bool) -> Store:
     """Return the zarr store for ``location``, which need not exist yet."""
     store: Store
-    if not is_url(location):
+    if is_references(location):
+        store = _reference_store(location)
+    elif not is_url(location):
         store = LocalStore(location, read_only=read_only)
     else:
         file_system(location)  # raises a clearer error than zarr if the protocol is unknown or its package is missing
         store = FsspecStore.from_url(location, read_only=read_only)
-    return ReadingStore(store, location, is_url(location)) if read_only else store
+    return ReadingStore(store, location, not isinstance(store, LocalStore)) if read_only else store
+
+
+def is_references(location: str) -> bool:
+    """Whether a path or URL is that of a JSON file of references to the chunks of a zarr store in other files.
+
+    kerchunk and VirtualiZarr write them; zarr's own metadata, zarr.json, are none.
+    """
+    return location.endswith(".json") and not location.endswith("zarr.json") and is_file(location)
+
+
+def _reference_store(location: str) -> Store:
+    """Return the zarr store that references describe. Raises UserError for a file that has none."""
+    try:
+        filesystem = fsspec.filesystem("reference", fo=location, asynchronous=True)
+    except Exception as error:  # of JSON, of the file, of packages for URLs: any class
+        raise UserError(
+            redact(f"{location} has no references, as kerchunk writes them ({type(error).__name__}: {error})", location)
+        ) from None
+    return FsspecStore(filesystem, read_only=True)
 
 
 def _exists(filesystem: Any, path: str) -> bool:

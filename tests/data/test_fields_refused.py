@@ -107,7 +107,7 @@ def test_data_that_are_no_dataset_are_refused(tmp_path: Path) -> None:
         UserError, match=r"out of an xarray Dataset or DataArray, or the path of one, not a ndarray; name"
     ):
         dsinga.windows(np.zeros((3, 4)), input_dims={"time": 1})
-    with pytest.raises(UserError, match=r"not a list; open several files as one Dataset: xarray.open_mfdataset"):
+    with pytest.raises(UserError, match=r"not a list; open several as one Dataset: dsinga.data.open_stores"):
         dsinga.windows(["a.nc", "b.nc"], input_dims={"time": 1})
     tree = xr.DataTree.from_dict({"/sea": dataset()})
     with pytest.raises(UserError, match=r"not a DataTree; give a node of it: tree\['GROUP'\].to_dataset\(\)"):

@@ -122,7 +122,8 @@ def with_climatology(
             part = array.variable.isel({lead: number})
             field = _field(others.assign_coords({time: (time, dates.values)}), name, text)
             parts.append(_with_field(part, field, 1))
-        joined = Variable.concat(parts, lead).transpose(*array.dims)
+        joined: Any = Variable.concat(parts, lead)  # type: ignore[no-untyped-call]
+        joined = joined.transpose(*array.dims)
         changed[name] = Variable(joined.dims, joined.data, array.attrs, array.encoding)
     return dataset.assign(changed)
 

@@ -71,6 +71,6 @@ def with_begin(dataset: Any, dim: str, begin: float) -> Any:
 def as_before(dataset: Any, before: Any) -> Any:
     """Return a Dataset whose longitudes are those of the coordinate ``before`` again, in its order and numbers."""
     dim = str(before.name)
-    places = [first_point(before, float(value)) for value in dataset[dim].values]
+    places = np.array([first_point(before, float(value)) or 0 for value in dataset[dim].values])
     first = int(np.argmin(places))
     return rotated(dataset, dim, first).assign_coords({dim: before.isel({dim: np.roll(places, -first)}).variable})

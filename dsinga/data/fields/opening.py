@@ -15,7 +15,7 @@ from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
 from dsinga.data.microscopy.opening import open_path_of_image
 from dsinga.data.sources.zarr_faults import check_members, check_metadata
 
-OPEN_SEVERAL = "open several files as one Dataset: xarray.open_mfdataset(paths)"
+OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
 
 
 def open_path(path: str) -> Any:

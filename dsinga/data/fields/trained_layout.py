@@ -109,7 +109,8 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
             logger.warning(
                 "%r has the units %s, in training it had %s; see whether to convert it", name, units, trained
             )
-    dataset, turned = backwards(dataset, flipped), {}
+    dataset = backwards(dataset, flipped)
+    turned: dict[str, Any] = {}
     for dim, begin in layout.begins.items():
         if _has_labels(dataset, dim):
             before, dataset = dataset, with_begin(dataset, dim, float(begin))

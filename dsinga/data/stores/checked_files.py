@@ -53,6 +53,7 @@ class ReadingStore(WrapperStore["Store"]):
 
     Attributes:
         location: the path or URL of the store.
+        is_remote: whether it is at a URL, or references elsewhere.
 
     Args:
         store: the store that is read.
@@ -62,11 +63,11 @@ class ReadingStore(WrapperStore["Store"]):
 
     def __init__(self, store: Store, location: str, is_remote: bool):
         super().__init__(store)
-        self.location, self._is_remote = location, is_remote
+        self.location, self.is_remote = location, is_remote
         self.limits: dict[str, _ChunkLimits] = {}  # by the begin of the keys of chunks
 
     def _with_store(self, store: Store) -> ReadingStore:
-        return ReadingStore(store, self.location, self._is_remote)
+        return ReadingStore(store, self.location, self.is_remote)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return the bytes of a key, or None if there is none; see :meth:`zarr.abc.store.Store.get`.
@@ -75,7 +76,7 @@ class ReadingStore(WrapperStore["Store"]):
         """
         is_metadata = key.rpartition("/")[2].startswith(("zarr.json", ".z"))
         limits = None if is_metadata else self._limits_of(key)
-        if self._is_remote:
+        if self.is_remote:
             name = f"{self.location}/{key}"
             buffer = await retry_async(lambda: self._store.get(key, prototype, byte_range), name)
         else:

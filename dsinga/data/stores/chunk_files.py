@@ -16,7 +16,6 @@ from zarr.storage import LocalStore
 
 from dsinga.base.cores import available_cores
 from dsinga.base.regular_files import open_regular
-from dsinga.data.filesystem import is_url
 from dsinga.data.stores.checked_files import ReadingStore, check_lengths, most_chunk_bytes
 from dsinga.data.stores.chunk_parts import AxisPart, axis_parts
 from dsinga.ops import buffers
@@ -158,7 +157,7 @@ def location_of(array: zarr.Array) -> str:
 def local_folder(array: zarr.Array) -> str | None:
     """Return the folder of the store of an array, None where it is not on this machine."""
     location = location_of(array)
-    is_local = type(array.store) is LocalStore or (isinstance(array.store, ReadingStore) and not is_url(location))
+    is_local = type(array.store) is LocalStore or (isinstance(array.store, ReadingStore) and not array.store.is_remote)
     return location if is_local else None
 
 
