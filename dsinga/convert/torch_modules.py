@@ -10,47 +10,46 @@ import torch
 
 from dsinga import nn
 from dsinga.convert import torch_operations as operations
-from dsinga.convert.torch_names import AS_IMAGE, CONSTANT
-from dsinga.convert.torch_tracing import ModulePlace, NotConvertible, TracedTensor, rows_of
+from dsinga.convert import torch_shapes as shapes
+from dsinga.convert.torch_names import CONSTANT
+from dsinga.convert.torch_tracing import ModulePlace, NotConvertible, TracedTensor
 from dsinga.nn.writing.symbol import Symbol
 
-# Modules that are operations with their attributes as arguments: the operation, and the names of these.
-SAME = "kernel_size stride padding dilation ceil_mode return_indices"
-MEAN = "kernel_size stride padding ceil_mode count_include_pad"
+AXES = (1, 2, 3)
+WINDOW, SIZES = "kernel_size stride padding ceil_mode", "size scale_factor mode"
+# Modules that are operations: the operation, and its arguments: the names of attributes, attribute:argument where these
+# differ, and argument=text.
 OPERATIONS: Mapping[str, tuple[str, str]] = {
-    **{f"MaxPool{axes}d": (f"max_pool{axes}d", SAME) for axes in (1, 2, 3)},
-    "AvgPool1d": ("avg_pool1d", MEAN),
-    **{f"AvgPool{axes}d": (f"avg_pool{axes}d", f"{MEAN} divisor_override") for axes in (2, 3)},
-    **{f"AdaptiveAvgPool{axes}d": (f"adaptive_avg_pool{axes}d", "output_size") for axes in (1, 2, 3)},
-    "Flatten": ("flatten", "start_dim end_dim"),
-    **{name: (operation, "dim") for name, operation in (("Softmax", "softmax"), ("LogSoftmax", "log_softmax"))},
-    "GELU": ("gelu", "approximate"),
-    "LeakyReLU": ("leaky_relu", "negative_slope"),
-    "Hardtanh": ("hardtanh", "min_val max_val"),
-    **{name: (name.lower(), "") for name in ("ReLU", "ReLU6", "Sigmoid", "Tanh", "SiLU", "Hardswish", "Hardsigmoid")},
-    "Identity": ("contiguous", ""),
-    "Dropout": ("dropout", "p"),
+    **{f"MaxPool{axes}d": (f"max_pool{axes}d", f"{WINDOW} dilation return_indices") for axes in AXES},
+    "AvgPool1d": ("avg_pool1d", f"{WINDOW} count_include_pad"),
+    **{f"AvgPool{axes}d": (f"avg_pool{axes}d", f"{WINDOW} count_include_pad divisor_override") for axes in (2, 3)},
+    **{f"AdaptiveAvgPool{axes}d": (f"adaptive_avg_pool{axes}d", "output_size") for axes in AXES},
     **{f"Dropout{axes}d": (f"dropout{axes}d", "p") for axes in (2, 3)},
-    "Upsample": ("interpolate", "size scale_factor mode align_corners recompute_scale_factor"),
-    "UpsamplingNearest2d": ("interpolate", "size scale_factor mode"),
-    **{f"ZeroPad{axes}d": ("pad", "padding") for axes in (1, 2, 3)},
-    **{f"ConstantPad{axes}d": ("pad", "padding mode=constant value") for axes in (1, 2, 3)},
-    **{f"ReflectionPad{axes}d": ("pad", "padding mode=reflect") for axes in (1, 2, 3)},
-    **{f"ReplicationPad{axes}d": ("pad", "padding mode=replicate") for axes in (1, 2, 3)},
-    **{f"CircularPad{axes}d": ("pad", "padding mode=circular") for axes in (1, 2, 3)},
+    **{f"ZeroPad{axes}d": ("pad", "padding:pad") for axes in AXES},
+    **{f"ConstantPad{axes}d": ("pad", "padding:pad mode=constant value") for axes in AXES},
+    **{f"ReflectionPad{axes}d": ("pad", "padding:pad mode=reflect") for axes in AXES},
+    **{f"ReplicationPad{axes}d": ("pad", "padding:pad mode=replicate") for axes in AXES},
+    **{f"CircularPad{axes}d": ("pad", "padding:pad mode=circular") for axes in AXES},
+    **{name: (name.lower(), "") for name in ("ReLU", "ReLU6", "Sigmoid", "Tanh", "SiLU", "Hardswish", "Hardsigmoid")},
+    **{"Identity": ("contiguous", ""), "Dropout": ("dropout", "p"), "GELU": ("gelu", "approximate")},
+    **{"LeakyReLU": ("leaky_relu", "negative_slope"), "Hardtanh": ("hardtanh", "min_val max_val")},
+    **{"Softmax": ("softmax", "dim"), "LogSoftmax": ("log_softmax", "dim")},
+    **{"Flatten": ("flatten", "start_dim end_dim"), "Unflatten": ("unflatten", "dim unflattened_size:sizes")},
+    **{"Upsample": ("interpolate", f"{SIZES} align_corners"), "UpsamplingNearest2d": ("interpolate", SIZES)},
 }
 
 
 def operation(name: str, attributes: str) -> Callable[..., Any]:
-    """Return the function of a module that is an operation with the values of its ``attributes``."""
+    """Return the function of a module that is an operation; see ``OPERATIONS``."""
+    function = getattr(torch.nn.functional, name, None) or getattr(torch, name, None)
 
     def make(place: ModulePlace, module: Any, x: Any) -> Any:
-        arguments = dict(
-            word.split("=") if "=" in word else (word, getattr(module, word)) for word in attributes.split()
-        )
-        if "padding" in arguments and name == "pad":
-            arguments["pad"] = arguments.pop("padding")
-        return operations.OPERATIONS[name](place, x, **arguments)
+        arguments = {}
+        for word in attributes.split():
+            attribute, _, argument = word.partition(":")
+            argument, _, text = (argument or attribute).partition("=")
+            arguments[argument] = text or getattr(module, attribute)
+        return operations.OPERATIONS[name](ModulePlace(place.trace, place.base, module, function), x, **arguments)
 
     return make
 
@@ -96,13 +95,13 @@ def linear(place: ModulePlace, module: Any, input: Any) -> Symbol:
     """Return a fully connected layer of the last axis."""
     settings = {"units": module.out_features, "use_bias": module.bias is not None}
     dense = layer_of(place, module, nn.Dense, present(module), **settings)
-    return operations.of_last_axis(place, dense, input, module.out_features)
+    return shapes.of_last_axis(place, dense, input, module.out_features)
 
 
 def convolve(place: ModulePlace, module: Any, input: Any, output_size: Any = None) -> Symbol:
     """Return a convolution, or a transposed one, of sequences (B, C, T), images or volumes."""
     axes, is_transposed, padding = len(module.kernel_size), module.transposed, module.padding
-    symbol = operations.feature(input, axes + 1)
+    symbol = shapes.feature(input, axes + 1)
     if output_size is not None or (is_transposed and (module.groups != 1 or {*module.dilation} != {1})):
         raise NotConvertible("with output_size, or transposed with groups or dilation")
     if module.padding_mode != "zeros" and padding != "valid":
@@ -114,13 +113,12 @@ def convolve(place: ModulePlace, module: Any, input: Any, output_size: Any = Non
     if axes == 1:  # the steps of a sequence are the columns of an image of one row
         row = {"padding": 0, "output_padding": 0}
         sizes = {name: size if isinstance(size, str) else (row.get(name, 1), *size) for name, size in sizes.items()}
-        channels, steps = rows_of(symbol)
-        symbol = nn.Reshape([channels, 1, steps], name=place.name(AS_IMAGE))(symbol)
+        symbol = shapes.as_image(place, symbol)
     make = getattr(nn, f"Conv{max(axes, 2)}D{'Transpose' if is_transposed else ''}")
     settings = {"filters": module.out_channels, "use_bias": module.bias is not None, **sizes}
     settings |= {} if is_transposed else {"groups": module.groups}
     y = layer_of(place, module, make, present(module), **settings)(symbol)
-    return operations.reshaped(place, y, (rows_of(y)[0], rows_of(y)[2]), ".steps") if axes == 1 else y
+    return shapes.as_sequence(place, y) if axes == 1 else y
 
 
 def batch_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
@@ -129,7 +127,7 @@ def batch_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
         raise NotConvertible("with track_running_stats=False")
     moves = {"momentum": 1e-30} if module.momentum is None else {"momentum": module.momentum, "keep_initial": True}
     layer = layer_of(place, module, layer_type("kBM"), SCALE_BIAS, **epsilon(module.eps), **moves)
-    return layer(operations.feature(input))
+    return layer(shapes.feature(input))
 
 
 def epsilon(eps: float | None) -> dict[str, float]:
@@ -142,7 +140,7 @@ def layer_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
     settings = {"first_axis": input.dim() - len(module.normalized_shape), **epsilon(module.eps)}
     is_mean_square = type(module).__name__ == "RMSNorm"
     kind, roles = ("kRMSNorm", {"scale": "weight"}) if is_mean_square else ("kLayerNorm", SCALE_BIAS)
-    return layer_of(place, module, layer_type(kind), roles, **settings)(operations.feature(input))
+    return layer_of(place, module, layer_type(kind), roles, **settings)(shapes.feature(input))
 
 
 def group_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
@@ -150,13 +148,13 @@ def group_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
     if getattr(module, "track_running_stats", False):
         raise NotConvertible("with track_running_stats=True")
     settings = {"groups": getattr(module, "num_groups", None) or module.num_features, **epsilon(module.eps)}
-    return layer_of(place, module, layer_type("kGroupNorm"), SCALE_BIAS, **settings)(operations.feature(input))
+    return layer_of(place, module, layer_type("kGroupNorm"), SCALE_BIAS, **settings)(shapes.feature(input))
 
 
 def prelu(place: ModulePlace, module: Any, input: Any) -> Symbol:
     """Return a rectifier with learnt slopes."""
     is_shared = module.num_parameters == 1
-    return layer_of(place, module, nn.PReLU, {"slope": "weight"}, shared=is_shared)(operations.feature(input))
+    return layer_of(place, module, nn.PReLU, {"slope": "weight"}, shared=is_shared)(shapes.feature(input))
 
 
 def embed(place: ModulePlace, module: Any, input: Any) -> Any:
@@ -168,13 +166,13 @@ def embed(place: ModulePlace, module: Any, input: Any) -> Any:
         settings = {"vocab_size": count, "feature_dim": module.embedding_dim, "dense_gradient": not module.sparse}
         settings |= {} if module.padding_idx is None else {"padding_code": module.padding_idx}
         layer = layer_of(place, module, layer_type("kEmbedding"), {"weight": "weight"}, **settings)
-        return layer(operations.feature(input))
+        return layer(shapes.feature(input))
     codes = (input[0] if input.dim() == 2 else input).tolist()
     first, last = codes[0], codes[-1]
     if codes not in ([first] * len(codes), list(range(first, last + 1))):
         raise NotConvertible("called on codes that are neither those of records nor neighbours")
     table = place.trace.learnt(f"{place.base}.weight", module.weight)
-    return table if (first, last) == (0, count - 1) else operations.getitem(place, table, slice(first, last + 1))
+    return table if (first, last) == (0, count - 1) else shapes.getitem(place, table, slice(first, last + 1))
 
 
 def attend(
@@ -199,22 +197,16 @@ def attend(
     def project(part: str, x: Any) -> Symbol:
         name = f"{place.base}.in_proj_{part}"
         make = functools.partial(nn.Dense, module.embed_dim, name=name, **settings)
-        return place.trace.layer(module, part, make)(operations.feature(x))  # type: ignore[no-any-return]
+        return place.trace.layer(module, part, make)(shapes.feature(x))  # type: ignore[no-any-return]
 
     q, k, v = map(project, "qkv", (query, key, value))
     if module.dropout:
         split = [operations.heads(place, x, heads) for x in (q, k, v)]
-        y = operations.join_heads(place, operations.attention(place, *split, module.dropout, causal))
+        y = operations.join_heads(place, operations.attend(place, *split, module.dropout, causal))
     else:
         y = nn.Attention(num_heads=heads, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())([q, v, k])
     out = ModulePlace(place.trace, f"{place.base}.out_proj", module.out_proj)
     return linear(out, module.out_proj, place.trace.wrapped(y)), None
-
-
-def unflatten(place: ModulePlace, module: Any, input: Any) -> Any:
-    """Return the feature with one axis in several."""
-    axis, shape = module.dim % len(input.shape), list(input.shape)
-    return operations.view(place, input, *shape[:axis], *module.unflattened_size, *shape[axis + 1 :])
 
 
 MODULES: Mapping[str, Callable[..., Any]] = {
@@ -228,6 +220,5 @@ MODULES: Mapping[str, Callable[..., Any]] = {
     "PReLU": prelu,
     "Embedding": embed,
     "MultiheadAttention": attend,
-    "Unflatten": unflatten,
     **{name: operation(*form) for name, form in OPERATIONS.items()},
 }

@@ -158,7 +158,7 @@ class Trace:
         plain = name.strip("_")
         make = self.operations.get(plain)
         scope = self._scopes[-1]
-        place = ModulePlace(self, f"{scope}.{plain}" if scope else plain)
+        place = ModulePlace(self, f"{scope}.{plain}" if scope else plain, function=function)
         result = self._convert(make, place, self._where(plain), function, args, kwargs)
         if is_in_place and isinstance(result, TracedTensor):
             args[0].symbol, args[0].is_shared = result.symbol, result.is_shared
@@ -184,7 +184,7 @@ class Trace:
                 self._scopes.pop()
         what = f"{path} ({kind.__name__})"
         function = functools.partial(_on_meta, module)
-        result = self._convert(make, ModulePlace(self, path, module), what, function, args, kwargs)
+        result = self._convert(make, ModulePlace(self, path, module, function), what, function, args, kwargs)
         if getattr(module, "inplace", False) and isinstance(result, TracedTensor):
             args[0].symbol = result.symbol
         return result
@@ -217,9 +217,7 @@ class Trace:
 
     def _shaped(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return tensors of the shapes that PyTorch's own function gives, so that the forward goes on."""
-        args, kwargs = (replaced(value, _without_numbers) for value in (args, kwargs))
-        with torch._C.DisableTorchFunctionSubclass():
-            result = function(*args, **kwargs)
+        result = ModulePlace(self, "", function=function).torch_result(*args, **kwargs)
 
         def stand_in(tensor: Any) -> TracedTensor:
             shape = tuple(tensor.shape)
@@ -258,14 +256,21 @@ class ModulePlace:
         trace: the run of the forward.
         base: the path of the module, or of an operation in it.
         module: the module, None for an operation.
+        function: PyTorch's function of the operation or the module.
     """
 
-    def __init__(self, trace: Trace, base: str, module: Any = None):
-        self.trace, self.base, self.module = trace, base, module
+    def __init__(self, trace: Trace, base: str, module: Any = None, function: Any = None):
+        self.trace, self.base, self.module, self.function = trace, base, module, function
 
     def name(self, suffix: str = "") -> str:
         """Return the name of a further layer."""
         return self.trace.unique(self.base + suffix, self.module is not None and not suffix)
+
+    def torch_result(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what PyTorch's function gives for these tensors, without numbers, for its shape and strides."""
+        args, kwargs = (replaced(value, _without_numbers) for value in (args, kwargs))
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.function(*args, **kwargs)
 
 
 def is_of_torch(module: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,11 @@ class Faults:
             y = torch.einsum("bi,ij->bj", y, torch.eye(3)).view(-1, 1)
             return functional.log_softmax(y, dim=1)
 
-        return nets().Call(function, torch.nn.Linear(3, 3)), (3,), r"for einsum; view to \(-1, 1\), which mixes the rec"
+        return (
+            nets().Call(function, torch.nn.Linear(3, 3)),
+            (3,),
+            "for einsum; view that mixes the records of a batch: ",
+        )
 
     @staticmethod
     def branch() -> tuple[Any, tuple[int, ...], str]:
@@ -205,3 +210,18 @@ def test_frozen_params_a_padding_vector_and_dropout_are_as_in_pytorch() -> None:
 def test_a_module_that_begins_with_a_linear_layer_needs_no_shape() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Tanh())
     assert from_torch(module).predict(np.zeros((2, 5), np.float32)).shape == (2, 3)
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parents[2] / "docs" / "from-torch.md"
+    blocks = re.findall(r"^```py\n(.*?)^```$", page.read_text(), re.M | re.S)
+    assert len(blocks) == 3
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    shown = re.search(r"^```proto\n(.*?)^```$", page.read_text(), re.M | re.S)
+    job = re.sub(r"\n    param \{.*", "", str(names["model"]))
+    assert shown is not None
+    assert shown[1] in job

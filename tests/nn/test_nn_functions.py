@@ -412,6 +412,6 @@ def test_a_gradient_that_is_cut_off_is_said(caplog: Any):
     assert "differs from finite differences: it cuts off gradients" in caplog.text
 
 
-def test_dsinga_nn_loads_none_of_the_three_libraries():
-    code = "import sys, dsinga.nn; print([name for name in ('torch', 'jax', 'autograd') if name in sys.modules])"
+def test_dsinga_nn_and_convert_load_none_of_the_three_libraries():
+    code = "import sys, dsinga.convert; print([name for name in ('torch', 'jax', 'autograd') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

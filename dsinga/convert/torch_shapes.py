@@ -1,0 +1,151 @@
+"""Traced tensors as features, and the operations that give them other axes or parts of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dsinga import nn
+from dsinga.convert.torch_names import AS_IMAGE
+from dsinga.convert.torch_tracing import BATCH, ModulePlace, NotConvertible, TracedTensor, rows_of, tensors_in
+from dsinga.nn.writing.symbol import Symbol
+
+
+def feature(x: Any, rank: int | None = None) -> Symbol:
+    """Return the feature of a tensor of the batch; of ``rank`` axes, where one is given. Raises NotConvertible."""
+    if not isinstance(x, TracedTensor) or x.is_shared or x.symbol is None:
+        raise NotConvertible("computed from params and constants only")
+    if rank is not None and x.dim() != rank + 1:
+        raise NotConvertible(f"of a tensor with {x.dim()} axes, not {rank + 1}")
+    return x.symbol
+
+
+def like(x: Any, symbol: Symbol) -> Any:
+    """Return the tensor of a feature, which is shared by all records if ``x`` is."""
+    return TracedTensor(x.trace, symbol, rows_of(symbol), is_shared=True) if x.is_shared else symbol
+
+
+def reshaped(place: ModulePlace, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Any:
+    """Return a feature with rows of another shape; where it was reshaped before, from what it was then."""
+    while symbol.builder.kind in ("Reshape", "Flatten") and not (symbol.builder.name or "").endswith(AS_IMAGE):
+        symbol = symbol.sources[0]
+    if rows_of(symbol) == tuple(rows):
+        return symbol
+    layer = nn.Flatten(name=place.name(suffix)) if len(rows) == 1 else nn.Reshape([*rows], name=place.name(suffix))
+    return layer(symbol)
+
+
+def permuted(place: ModulePlace, symbol: Symbol, dims: Sequence[int], suffix: str = "") -> Any:
+    """Return a feature with the axes of rows, counted from 1, in another order; two orders in a row are one."""
+    order = list(dims)
+    if symbol.builder.kind == "Permute":
+        before, symbol = symbol.builder.settings["dims"], symbol.sources[0]
+        order = [before[axis - 1] for axis in order]
+    return symbol if order == sorted(order) else nn.Permute(order, name=place.name(suffix))(symbol)
+
+
+def as_image(place: ModulePlace, symbol: Symbol) -> Any:
+    """Return sequences (B, C, T) as images (B, C, 1, T)."""
+    channels, steps = rows_of(symbol)
+    return nn.Reshape([channels, 1, steps], name=place.name(AS_IMAGE))(symbol)
+
+
+def as_sequence(place: ModulePlace, symbol: Symbol) -> Any:
+    """Return images of one row as sequences, the reverse of :func:`as_image`."""
+    channels, _, steps = rows_of(symbol)
+    return reshaped(place, symbol, (channels, steps), ".steps")
+
+
+def of_last_axis(place: ModulePlace, layer: Any, x: Any, width: int) -> Any:
+    """Return what a fully connected layer makes of the last axis of a tensor."""
+    symbol, (*others, inputs) = feature(x), x.shape[1:]
+    if len(others) < 2:
+        return layer(symbol)
+    y = layer(reshaped(place, symbol, (math.prod(others), inputs), ".rows"))
+    return reshaped(place, y, (*others, width), ".axes")
+
+
+def view(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a tensor in the shape that PyTorch gives it. Raises NotConvertible where records would be mixed."""
+    shape = tuple(place.torch_result(x, *args, **kwargs).shape)
+    if x.is_shared:
+        return like(x, reshaped(place, x.symbol, shape))
+    if shape[:1] != (BATCH,):
+        raise NotConvertible("that mixes the records of a batch")
+    return reshaped(place, feature(x), shape[1:] or (1,))
+
+
+def permute(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a tensor with its axes in the order that PyTorch gives them. Raises NotConvertible for that of the batch."""
+    result = place.torch_result(x, *args, **kwargs)
+    left = [(math.prod(x.shape[axis + 1 :]), size) for axis, size in enumerate(x.shape)]  # of each axis stride and size
+    order = []
+    for axis in zip(result.stride(), result.shape, strict=True):
+        order.append(left.index(axis))
+        left[order[-1]] = (-1, -1)
+    if x.is_shared:
+        return like(x, permuted(place, x.symbol, [axis + 1 for axis in order]))
+    if order[0] != 0:
+        raise NotConvertible("that moves the axis of the batch, which is the first one")
+    return permuted(place, feature(x), order[1:])
+
+
+def expand(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a param, which is the same for all records, with an axis of the batch."""
+    shape = tuple(place.torch_result(x, *args, **kwargs).shape)
+    if shape == tuple(x.shape):
+        return x
+    own = (1,) * (len(shape) - x.dim()) + tuple(x.shape)
+    if not x.is_shared or shape[0] not in (BATCH, 1) or own != (1, *shape[1:]):
+        raise NotConvertible(f"to {shape}")
+    return align(place, x, len(shape) - 1)
+
+
+def getitem(place: ModulePlace, x: Any, key: Any) -> Any:
+    """Return part of a tensor."""
+    if tensors_in(key if isinstance(key, tuple) else (key,)):
+        raise NotConvertible("by an index that is a tensor")
+    symbol = x.symbol[(slice(None), *(key if isinstance(key, tuple) else (key,)))] if x.is_shared else feature(x)[key]
+    if symbol is not x.symbol:
+        symbol.builder.name = place.name()
+    return like(x, symbol)
+
+
+def split(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the parts of a tensor that PyTorch cuts it in."""
+    parts = []
+    for part in place.torch_result(x, *args, **kwargs):
+        axis = next((axis for axis, size in enumerate(part.shape) if size != x.shape[axis]), 0)
+        start = part.storage_offset() // math.prod(x.shape[axis + 1 :])
+        parts.append(getitem(place, x, (slice(None),) * axis + (slice(start, start + part.shape[axis]),)))
+    return parts
+
+
+def cat(place: ModulePlace, tensors: Sequence[Any], dim: int = 0) -> Any:
+    """Return tensors joined along an axis."""
+    if (axis := dim % tensors[0].dim()) == 0:
+        raise NotConvertible("along the axis of the batch")
+    return nn.Concatenate(axis=axis, name=place.name())([feature(tensor) for tensor in tensors])
+
+
+def align(place: ModulePlace, x: Any, rank: int) -> Symbol:
+    """Return a tensor as a feature with ``rank`` axes of rows; one that is shared gets axes of length 1 in front."""
+    if not x.is_shared:
+        return feature(x, rank)
+    shape = tuple(x.shape)
+    shape = shape[1:] if len(shape) == rank + 1 and shape[0] == 1 else shape
+    if len(shape) > rank:
+        raise NotConvertible(f"of a param of the shape {shape}, which would mix the records of a batch")
+    aligned: Symbol = reshaped(place, x.symbol, (1,) * (rank - len(shape)) + shape, ".aligned")
+    return aligned
+
+
+SHAPES = {
+    **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"), view),
+    **dict.fromkeys(("permute", "transpose", "swapaxes", "movedim", "mT"), permute),
+    **dict.fromkeys(("expand", "expand_as", "repeat"), expand),
+    **dict.fromkeys(("split", "chunk"), split),
+    **dict.fromkeys(("cat", "concat", "concatenate"), cat),
+    "getitem": getitem,
+}
