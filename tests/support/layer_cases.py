@@ -359,26 +359,22 @@ def forecast(kind: str, variant: str, settings: dict[str, Any], *shapes: tuple[i
 
 
 MASKED_POINTS = {"masked": True, "weighted": True, "scale": 2}
-for number, sizes in (
-    ({}, ((BATCH, 6), (BATCH, 2))),
-    ({}, ((BATCH, 4, 6), (BATCH, 4, 2), (BATCH, 1))),
-    (MASKED_POINTS, ((BATCH, 6, 4, 3), (BATCH, 3, 4, 3), (BATCH,))),
-):
-    of_fields = "masked" if number else f"{len(sizes[0])} axes"
-    forecast("kQuantileLoss", f"{of_fields} crossing", {"quantile": [0.2, 0.4, 0.9], **number}, *sizes)
-    forecast("kEnsembleLoss", f"{of_fields} crossing", {"members": 3, "fairness": 0.7, **number}, *sizes)
-    pairs = tuple(
-        (size[0], size[1] * 2 // 3, *size[2:]) if len(size) == 4 and k == 0 else size for k, size in enumerate(sizes)
+FORMS = [
+    ("kQuantileLoss", "crossing", {"quantile": [0.2, 0.9]}),
+    ("kEnsembleLoss", "crossing", {"members": 2, "fairness": 0.7}),
+]
+FORMS += [
+    ("kDistributionLoss", f"{name} {score}", {"distribution": name, "score": score})
+    for name, score in (
+        *((name, score) for name in ("normal", "laplace", "lognormal") for score in ("nll", "crps")),
+        ("negative_binomial", "nll"),
     )
-    pairs = pairs if number else ((*sizes[0][:-1], 4), *sizes[1:])
-    for name in ("normal", "laplace", "lognormal", "negative_binomial"):
-        for score in ("nll", "crps")[: 1 if name == "negative_binomial" else 2]:
-            forecast(
-                "kDistributionLoss",
-                f"{of_fields} {name} {score}",
-                {"distribution": name, "score": score, **number},
-                *pairs,
-            )
+]
+for kind, variant, settings in FORMS:
+    forecast(kind, f"masked {variant}", {**settings, **MASKED_POINTS}, (BATCH, 4, 4, 3), (BATCH, 3, 4, 3), (BATCH,))
+for kind, variant, settings in FORMS[:3]:
+    forecast(kind, variant, settings, (BATCH, 6), (BATCH, 3))
+    forecast(kind, f"steps {variant}", settings, (BATCH, 4, 6), (BATCH, 4, 3), (BATCH, 1))
 forecast("kDistributionLoss", "poisson", {"distribution": "poisson"}, (BATCH, 6), (BATCH, 6))
 for name, values in (
     ("normal", {"distribution": "normal"}),
