@@ -31,6 +31,7 @@ class ClusterRun:
         servers: the servers, by whose methods values are read and set.
         workers: sends tasks to the workers.
         started: whether :meth:`start` was called.
+        complete: whether it has created everything, and :meth:`close` has ended nothing.
     """
 
     def __init__(self, client: Client, config: WorkerConfig, placement: Placement, check: Check = no_check):
@@ -40,7 +41,7 @@ class ClusterRun:
         self.servers = Servers(client, config, placement, check)
         self.workers = WorkerTasks(client, config, placement, check)
         self._refreshes = 0
-        self.started = False
+        self.started = self.complete = False
 
     def start(self, values: ParamArrays, state: Mapping[str, ParamArrays] | None, step: int, warm: int) -> None:
         """Create the servers with these whole params, then the workers, ready for ``step``.
@@ -60,6 +61,7 @@ class ClusterRun:
         if self.config.replicated:  # there is one worker group then
             replicas = self._share(replica_values(self.config, values, state), tasks.set_replica)
             self.workers.gather(self.workers.submit(tasks.set_replica, 0, "", replicas))
+        self.complete = True
 
     def _create_workers(self, steps: Mapping[int, int]) -> None:
         """Create the workers of some worker groups, ready for a step of each group."""
@@ -182,6 +184,7 @@ class ClusterRun:
         Its waits there end with ``message``. ``lost`` are addresses of Dask workers that may be listed, but do not
         answer.
         """
+        self.complete = False
         self.workers.close(message, lost, last)
         self.workers.forget(self.servers.futures)
         give_back_soon()

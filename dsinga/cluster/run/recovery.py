@@ -225,8 +225,10 @@ class RecoverableRun:
     def _recover_groups(self, loss: WorkerLost, noticed: float) -> bool:
         """Start those worker groups again that have lost workers or servers; return whether others go on meanwhile.
 
-        Where another Dask worker is lost then, all start again from the snapshot.
+        Where another Dask worker is lost then, or one is lost while the run starts, all start again from the snapshot.
         """
+        if not self.cluster_run.complete:
+            return False
         lost = self._workers.lost(self._placement.addresses)
         steps = self._connected().steps_read()
         groups = {} if steps is None else {group: steps[group] for group in self._groups_on(lost)}
