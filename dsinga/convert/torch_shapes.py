@@ -77,7 +77,7 @@ def view(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def permute(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return a tensor with its axes in the order that PyTorch gives them. Raises NotConvertible for that of the batch."""
+    """Return a tensor with its axes in PyTorch's order. Raises NotConvertible if the batch's moves."""
     result = place.torch_result(x, *args, **kwargs)
     left = [(math.prod(x.shape[axis + 1 :]), size) for axis, size in enumerate(x.shape)]  # of each axis stride and size
     order = []
