@@ -108,8 +108,7 @@ def with_climatology(
                 else part
                 for part in each
             ]
-            joined = Variable.concat([part[name].variable for part in moved], numbers).transpose(*array.dims)
-            changed[name] = Variable(joined.dims, joined.data, array.attrs, array.encoding)
+            changed[name] = _joined([part[name].variable for part in moved], numbers, array)
             continue
         if lead not in array.dims:
             changed[name] = _with_field(array.variable, _field(dataset, name, text), 1)
@@ -122,10 +121,15 @@ def with_climatology(
             part = array.variable.isel({lead: number})
             field = _field(others.assign_coords({time: (time, dates.values)}), name, text)
             parts.append(_with_field(part, field, 1))
-        joined: Any = Variable.concat(parts, lead)  # type: ignore[no-untyped-call]
-        joined = joined.transpose(*array.dims)
-        changed[name] = Variable(joined.dims, joined.data, array.attrs, array.encoding)
+        changed[name] = _joined(parts, lead, array)
     return dataset.assign(changed)
+
+
+def _joined(parts: list[Any], dim: str | None, like: Any) -> Any:
+    """Return Variables joined along ``dim``, with the order of dimensions, attributes and encoding of ``like``."""
+    joined: Any = Variable.concat(parts, dim)  # type: ignore[no-untyped-call]
+    joined = joined.transpose(*like.dims)
+    return Variable(joined.dims, joined.data, like.attrs, like.encoding)
 
 
 def _field(dataset: Any, name: str, text: str) -> _Field:
