@@ -151,7 +151,7 @@ class JobModel(Trainable):
     @property
     def trainable(self) -> bool:
         """Whether training moves params. It cannot be set: a job freezes params by ``static``."""
-        return any(not param.static for param in self._shaped().net.params.values())
+        return any(not param.static for param in self.predicting_net().params.values())
 
     @trainable.setter
     def trainable(self, trainable: bool) -> None:

@@ -205,7 +205,12 @@ class ModelParams(ABC):
     @checked
     def summary(self) -> None:
         """Print a line for each layer. Raises UserError where the shapes of the inputs are not known."""
-        print(summary_text(self._shaped().net, self.name))
+        local = self._shaped()
+        try:
+            net = local.net
+        except UserError:  # a job does not say the shape of labels that are fields
+            net = local.unlabelled_net(self.output_layers())
+        print(summary_text(net, self.name))
 
     def _written_job(self) -> Job:
         """Return the job of the last ``fit`` as far as files have it, else that of a ``fit`` with default arguments."""
