@@ -1,6 +1,7 @@
 """Training, testing, predicting and saving models on numpy arrays."""
 
 import pickle
+from pathlib import Path
 
 import dask.dataframe as dd
 import numpy as np
