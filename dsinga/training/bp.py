@@ -12,7 +12,7 @@ from dsinga.base.registry import register
 from dsinga.layers.interface.context import Context, Records
 from dsinga.layers.interface.contract import add_layer_note, check_gradients
 from dsinga.layers.interface.declarations import ParamSpec
-from dsinga.layers.interface.layer import Array, Layer
+from dsinga.layers.interface.layer import Array, Gradients, Layer
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE_FEATURE, row_share
 from dsinga.ops import SparseRows
@@ -93,7 +93,7 @@ def back_propagate(
                 if deferral is not None:
                     put_off = deferral.source_gradients(entry, gradient)
                 if put_off is not None:
-                    computed = put_off, (None,) * len(params)
+                    computed: Gradients = put_off, (None,) * len(params)
                 elif observe is None:
                     computed = compute(params, sources, output, gradient, needs, layer_ctx)
                 else:

@@ -10,23 +10,28 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import extending, types
 
 from dsinga.ops.compiled.compiler import compile_loop
 from dsinga.ops.types import FLOAT32, Array
 
 
-@extending.intrinsic
-def float_of(context: Any, bits: Any) -> Any:
-    """Return the float32 of these 32 bits (uint32)."""
-    return types.float32(types.uint32), lambda _, builder, __, args: builder.bitcast(args[0], ir.FloatType())
+def _bitcast(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    return builder.bitcast(args[0], context.get_value_type(signature.return_type))
 
 
-@extending.intrinsic
-def bits_of(context: Any, number: Any) -> Any:
-    """Return the 32 bits (uint32) of a float32."""
-    return types.uint32(types.float32), lambda _, builder, __, args: builder.bitcast(args[0], ir.IntType(32))
+def _float_of(context: Any, bits: Any) -> Any:
+    """Return the type, and the code, of the float32 of 32 bits (uint32)."""
+    return types.float32(types.uint32), _bitcast
+
+
+def _bits_of(context: Any, number: Any) -> Any:
+    """Return the type, and the code, of the 32 bits (uint32) of a float32."""
+    return types.uint32(types.float32), _bitcast
+
+
+float_of: Any = extending.intrinsic(_float_of)
+bits_of: Any = extending.intrinsic(_bits_of)
 
 
 def float32_sums(x: Array, y: Array) -> Array:
