@@ -55,11 +55,7 @@ Event = Mapping[str, Any]
 
 
 class Site(NamedTuple):
-    """A site of a run: its step, the steps since it has agreed, the bytes that it has sent, and its link's use.
-
-    ``seconds`` are those in which its link was in use until ``now``, ``share`` is that of the time since the event
-    before.
-    """
+    """A site's step, steps since it agreed, bytes sent, and its link's use until ``now``: ``share`` is the last one."""
 
     step: int
     age: int

@@ -14,13 +14,9 @@ from dsinga.dashboard.records import RunRecord
 NOTHING = "no run with sites:<br>server groups that agree by the mean"
 # The heading of each column, and the format of its numbers.
 COLUMNS = {
-    "run": ("Run", ""),
-    "site": ("Site", ""),
-    "step": ("Step", "0,0"),
-    "age": ("Steps since it agreed", "0,0"),
-    "sent": ("Sent", "0.0 b"),
-    "share": ("Link in use", "0%"),
-}
+    "run": ("Run", ""), "site": ("Site", ""), "step": ("Step", "0,0"), "age": ("Steps since it agreed", "0,0"),
+    "sent": ("Sent", "0.0 b"), "share": ("Link in use", "0%"),
+}  # fmt: skip
 
 
 class SitePanel(DashboardPanel):

@@ -91,9 +91,10 @@ class CheckedJob:
         size = micro_batch_size(first, infos[first.name].batchsize, count)
         infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
         parts = _cut(first, size, workers, count, job.neuralnet.allows_few_rows)
-        own = phase is Phase.kTrain and any(layer.store_conf and layer.store_conf.site_path for layer in layers)
-        reader = BatchReader(stores, infos, sampler, parts, 1 if own else groups, count, augmentations, offset)
-        return SiteReader.of(reader, partial(_open_site, job, self.roots, workers)) if own else reader
+        if phase is Phase.kTrain and any(layer.store_conf and layer.store_conf.site_path for layer in layers):
+            open_site = partial(_open_site, job, self.roots, workers)
+            return SiteReader(stores, infos, sampler, parts, 1, count, augmentations, offset, open_site)
+        return BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset)
 
     def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:
         """Return the records of an input layer, ``given`` in the job, and what its net needs to know of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsinga.base.errors import UserError
@@ -38,11 +38,6 @@ class SiteReader(BatchReader):
     open_site: Callable[[int], BatchReader] | None = None
     opened: dict[int, BatchReader] = field(default_factory=dict, compare=False, repr=False)
 
-    @classmethod
-    def of(cls, reader: BatchReader, open_site: Callable[[int], BatchReader]) -> SiteReader:
-        """Return the reader of sites whose batches are like those of ``reader``."""
-        return cls(**{each.name: getattr(reader, each.name) for each in fields(reader)}, open_site=open_site)
-
     def __getstate__(self) -> dict[str, Any]:
         sampler = replace(self.sampler, lengths=None)  # lengths refer to a store
         return {**vars(self), "stores": {}, "sampler": sampler, "opened": {}}
@@ -63,16 +58,15 @@ class SiteReader(BatchReader):
                 reader = self.open_site(group)
                 for name, info in reader.infos.items():
                     for fact in ("shape", "label_shape", "codes"):
-                        _check_alike(name, fact, getattr(self.infos[name], fact), getattr(info, fact))
+                        value, expected = getattr(info, fact), getattr(self.infos[name], fact)
+                        if value != expected:
+                            text = (
+                                f"layer {name!r} has {fact.replace('_', ' ')} {value}, and {expected} in the store by"
+                            )
+                            raise UserError(
+                                f"{text} which the job was checked; give all sites records of the same kind"
+                            )
             except UserError as error:
                 raise UserError(f"the records of site {group}: {error}") from None
             self.opened[group] = reader
         return self.opened[group]
-
-
-def _check_alike(layer: str, fact: str, expected: Any, value: Any) -> None:
-    if value != expected:
-        raise UserError(
-            f"layer {layer!r} has {fact.replace('_', ' ')} {value}, and {expected} in the store by which the job was "
-            "checked; give all sites records of the same kind"
-        )
