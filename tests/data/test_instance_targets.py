@@ -152,6 +152,20 @@ def test_label_images_that_do_not_fit_are_refused(labels, monkeypatch, change, f
         dsinga.windows(data, inputs="image", targets="flow_y(cells)", input_dims=sizes, memory=1 << 20).read([0])
 
 
+def test_an_instance_that_reaches_as_far_as_is_read_has_flows(labels, monkeypatch):
+    column = xr.Dataset({"cells": (("y", "x"), (np.arange(300) < 72)[:, None] * np.ones((1, 4), int))})
+    windows = dsinga.windows(
+        column, inputs="cells", targets="flow_y(cells)", input_dims={"y": 8, "x": 4}, memory=1 << 20
+    )
+    variable = windows.dataset["flow_y(cells)"]
+    np.testing.assert_array_equal(variable[6::-2, [3, 0]].values, variable.values[6::-2][:, [3, 0]])
+    monkeypatch.setattr(instance_targets, "MOST_REACH", 64)
+    np.testing.assert_array_equal(variable[:8].values, flows(components(column.cells.values))[0, :8])
+    monkeypatch.setattr(instance_targets, "MOST_REACH", 63)
+    with pytest.raises(UserError, match="an instance reaches more than 63 points"):
+        variable[:8].compute()
+
+
 def test_arrays_that_are_no_label_images_are_refused(labels):
     with pytest.raises(UserError, match="not planes or volumes of one shape"):
         label_instances(labels[0] > 0, labels > 0)

@@ -144,6 +144,9 @@ def test_a_level_or_a_label_image_that_is_not_there_is_refused(tmp_path):
         dsinga.windows(f"{path}/7", input_dims={"y": 4})
     with pytest.raises(UserError, match="has no label image 'cell'; it has 'cells'"):
         open_ome_zarr(path, labels="cell")
+    zarr.open_group(f"{path}/labels").attrs["labels"] = ["cells/../cells"]
+    with pytest.raises(UserError, match="the label image .* is no image of OME-Zarr; leave it out"):
+        open_ome_zarr(path)
     zarr.create_group(str(tmp_path / "other.zarr"))
     with pytest.raises(UserError, match="other.zarr is no OME-Zarr image"):
         open_ome_zarr(tmp_path / "other.zarr")

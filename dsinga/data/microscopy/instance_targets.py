@@ -50,7 +50,7 @@ def with_instance_targets(dataset: Any, names: Iterable[str]) -> Any:
         if match[2] and match[2] not in dims:
             raise UserError(f"{name!r}: instances of {match[3]!r} lie along {' and '.join(dims)}, not along {match[2]}")
         spacing = [_spacing(dataset, dim) for dim in dims]
-        array = _InstanceTarget(labels, match[1], dims, [step / spacing[-1] for step in spacing])
+        array = _InstanceTarget(labels, match[1], dims, [round(step / spacing[-1], 6) for step in spacing])
         encoding = {"preferred_chunks": labels.encoding.get("preferred_chunks", {})}
         dataset = dataset.assign({name: Variable(labels.dims, LazilyIndexedArray(array), encoding=encoding)})
     return dataset
@@ -68,7 +68,7 @@ def _spacing(dataset: Any, dim: str) -> float:
     if dim not in dataset.coords or dataset[dim].dtype.kind not in "iuf" or dataset.sizes[dim] < 2:
         return 1.0
     ends = dataset[dim].values[[0, -1]].astype(np.float64)
-    return abs(float(ends[1] - ends[0])) / (dataset.sizes[dim] - 1)
+    return abs(float(ends[1] - ends[0])) / (dataset.sizes[dim] - 1) or 1.0
 
 
 class _InstanceTarget(BackendArray):
@@ -116,7 +116,7 @@ class _InstanceTarget(BackendArray):
             margins = {"inside": [0.0], "border": [1.0]}.get(self._kind) or [MOST_DISTANCE / s for s in self._spacing]
             wide = list(ranges)
             for axis, margin in zip(self._axes, margins * len(self._axes), strict=False):
-                wide[axis] = self._wider(ranges[axis], axis, math.ceil(margin), math.ceil(margin))
+                wide[axis] = self._wider(ranges[axis], axis, math.ceil(margin))
             labels = self._numbers(wide)
         image = labels.reshape([labels.shape[axis] for axis in self._axes])
         if self._kind == "inside":
@@ -141,11 +141,12 @@ class _InstanceTarget(BackendArray):
             parts = np.where(np.isin(parts, ids), parts, 0)
             is_whole = True
             for axis in self._axes:
+                low, high = wide[axis]
+                first, last = self._wider(ranges[axis], axis, MOST_REACH + 1)
                 more = [step if parts.take(-side, axis).any() else 0 for side in (0, 1)]
-                wider = self._wider(wide[axis], axis, *more)
-                is_whole = is_whole and wider == wide[axis]
-                wide[axis] = wider
-                if max(ranges[axis][0] - wider[0], wider[1] - ranges[axis][1]) > MOST_REACH:
+                wide[axis] = max(low - more[0], first), min(high + more[1], last)
+                is_whole = is_whole and wide[axis] == (low, high)
+                if more[0] and low == first > 0 or more[1] and high == last < self.shape[axis]:
                     raise UserError(
                         f"an instance reaches more than {MOST_REACH} points along {self._labels.dims[axis]!r} beyond "
                         "the region that is read, and flows need whole instances; take border or distance as targets"
@@ -154,9 +155,9 @@ class _InstanceTarget(BackendArray):
                 return wide, parts
             step *= 2
 
-    def _wider(self, ends: tuple[int, int], axis: int, before: int, after: int) -> tuple[int, int]:
-        """Return a range of points along an axis with more of them before and after, as far as there are any."""
-        return max(ends[0] - before, 0), min(ends[1] + after, self.shape[axis])
+    def _wider(self, ends: tuple[int, int], axis: int, more: int) -> tuple[int, int]:
+        """Return a range of points along an axis with more of them on both sides, as far as there are any."""
+        return max(ends[0] - more, 0), min(ends[1] + more, self.shape[axis])
 
     def _numbers(self, ranges: Ranges) -> np.ndarray:
         """Return the label image in a region, read or computed in this thread."""

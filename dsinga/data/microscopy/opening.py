@@ -168,7 +168,7 @@ def _labels(location: str, sizes: dict[str, int], labels: str | Iterable[str] | 
 
 def _label(location: str, name: str, sizes: dict[str, int]) -> Any:
     where, without = redact(location), "leave it out: dsinga.data.open_ome_zarr(path, labels=[...])"
-    image = image_at(location)
+    image = image_at(location) if ".." not in name.split("/") else None  # which would lead out of the image
     if image is None or name == IMAGE:
         fault = "is no image of OME-Zarr" if image is None else f"has the name of the variable {IMAGE!r}"
         raise UserError(f"the label image {where} {fault}; {without}")
