@@ -50,8 +50,10 @@ class LeadRecord(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         settings = self.settings
-        channels = (settings.source, settings.channel, settings.mask, settings.fill)
-        if len(set(map(len, channels))) > 1 or not 0 <= max(settings.source, default=-1) < len(self.source_shapes):
+        channels: tuple[list[Any], ...] = (settings.source, settings.channel, settings.mask, settings.fill)
+        if len({len(numbers) for numbers in channels}) > 1 or not 0 <= max(settings.source, default=-1) < len(
+            self.source_shapes
+        ):
             text = "needs a source, channel, mask and fill for each of its channels, and as many sources as these name"
             raise self.fail(text, settings, "source")
         rows, _, *space = self.source_shapes[0]
