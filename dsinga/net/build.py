@@ -17,7 +17,7 @@ from dsinga.layers.sequences.timedistributed import MustUnroll
 from dsinga.net.dataflow import insert_splits, needs_gradient
 from dsinga.net.labels import check_labels, describe_labels, labels_shape
 from dsinga.net.layer_classes import layer_class
-from dsinga.net.leads import lead_plan_of, mark_leads, unroll_leads
+from dsinga.net.leads import check_prediction, lead_plan_of, mark_leads, prediction_of, unroll_leads
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
 from dsinga.net.rbm import drop_persistent_chains, freeze_other_params, insert_reconstructions
@@ -52,6 +52,9 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], m
         unrolled = selected.replace(layer=unroll_leads(selected.layer, followers, name, plan, leads))
         return _create(conf, unrolled, phase, records, merged)
 
+    if prediction := prediction_of([layer for layer in selected.layer if layer.name in followers]):
+        layer = of_leads(1).layer(prediction)
+        check_prediction(plan, layer.shape, layer.conf)
     net, changes = of_leads(plan.leads), plan.changes() if phase & Phase.kTrain else ()
     by_step = [*((step, of_leads(leads)) for step, leads in changes[:-1]), *((step, net) for step, _ in changes[-1:])]
     return replace(net, by_step=tuple(by_step)) if len(by_step) > 1 else net

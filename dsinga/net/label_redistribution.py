@@ -156,7 +156,7 @@ def _find_cut_labels(
 
 def _keeps_labels(layer: Layer) -> bool:
     """Whether the labels that a layer makes are those of its source, or of its records."""
-    return layer.is_input or isinstance(layer, Label)
+    return layer.is_input or (isinstance(layer, Label) and not layer.settings.count)
 
 
 def _label_axes(layer: Layer, cut: LayerCut, labels: Shape) -> tuple[int, tuple[int, ...]] | None:

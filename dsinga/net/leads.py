@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dsinga.base.lead_plan import LeadPlan
 from dsinga.job import LayerConf, LayerType, PaddingMode, ParamConf
 from dsinga.layers.interface.context import RecordInfo
+from dsinga.layers.interface.layer import Shape, as_text
 from dsinga.layers.sequences.timedistributed import lead_name
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.node import Node
@@ -47,27 +48,46 @@ def unroll_leads(
     Raises JobError where layers compare different features with labels, or a loss has no factor ``scale``.
     """
     copied = [layer for layer in layers if layer.name in followers]
-    compared = list(filter(_compares, copied))
-    losses = [layer for layer in compared if layer_class(layer).is_loss] or compared
-    predictions = list(dict.fromkeys(layer.srclayers[0] for layer in losses))
-    if len(predictions) > 1:
-        raise losses[1].error(
-            f"losses compare {' and '.join(map(repr, predictions))} with labels; training on several leads feeds back "
-            "one layer, so give all losses the same"
-        )
-    shares = plan.shares(leads) if predictions else (1.0,)
+    prediction = prediction_of(copied)
+    shares = plan.shares(leads) if prediction else (1.0,)
     passed_on = {name, *(layer.name for layer in copied if layer_class(layer).new_labels is None)}
     (data,) = (layer for layer in layers if layer.name == name)
     unrolled = [
         _whole_record(layer) if layer.name == name else layer for layer in layers if layer.name not in followers
     ]
     for number, share in enumerate(shares):
-        fed = [lead_name(number - back, predictions[0]) for back in range(number)] if number else []
-        unrolled += _record_layers(data, plan, number, fed, bool(compared))
+        fed = [lead_name(number - back, prediction) for back in range(number)]
+        unrolled += _record_layers(data, plan, number, fed, bool(prediction))
         for layer in copied:
             copy = _copy(layer, number + 1, followers, passed_on, name)
             unrolled.append(_scaled(copy, share) if layer_class(layer).is_loss and len(shares) > 1 else copy)
     return unrolled
+
+
+def prediction_of(layers: Sequence[LayerConf]) -> str:
+    """Return the name of the layer that losses, or else metrics, compare with labels; "" where none does.
+
+    Raises JobError where they compare several.
+    """
+    compared = list(filter(_compares, layers))
+    losses = [layer for layer in compared if layer_class(layer).is_loss] or compared
+    names = list(dict.fromkeys(layer.srclayers[0] for layer in losses))
+    if len(names) > 1:
+        raise losses[1].error(
+            f"losses compare {' and '.join(map(repr, names))} with labels; training on several leads feeds back one "
+            "layer, so give all losses the same"
+        )
+    return names[0] if names else ""
+
+
+def check_prediction(plan: LeadPlan, shape: Shape, layer: LayerConf) -> None:
+    """Raise JobError unless a layer whose predictions are fed back has the channels and points of the targets."""
+    expected = (plan.channels, *plan.label_shape[1:])
+    if shape[1:] != expected:
+        raise layer.error(
+            f"layer {layer.name!r} gives {as_text(shape[1:])} for a lead, but its targets are {as_text(expected)}; a "
+            "prediction that is fed back has the channels and points of the targets"
+        )
 
 
 def _compares(layer: LayerConf) -> bool:
@@ -119,10 +139,10 @@ def _record_layers(
         layers.append(
             LayerConf(
                 name=_labels_name(number + 1, data.name),
-                type=LayerType.kLeadLabels,
+                type=LayerType.kLabel,
                 srclayers=[data.name],
                 lead=number + 1,
-                leadlabels_conf={
+                label_conf={
                     "first": number * plan.channels,
                     "count": plan.channels,
                     "weighted": plan.weighted,

@@ -1028,11 +1028,17 @@ def LSTM(units: int, activation: str | None = 'tanh', recurrent_activation: str 
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias."""
 
-def Label(*, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T) (kLabel)."""
+def Label(first: int = 0, count: int = 0, weighted: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T) (kLabel).
+
+    Args:
+        first: the first channel that is taken.
+        count: how many channels are taken, 0 for all.
+        weighted: whether the last channel of the labels has weights, which are taken, too."""
 
 def Lamb(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-07,
         weight_decay: float = 0.0, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
@@ -1087,18 +1093,6 @@ def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-05, *
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm)."""
-
-def LeadLabels(count: int, first: int = 0, weighted: bool = False, *, name: str | None = None,
-        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
-        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
-        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
-        exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """The labels of one lead, some channels of those of the source, (B, C, *space); the feature is the same as float32 (kLeadLabels).
-
-    Args:
-        first: the first channel of the lead.
-        count: the number of channels of the lead, without weights.
-        weighted: whether the last channel of all labels has weights, which each lead has."""
 
 def LeadRecord(source: list[int] = [], channel: list[int] = [], mask: list[int] = [], fill: list[float] = [], *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,

@@ -17,6 +17,7 @@ from dsinga.job import Job, LayerType, Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet, choose_cuts
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
+from dsinga.net.leads import unroll_leads
 from dsinga.net.partition import partition
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import bp
@@ -229,5 +230,8 @@ def test_nets_that_cannot_feed_back_are_refused() -> None:
 
     with pytest.raises(UserError, match="losses compare .* and .* with labels; .* give all losses the same"):
         with_layer(srclayers=["data", loss.srclayers[1]])
-    with pytest.raises(UserError, match="'other': kCRF has no factor"):
-        with_layer(type=LayerType.kCRF, euclideanloss_conf=None)
+    layers = [each.replace(type=LayerType.kCRF) if each is loss else each for each in drawn.job.neuralnet.layer]
+    plan, names = drawn.windows.leads, {layer.name for layer in layers} - {"data"}
+    assert plan is not None
+    with pytest.raises(UserError, match="'loss': kCRF has no factor"):
+        unroll_leads([layer for layer in layers if layer.in_phase(Phase.kTrain)], names, "data", plan, 2)

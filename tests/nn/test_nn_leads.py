@@ -164,3 +164,12 @@ def test_a_forcing_that_ends_early_is_refused_before_training(mask: bool) -> Non
         dsinga.windows(dataset, **settings)
     windows = dsinga.windows(dataset, **settings, within={"time": (None, "2020-01-03T06:00")})
     assert len(windows) == 10 - 1 - 3
+
+
+def test_a_prediction_of_other_points_than_the_targets_is_refused() -> None:
+    windows = dsinga.windows(make_dataset(time=14, latitude=8, longitude=10), **{**SETTINGS, "targets": "t"})
+    x = nn.Input(windows.shape)
+    model = nn.Model(x, nn.Flatten()(nn.Conv2D(1, 3)(x)))
+    model.compile("sgd", "mse")
+    with pytest.raises(UserError, match="layer 'conv2d_flat' gives 80 for a lead, but its targets are 1 x 8 x 10; "):
+        model.fit(windows, batch_size=4, progress=False)

@@ -89,7 +89,7 @@ LEAD = {"source": [0, 1, 1, 0], "channel": [2, 0, 1, 3], "mask": [-1, 4, 4, -1],
 case("kLeadRecord", "masked", {"leadrecord_conf": LEAD}, (BATCH, 5, 7, 6), (BATCH, 2, 7, 6))
 TWICE = {"source": [1, 1, 0], "channel": [0, 0, 0], "mask": [-1] * 3, "fill": [0] * 3}
 case("kLeadRecord", "vectors", {"leadrecord_conf": TWICE}, (BATCH, 3), (BATCH, 1))
-case("kLeadLabels", "weighted", {"leadlabels_conf": {"first": 1, "count": 2, "weighted": True}}, (BATCH, 4, 7, 6))
+case("kLabel", "lead", {"label_conf": {"first": 1, "count": 2, "weighted": True}}, (BATCH, 4, 7, 6))
 case("kLabel", "numbers", {}, (BATCH,))
 case("kLabel", "matrix", {}, (BATCH, 3))
 case("kDummy", "input", {"dummy_conf": {"input": True, "shape": [BATCH, 2, 3, 3]}})

@@ -11,9 +11,11 @@ import numpy as np
 from dsinga.base.registry import register
 from dsinga.base.rounding import warn_of_rounding
 from dsinga.job import LayerConf
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Natural
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels
-from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.interface.region import Region
 from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.types import is_on_device
@@ -25,8 +27,17 @@ class Label(Layer):
 
     The feature is the target of a kEuclideanLoss or kSigmoidCrossEntropyLoss: numbers to predict, or a matrix with a
     column for each of K yes-or-no questions. Of sequences, steps after the end have the label -1 in the feature, too.
+    Of labels that are fields (B, C, *space) it may take some channels, such as those of one of several leads.
     """
 
+    class Conf(Settings):
+        """Settings of kLabel."""
+
+        first: Natural = setting(0, "the first channel that is taken")
+        count: Natural = setting(0, "how many channels are taken, 0 for all")
+        weighted: bool = setting(False, "whether the last channel of the labels has weights, which are taken, too")
+
+    settings: Conf
     source_count = 1
     labels = Labels(source=0, floats=True)
     new_labels = LabelFormat()
@@ -34,12 +45,29 @@ class Label(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
+        if self.settings.count:
+            self.shape = self._shape_of_part(*self.shape)
         self.new_labels = LabelFormat(self.shape[1:])
         if self.shape[1:] and conf.unroll_index is not None:
             raise self.fail(
                 f"makes one label a row in a net that is unrolled, but {self.source_name(0)} has {self.shape[1]} of "
                 f"them; leave it out: other layers take labels from {self.source_name(0)} itself"
             )
+
+    def _shape_of_part(self, rows: int, channels: int = 0, *space: int) -> Shape:
+        settings = self.settings
+        if settings.first + settings.count + settings.weighted > channels:
+            text = f"takes channels up to {settings.first + settings.count} of labels, but {self.source_name(0)} gives "
+            raise self.fail(f"{text}{as_text(self.source_shapes[0])}", settings, "count")
+        return (rows, settings.count + settings.weighted, *space)
+
+    def _part(self, labels: Array, ctx: Context) -> Array:
+        """Return the channels of labels that are taken."""
+        settings = self.settings
+        part = labels[:, settings.first : settings.first + settings.count]
+        if not settings.weighted:
+            return part
+        return (ctx.ops.xp if is_on_device(labels) else np).concatenate([part, labels[:, -1:]], axis=1)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[0])
@@ -49,6 +77,7 @@ class Label(Layer):
                 f"gets labels of shape {labels.shape} from {self.source_name(0)}, not "
                 f"{(len(labels), *shape)}; set new_labels in the layer that makes these labels"
             )
+        labels = self._part(labels, ctx) if self.settings.count else labels
         feature = labels if self.region is None else self.region.take(labels)
         warn_of_rounding(feature, ("labels", self.conf.name), lambda place: f"{self.source_name(0)}, as targets,")
         return Output(ctx.ops.asarray(feature.astype(np.float32)), labels=labels)

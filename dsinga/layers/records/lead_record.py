@@ -1,25 +1,20 @@
-"""kLeadRecord and kLeadLabels: the record of one lead, which has predictions of earlier leads, and its labels."""
+"""kLeadRecord: the record of one lead, of channels of the record that is read and of predictions of earlier leads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
-from dsinga.job.component import Settings, required, setting
-from dsinga.job.limits import Count, Natural
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Natural
 from dsinga.layers.interface.context import Context, RecordInfo
-from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels
+from dsinga.layers.interface.declarations import Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.interface.reach import Reach
-from dsinga.layers.interface.region import Region
-from dsinga.layers.records.label import required_labels
 from dsinga.ops import Ops
-from dsinga.ops.types import is_on_device
 
 
 class _ChannelRun(NamedTuple):
@@ -55,48 +50,35 @@ class LeadRecord(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         settings = self.settings
-        if not self.source_shapes or {len(settings.channel)} != {
-            len(numbers) for numbers in (settings.source, settings.mask, settings.fill)
-        }:
-            raise self.fail("needs a source, and as many of source, channel, mask and fill", settings, "channel")
-        if max(settings.source, default=0) >= len(self.source_shapes):
-            raise self.fail(
-                f"has {len(self.source_shapes)} sources, not {max(settings.source) + 1}", settings, "source"
-            )
+        channels: tuple[list[Any], ...] = (settings.source, settings.channel, settings.mask, settings.fill)
+        if len({len(numbers) for numbers in channels}) > 1 or not 0 <= max(settings.source, default=-1) < len(
+            self.source_shapes
+        ):
+            text = "needs a source, channel, mask and fill for each of its channels, and as many sources as these name"
+            raise self.fail(text, settings, "source")
         rows, _, *space = self.source_shapes[0]
-        for number, shape in enumerate(self.source_shapes):
-            channels = [
-                channel for source, channel in zip(settings.source, settings.channel, strict=True) if source == number
-            ]
-            if len(shape) < 2 or shape[2:] != tuple(space) or max(channels, default=0) >= shape[1]:
+        self.shape, self._runs = (rows, len(settings.channel), *space), list(self._find_runs())
+        for run in self._runs:
+            shape = self.source_shapes[run.source]
+            if shape[2:] != tuple(space) or run.channels.stop > shape[1]:
                 raise self.fail(
-                    f"takes fields of {as_text(space) or 'single'} points with at least "
-                    f"{max(channels, default=0) + 1} channels, but {self.source_name(number)} gives {as_text(shape)}",
+                    f"takes {run.channels.stop} channels of {as_text(space) if space else 'single'} points, but "
+                    f"{self.source_name(run.source)} gives {as_text(shape)}",
                     field="srclayers",
                 )
-        self.shape = (rows, len(settings.channel), *space)
-        self._runs = list(self._find_runs())
 
-    def _find_runs(self) -> Sequence[_ChannelRun]:
-        settings = self.settings
-        channels = list(zip(settings.source, settings.channel, settings.mask, settings.fill, strict=True))
-        ends = [0]
-        for place, (before, after) in enumerate(pairwise(channels), 1):
-            follows = after[0] == before[0] and after[1] == before[1] + 1 and after[3] == before[3]
-            masked = after[2] == before[2] + 1 if before[2] >= 0 else after[2] < 0
-            if not (follows and masked):
-                ends.append(place)
-        return [
-            _ChannelRun(
-                source,
-                slice(start, stop),
-                slice(channel, channel + stop - start),
-                slice(mask, mask + stop - start) if mask >= 0 else None,
-                fill,
-            )
-            for start, stop in pairwise([*ends, len(channels)])
-            for source, channel, mask, fill in [channels[start]]
+    def _find_runs(self) -> Iterator[_ChannelRun]:
+        settings, start = self.settings, 0
+        channels = zip(settings.source, settings.channel, settings.mask, settings.fill, strict=True)
+        offsets = [
+            (source, channel - place, None if mask < 0 else mask - place, fill)
+            for place, (source, channel, mask, fill) in enumerate(channels)
         ]
+        for (source, offset, mask, fill), run in groupby(offsets):
+            stop = start + len(list(run))
+            masks = None if mask is None else slice(start + mask, stop + mask)
+            yield _ChannelRun(source, slice(start, stop), slice(start + offset, stop + offset), masks, fill)
+            start = stop
 
     def reach(self) -> tuple[Reach, ...]:
         return self.same_points()
@@ -127,50 +109,3 @@ class LeadRecord(Layer):
                 part = grad[:, run.target]
                 dx[:, run.channels] += part if run.mask is None else part * (record[:, run.mask] != 0)
         return dx
-
-
-@register("layer", kLeadLabels=894)
-class LeadLabels(Layer):
-    """The labels of one lead, some channels of those of the source, (B, C, *space); the feature is the same as float32.
-
-    With ``weighted`` the last channel of all labels, the weights of points, is the last channel of each lead, too.
-    """
-
-    class Conf(Settings):
-        """Settings of kLeadLabels."""
-
-        first: Natural = setting(0, "the first channel of the lead")
-        count: Count = required("the number of channels of the lead, without weights")
-        weighted: bool = setting(False, "whether the last channel of all labels has weights, which each lead has")
-
-    settings: Conf
-    source_count = 1
-    labels = Labels(source=0, floats=True)
-    new_labels = LabelFormat()
-    cut = Cut(gathered_because="has the labels of whole rows", by_space=True)
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        settings, whole = self.settings, self.source_shapes[0]
-        if len(whole) < 2 or whole[1] - settings.weighted < settings.first + settings.count:
-            raise self.fail(
-                f"takes channels up to {settings.first + settings.count} of labels, but {self.source_name(0)} gives "
-                f"{as_text(whole)}",
-                settings,
-                "count",
-            )
-        self.shape = (whole[0], settings.count + settings.weighted, *whole[2:])
-        self.new_labels = LabelFormat(self.shape[1:], np.float32)
-
-    def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
-        """Return the part that makes a feature of a region; it has the labels of all points."""
-        return self.copy_for_region(region, source_shapes)
-
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        whole, settings = required_labels(self, sources[0]), self.settings
-        labels = whole[:, settings.first : settings.first + settings.count]
-        if settings.weighted:
-            xp = ctx.ops.xp if is_on_device(whole) else np
-            labels = xp.concatenate([labels, whole[:, -1:]], axis=1)
-        feature = labels if self.region is None else self.region.take(labels)
-        return Output(ctx.ops.asarray(feature.astype(np.float32)), labels=labels)
