@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsinga.base.errors import UserError
-from dsinga.data import field_climatology
+from dsinga.data import FieldClimatology, field_climatology
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cftime")
@@ -81,3 +81,5 @@ def test_data_without_dates_or_months_are_refused() -> None:
             field_climatology(wrong)
     with pytest.raises(UserError, match="by is 'month' or 'day', not 'daily'"):
         field_climatology(data, "daily")
+    with pytest.raises(UserError, match="the climatology of 't' has the dimensions time, lat, lon; the first one is"):
+        FieldClimatology(data[["t"]])

@@ -199,3 +199,7 @@ def test_windows_and_predictions_that_cannot_be_compared_are_refused() -> None:
         GroupedErrors(same).add_all([np.zeros((2, 3, 5, 8))])
     with pytest.raises(UserError, match="needs dates, which the coordinate 'time' does not have"):
         GroupedErrors(dsinga.windows(DATA.assign_coords(time=np.arange(26)), **settings, targets="t"), "season")
+    series = dsinga.windows(DATA.t.to_dataset(), inputs="t", targets="t", input_dims={"time": 4, "lat": 1}, channels=[])
+    assert GroupedErrors(series, ("time", "lat")).add_all([series.read(np.arange(len(series)))[1]]).sums[0, 0].any()
+    with pytest.raises(UserError, match="by='lead' needs targets whose steps of 'time' are channels"):
+        GroupedErrors(series, "lead")

@@ -30,6 +30,16 @@ class FieldClimatology:
 
     means: Any
 
+    def __post_init__(self) -> None:
+        sizes = {MONTH: 12, TERM: 1 + 2 * HARMONICS}
+        for name, array in self.means.items():
+            first = str(array.dims[0]) if array.dims else ""
+            if sizes.get(first) != (array.sizes[first] if first else 0):
+                raise UserError(
+                    f"the climatology of {name!r} has the dimensions {listed(array.dims)}; the first one is {MONTH!r} "
+                    f"with 12 points, or {TERM!r} with {sizes[TERM]}"
+                )
+
     @property
     def by(self) -> str:
         """What it is a function of: "month" or "day"."""

@@ -79,6 +79,10 @@ def _of_channels(points: LabelPoints, numbers: np.ndarray) -> np.ndarray:
 
 def _leads(points: LabelPoints) -> Grouping:
     dim = points.time("by='lead'")
+    if dim in points.layout.space:
+        raise UserError(
+            f"by='lead' needs targets whose steps of {dim!r} are channels, not points of space; give {dim!r}"
+        )
     ahead = points.leads(dim)
     numbers, groups = np.unique(ahead, return_inverse=True)
     return Grouping(
