@@ -54,7 +54,7 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
         tensor for tensor in (results if isinstance(results, (list, tuple)) else [results]) if tensor is not None
     ]
     for tensor in outputs:
-        if not isinstance(tensor, TracedTensor) or tensor.is_shared:
+        if not isinstance(tensor, TracedTensor) or tensor.unbatched:
             raise UserError(f"the forward of {type(module).__name__} returns what does not depend on its arguments")
     model = nn.Model(list(inputs.values()), [tensor.symbol for tensor in outputs], name=name or type(module).__name__)
     arrays = {
@@ -78,6 +78,8 @@ def _inputs(module: Any, shapes: Sequence[Sequence[int]]) -> dict[str, Symbol]:
     arguments = [*inspect.signature(module.forward).parameters.values()]
     taken = [argument for argument in arguments if argument.kind is argument.POSITIONAL_OR_KEYWORD]
     needed = [argument.name for argument in taken if argument.default is argument.empty]
+    if not taken:
+        raise UserError(f"the forward of {type(module).__name__} names no arguments; give the module that it wraps")
     if not len(needed) <= len(shapes) <= len(taken):
         raise UserError(
             f"the forward of {type(module).__name__} takes {', '.join(needed)}; give from_torch the shape of a record "

@@ -153,8 +153,8 @@ def group_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
 
 def prelu(place: ModulePlace, module: Any, input: Any) -> Symbol:
     """Return a rectifier with learnt slopes."""
-    is_shared = module.num_parameters == 1
-    return layer_of(place, module, nn.PReLU, {"slope": "weight"}, shared=is_shared)(shapes.feature(input))
+    of_all = module.num_parameters == 1
+    return layer_of(place, module, nn.PReLU, {"slope": "weight"}, shared=of_all)(shapes.feature(input))
 
 
 def embed(place: ModulePlace, module: Any, input: Any) -> Any:
@@ -194,15 +194,16 @@ def attend(
     has_bias, heads = module.in_proj_bias is not None, module.num_heads
     settings = {"use_bias": has_bias, "trainable": module.in_proj_weight.requires_grad}
 
-    def project(part: str, x: Any) -> Symbol:
+    def project(part: str, x: Any) -> Any:
         name = f"{place.base}.in_proj_{part}"
         make = functools.partial(nn.Dense, module.embed_dim, name=name, **settings)
-        return place.trace.layer(module, part, make)(shapes.feature(x))  # type: ignore[no-any-return]
+        return place.trace.layer(module, part, make)(shapes.feature(x))
 
     q, k, v = map(project, "qkv", (query, key, value))
     if module.dropout:
-        split = [operations.heads(place, x, heads) for x in (q, k, v)]
-        y = operations.join_heads(place, operations.attend(place, *split, module.dropout, causal))
+        split = (operations.heads(place, x, heads) for x in (q, k, v))
+        attend = functools.partial(operations.attend, ratio=module.dropout, causal=causal)
+        y = operations.join_heads(place, attend(place, *split))
     else:
         y = nn.Attention(num_heads=heads, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())([q, v, k])
     out = ModulePlace(place.trace, f"{place.base}.out_proj", module.out_proj)

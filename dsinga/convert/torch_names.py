@@ -46,6 +46,8 @@ def names_of(model: ModelParams) -> list[TorchParam]:
     found: dict[str, TorchParam] = {}
     for node in model.predicting_net().nodes:
         layer = node.layer
+        if any(conf.name and conf.share_from for conf in layer.conf.param):
+            continue  # a further call of a layer, not a module of its own
         for spec, own in zip(layer.params, node.params, strict=True):
             attribute = ATTRIBUTES.get(spec.role, spec.role)
             name = ".".join(filter(None, (layer.name, attribute)))

@@ -22,6 +22,7 @@ from dsinga.convert.torch_shapes import (
     reshaped,
 )
 from dsinga.convert.torch_tracing import BATCH, ModulePlace, NotConvertible, TracedTensor, rows_of
+from dsinga.nn.writing.operators import SIMPLE
 from dsinga.nn.writing.symbol import Symbol
 
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
@@ -49,16 +50,16 @@ def binary(operator: str, swaps: bool = False) -> Callable[..., Any]:
     def operate(place: ModulePlace, input: Any, other: Any) -> Any:
         operands = [operand(place, value) for value in ((other, input) if swaps else (input, other))]
         tensors = [value for value in operands if isinstance(value, TracedTensor)]
-        rows = [x.dim() - 1 for x in tensors if not x.is_shared] or [max(x.dim() for x in tensors)]
-        symbols = [align(place, x, max(rows)) for x in tensors] if len(tensors) > 1 else [tensors[0].symbol]
+        rows = [x.dim() - 1 for x in tensors if not x.unbatched] or [max(x.dim() for x in tensors)]
+        symbols: list[Any] = [align(place, x, max(rows)) for x in tensors] if tensors[1:] else [tensors[0].symbol]
         fields: dict[str, Any] = {"operator": operator}
         if len(tensors) == 1:
             fields["number"] = operands[1] if tensors[0] is operands[0] else operands[0]
             fields |= {"swapped": True} if tensors[0] is not operands[0] else {}
-        kind = {"ADD": "kAdd", "MULTIPLY": "kMultiply"}.get(operator) if len({*map(rows_of, symbols)}) == 1 else None
-        simple = kind is not None and len(tensors) > 1
-        y = nn.Layer(kind if simple else "kArithmetic", name=place.name(), **({} if simple else fields))(symbols)
-        return like(next((x for x in tensors if not x.is_shared), tensors[0]), y)
+        is_simple = operator in SIMPLE and len(symbols) > 1 and rows_of(symbols[0]) == rows_of(symbols[1])
+        kind, fields = (SIMPLE[operator], {}) if is_simple else ("kArithmetic", fields)
+        y = nn.Layer(kind, name=place.name(), **fields)(symbols)
+        return like(next((x for x in tensors if not x.unbatched), tensors[0]), y)
 
     return operate
 
@@ -270,8 +271,8 @@ def scaled_dot_product_attention(
     if dropout_p:
         return attend(place, q, k, v, dropout_p, causal)
     joined, count = [join_heads(place, x) for x in (q, v, k)], rows_of(q)[0]
-    settings = {"num_heads": count, "score_mode": "scaled_dot", "use_causal_mask": causal}
-    return heads(place, nn.Attention(**settings, name=place.name())(joined), count)
+    layer = nn.Attention(num_heads=count, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())
+    return heads(place, layer(joined), count)
 
 
 def linear(place: ModulePlace, input: Any, weight: Any, bias: Any = None) -> Any:
@@ -283,6 +284,7 @@ def linear(place: ModulePlace, input: Any, weight: Any, bias: Any = None) -> Any
     return of_last_axis(place, dense, input, len(weight))
 
 
+SAME: Callable[..., Any] = lambda place, input, *args, **kwargs: input  # noqa: E731
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **SHAPES,
     **dict.fromkeys(("add", "radd"), add),
@@ -302,9 +304,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **{"relu": of_numbers(nn.ReLU), "leaky_relu": leaky_relu, "gelu": gelu},
     **{"softmax": softmax, "log_softmax": log_softmax, "dropout": dropping(nn.Dropout)},
     **dict.fromkeys(("dropout2d", "dropout3d"), dropping(nn.SpatialDropout2D)),
-    **dict.fromkeys(
-        ("contiguous", "clone", "to", "float", "long", "type_as", "data"), lambda place, input, *args, **kwargs: input
-    ),
+    **dict.fromkeys(("contiguous", "clone", "to", "float", "long", "type_as", "data"), SAME),
     **{f"max_pool{axes}d": pooling("Max", axes) for axes in (1, 2, 3)},
     **{f"avg_pool{axes}d": pooling("Average", axes) for axes in (1, 2, 3)},
     **{f"adaptive_avg_pool{axes}d": adaptive_mean(axes) for axes in (1, 2, 3)},

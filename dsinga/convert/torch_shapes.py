@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsinga import nn
@@ -14,7 +14,7 @@ from dsinga.nn.writing.symbol import Symbol
 
 def feature(x: Any, rank: int | None = None) -> Symbol:
     """Return the feature of a tensor of the batch; of ``rank`` axes, where one is given. Raises NotConvertible."""
-    if not isinstance(x, TracedTensor) or x.is_shared or x.symbol is None:
+    if not isinstance(x, TracedTensor) or x.unbatched or x.symbol is None:
         raise NotConvertible("computed from params and constants only")
     if rank is not None and x.dim() != rank + 1:
         raise NotConvertible(f"of a tensor with {x.dim()} axes, not {rank + 1}")
@@ -23,7 +23,7 @@ def feature(x: Any, rank: int | None = None) -> Symbol:
 
 def like(x: Any, symbol: Symbol) -> Any:
     """Return the tensor of a feature, which is shared by all records if ``x`` is."""
-    return TracedTensor(x.trace, symbol, rows_of(symbol), is_shared=True) if x.is_shared else symbol
+    return TracedTensor(x.tracer, symbol, rows_of(symbol), unbatched=True) if x.unbatched else symbol
 
 
 def reshaped(place: ModulePlace, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Any:
@@ -69,7 +69,7 @@ def of_last_axis(place: ModulePlace, layer: Any, x: Any, width: int) -> Any:
 def view(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Return a tensor in the shape that PyTorch gives it. Raises NotConvertible where records would be mixed."""
     shape = tuple(place.torch_result(x, *args, **kwargs).shape)
-    if x.is_shared:
+    if x.unbatched:
         return like(x, reshaped(place, x.symbol, shape))
     if shape[:1] != (BATCH,):
         raise NotConvertible("that mixes the records of a batch")
@@ -84,7 +84,7 @@ def permute(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
     for axis in zip(result.stride(), result.shape, strict=True):
         order.append(left.index(axis))
         left[order[-1]] = (-1, -1)
-    if x.is_shared:
+    if x.unbatched:
         return like(x, permuted(place, x.symbol, [axis + 1 for axis in order]))
     if order[0] != 0:
         raise NotConvertible("that moves the axis of the batch, which is the first one")
@@ -97,7 +97,7 @@ def expand(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
     if shape == tuple(x.shape):
         return x
     own = (1,) * (len(shape) - x.dim()) + tuple(x.shape)
-    if not x.is_shared or shape[0] not in (BATCH, 1) or own != (1, *shape[1:]):
+    if not x.unbatched or shape[0] not in (BATCH, 1) or own != (1, *shape[1:]):
         raise NotConvertible(f"to {shape}")
     return align(place, x, len(shape) - 1)
 
@@ -106,7 +106,7 @@ def getitem(place: ModulePlace, x: Any, key: Any) -> Any:
     """Return part of a tensor."""
     if tensors_in(key if isinstance(key, tuple) else (key,)):
         raise NotConvertible("by an index that is a tensor")
-    symbol = x.symbol[(slice(None), *(key if isinstance(key, tuple) else (key,)))] if x.is_shared else feature(x)[key]
+    symbol = x.symbol[(slice(None), *(key if isinstance(key, tuple) else (key,)))] if x.unbatched else feature(x)[key]
     if symbol is not x.symbol:
         symbol.builder.name = place.name()
     return like(x, symbol)
@@ -131,7 +131,7 @@ def cat(place: ModulePlace, tensors: Sequence[Any], dim: int = 0) -> Any:
 
 def align(place: ModulePlace, x: Any, rank: int) -> Symbol:
     """Return a tensor as a feature with ``rank`` axes of rows; one that is shared gets axes of length 1 in front."""
-    if not x.is_shared:
+    if not x.unbatched:
         return feature(x, rank)
     shape = tuple(x.shape)
     shape = shape[1:] if len(shape) == rank + 1 and shape[0] == 1 else shape
@@ -141,7 +141,7 @@ def align(place: ModulePlace, x: Any, rank: int) -> Symbol:
     return aligned
 
 
-SHAPES = {
+SHAPES: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"), view),
     **dict.fromkeys(("permute", "transpose", "swapaxes", "movedim", "mT"), permute),
     **dict.fromkeys(("expand", "expand_as", "repeat"), expand),

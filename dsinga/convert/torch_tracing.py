@@ -27,31 +27,34 @@ KNOWN = {
 NUMBERS = {"__bool__", "__contains__", "__float__", "__index__", "__int__", "item", "numpy", "tolist"}
 
 
+_Tensor: Any = torch.Tensor  # its methods have types only where PyTorch is installed
+
+
 class NotConvertible(Exception):
     """A module or an operation that has no counterpart; the text says which setting of it, "" for all of it."""
 
 
-class TracedTensor(torch.Tensor):
+class TracedTensor(_Tensor):  # type: ignore[misc]
     """A tensor without numbers that stands for the feature of a layer.
 
     Attributes:
-        trace: the run of the forward that it belongs to.
+        tracer: the run of the forward that it belongs to.
         symbol: the feature of a layer, None where the first axis is no batch, after an operation that is unsupported.
-        is_shared: whether it is the same for all records, as a param is: the tensor then has no axis of the batch, and
+        unbatched: whether it is the same for all records, as a param is: the tensor then has no axis of the batch, and
             the rows of the symbol have its shape.
     """
 
-    trace: Trace
+    tracer: Trace
     symbol: Symbol | None
-    is_shared: bool
+    unbatched: bool
 
     @staticmethod
     def __new__(
-        cls, trace: Trace, symbol: Symbol | None, shape: Sequence[int], is_shared: bool = False
+        cls, trace: Trace, symbol: Symbol | None, shape: Sequence[int], unbatched: bool = False
     ) -> TracedTensor:
         """Return a tensor of this shape."""
         tensor: TracedTensor = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=torch.float32)
-        tensor.trace, tensor.symbol, tensor.is_shared = trace, symbol, is_shared
+        tensor.tracer, tensor.symbol, tensor.unbatched = trace, symbol, unbatched
         return tensor
 
     @classmethod
@@ -65,7 +68,7 @@ class TracedTensor(torch.Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         traced = traced_in([args, kwargs])
-        return traced[0].trace.operate(name, func, args, kwargs)
+        return traced[0].tracer.operate(name, func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
@@ -136,7 +139,7 @@ class Trace:
             self.constants[own["name"]] = param
         conf = [{**own, "static": True}] if is_constant or not param.requires_grad else [own] if own else None
         vector = nn.Layer("kLearnedVector", name=self.unique(name), param=conf, **fields)
-        return TracedTensor(self, vector(self.source), tuple(param.shape), is_shared=True)
+        return TracedTensor(self, vector(self.source), tuple(param.shape), unbatched=True)
 
     def shared(self, name: str, param: Any) -> dict[str, str]:
         """Return what a layer says of a param that another layer has, too; {} for its first layer."""
@@ -161,7 +164,7 @@ class Trace:
         place = ModulePlace(self, f"{scope}.{plain}" if scope else plain, function=function)
         result = self._convert(make, place, self._where(plain), function, args, kwargs)
         if is_in_place and isinstance(result, TracedTensor):
-            args[0].symbol, args[0].is_shared = result.symbol, result.is_shared
+            args[0].symbol, args[0].unbatched = result.symbol, result.unbatched
             return args[0]
         return result
 
@@ -238,13 +241,13 @@ class Trace:
                     name: self.learnt(f"{path}.{name}" if path else name, param) for name, param in params[module]
                 }
                 module._parameters.update(traced)
-            vars(module)["forward"] = functools.partial(self._call_module, module, path, module.forward)
+            module.__dict__["forward"] = functools.partial(self._call_module, module, path, module.forward)
         self.module.train()
         try:
             yield
         finally:
             for module in modules.values():
-                del vars(module)["forward"]
+                del module.__dict__["forward"]
                 module._parameters.update(params[module])
                 module.training = modes[module]
 

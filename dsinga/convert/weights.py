@@ -131,7 +131,8 @@ def new_name(name: str, names: Names) -> str | None:
             continue
         if new is not None and new.count("*") != pattern.count("*"):
             raise UserError(f"names= has {pattern!r}: {new!r}; give both as many *")
-        for part in stars.groups() if new is not None else ():
-            new = new.replace("*", part, 1)
-        return new
+        filled = new
+        for part in stars.groups():
+            filled = filled and filled.replace("*", part, 1)
+        return filled
     return name

@@ -158,6 +158,12 @@ class Call(nn.Module):
         return self.function(self.first(x))
 
 
+def twice() -> nn.Module:
+    """Return a module whose only layer is called twice."""
+    layer = nn.Linear(6, 6)
+    return Call(lambda y: layer(torch.tanh(y)), layer)
+
+
 IMAGES, STEPS, VECTORS = (4, 8, 8), (4, 8), (6,)
 # Layers by the shape of records.
 LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
@@ -179,6 +185,7 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     ),
     "pads": (IMAGES, lambda: nn.Sequential(nn.ReflectionPad2d((1, 2, 0, 1)), nn.Conv2d(4, 2, 3), nn.ZeroPad2d(1))),
     "rows of images": ((3, 5, 6), lambda: nn.Sequential(nn.Linear(6, 4), nn.Unflatten(1, (1, 3)), nn.Flatten(1, 2))),
+    "twice": (VECTORS, twice),
     "positions": (STEPS, lambda: Call(lambda y: y[:, ::2, None], nn.Linear(8, 4))),
     "activations": (VECTORS, lambda: nn.Sequential(
         nn.Linear(6, 8), nn.Hardswish(), nn.LeakyReLU(0.2), nn.ReLU6(), nn.Hardtanh(-0.5, 2.0), nn.GELU("tanh"),
