@@ -47,6 +47,8 @@ NETS: dict[str, tuple[Callable, int]] = {  # with how many gradients are put off
     "strides": (lambda: residual(layer(
         "conv1", "kConvolution", "norm0", convolution_conf={**WINDOW, "stride": 2, "bias_term": False})), 3),
     "shared": (lambda: residual(conv("conv1", "norm0", 4).replace(param=SHARED)), 2),
+    "shared with one above": (
+        lambda: residual(conv("conv1", "norm0", 4).replace(param=[{"share_from": "conv2_weight"}, {}])), 1),
     "groups": (lambda: residual(layer(
         "conv1", "kConvolution", "norm0", convolution_conf={**WINDOW, "group": 2})), 2),
     "own": (lambda: residual(layer(
