@@ -54,8 +54,9 @@ class GroupWorker:
         self, key: WorkerKey, config: WorkerConfig, servers: Mapping[ServerKey, OpenConnection | None],
         processor: Processor, step: int,
     ):  # fmt: skip
-        train = {Phase.kTrain: config.readers[Phase.kTrain].of_group(key.group)}
-        config = replace(config, readers={**config.readers, **train})
+        reader = config.readers[Phase.kTrain].of_group(key.group)
+        if reader is not config.readers[Phase.kTrain]:  # a copy would not be the one that the process shares
+            config = replace(config, readers={**config.readers, Phase.kTrain: reader})
         self._key = key
         self._config = config
         self._processor = processor
