@@ -8,6 +8,7 @@ from dsinga.base.lead_plan import LeadPlan
 from dsinga.job import LayerConf, LayerType, PaddingMode, ParamConf
 from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.sequences.timedistributed import lead_name
+from dsinga.net.forecasts import forecast_form
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.node import Node
 
@@ -44,7 +45,8 @@ def unroll_leads(
     ``leadn#labels(name)`` gives its labels.
     Predictions are the first source of the loss. Where no layer takes labels, only the first lead is computed.
 
-    Raises JobError where layers compare different features with labels, or a loss has no factor ``scale``.
+    Raises JobError where layers compare different features with labels, or a loss has no factor ``scale``, or takes
+    several numbers for each number of a target.
     """
     copied = [layer for layer in layers if layer.name in followers]
     compared = list(filter(_compares, copied))
@@ -55,6 +57,13 @@ def unroll_leads(
             f"losses compare {' and '.join(map(repr, predictions))} with labels; training on several leads feeds back "
             "one layer, so give all losses the same"
         )
+    for loss in losses:
+        if (form := forecast_form(loss)) is not None:
+            raise loss.error(
+                f"layer {loss.name!r} takes {form.count} numbers for each number of a target, along {form.dim!r}, and "
+                "training on several leads feeds back one; train all leads at once (direct=True of windows), or one "
+                "lead as long as is needed"
+            )
     shares = plan.shares(leads) if predictions else (1.0,)
     passed_on = {name, *(layer.name for layer in copied if layer_class(layer).new_labels is None)}
     (data,) = (layer for layer in layers if layer.name == name)

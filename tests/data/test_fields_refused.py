@@ -71,6 +71,7 @@ WHOLE = {"time": 1, "lat": -1, "lon": -1}
             "no point of 'time' lies within 2001 to None; it has 2000-01-01 to 2000-",
         ),
         ({"memory": 10}, "memory is in bytes, at least 1 MiB"),
+        ({"lead": {}, "leads": 2}, "leads=2 are multiples of a lead, and there is none; give one"),
         ({"lead": {"time": "6h"}}, "lead of 'time' is a whole number of points of the data, not '6h'"),
         ({"input_dims": ["time"]}, r"input_dims has a number of points for each dimension, such as .*, not \['time'\]"),
         ({"context": {"time": 1.5}}, "context of 'time' is a whole number of points of the data, not 1.5"),

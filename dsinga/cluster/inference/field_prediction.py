@@ -149,7 +149,9 @@ def with_outputs(
         if classes and expected == 1 and CLASS not in windows.layout.axes and leads is None:
             return windows.with_numbers(CLASS, range(given[0]))
         for form in filter(None, map(forecast_form, job.neuralnet.layer)):
-            if given[0] == expected * form.count and form.dim not in windows.layout.axes:
+            if given[0] == expected * form.count:
+                if form.dim in windows.layout.axes:
+                    raise UserError(f"the data have a dimension {form.dim!r}, which predictions need; rename it")
                 if leads is None:
                     return windows.with_numbers(form.dim, form.points)
                 raise UserError(

@@ -8,14 +8,24 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
+from dsinga.base.errors import UserError
+
 MEMBER = "member"
 
 
 def join_members(predictions: Sequence[Any]) -> Any:
-    """Return lazy Datasets, or dask arrays, of members as one, whose first dimension is "member", from 1."""
+    """Return lazy Datasets, or dask arrays, of members as one, whose first dimension is "member", from 1.
+
+    Raises UserError where predictions have that dimension already.
+    """
     first = predictions[0]
     if isinstance(first, da.Array):
         return da.stack(predictions)
+    if MEMBER in first.dims:
+        raise UserError(
+            f"predictions have a dimension {MEMBER!r} already, of the data or of a loss of an ensemble; rename that of "
+            "the data, or leave members out"
+        )
     joined = first.copy()
     for name, variable in first.data_vars.items():
         if variable.chunks is not None:  # others are grid mappings and bounds

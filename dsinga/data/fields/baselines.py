@@ -98,8 +98,10 @@ class Climatological:
             subtracted = self._subtracted.at(self._coordinate[low:high])
             fields = fields.assign({name: fields[name] - subtracted[name] for name in subtracted})
         forecasts = []
-        for number, part in enumerate(self._points.layout.targets):
-            channels = self._points.variables == number
+        first = 0
+        for part in self._points.layout.targets:
+            channels = slice(first, first + part.channels)
+            first += part.channels
             field = fields[part.name].transpose(*part.reader.dims)
             index = []
             for dim in part.reader.dims:
@@ -114,7 +116,7 @@ class Climatological:
 
 def make_baselines(points: LabelPoints, against: Any) -> list[Any]:
     """Return the forecasts that ``against`` names: "persistence", a climatology, or several of these."""
-    given = [against] if isinstance(against, (str, FieldClimatology)) else list(against)
+    given = list(against) if isinstance(against, (list, tuple)) else [against]
     baselines: list[Any] = []
     for each in given:
         if isinstance(each, FieldClimatology):

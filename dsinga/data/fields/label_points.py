@@ -9,7 +9,9 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
+from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.field_windows import FieldWindows
+from dsinga.data.fields.layout import ChannelGroup
 
 NONE = -1  # the group of a number that is in none
 
@@ -36,7 +38,7 @@ class LabelPoints:
         self.variables = np.repeat(numbers, [part.channels for part in parts])
         self._offsets: dict[str, np.ndarray] = {}  # of each channel in the window, by dimension of channels
         for dim in self.layout.axes:
-            columns = [_offsets(part, dim) for part in parts]
+            columns = [_offsets(part, self.layout.axes[dim]) for part in parts]
             self._offsets[dim] = np.concatenate(columns) if columns else np.empty(0, np.int64)
 
     @property
@@ -95,9 +97,13 @@ class LabelPoints:
         return ahead + (self._offsets[dim] if dim not in self.layout.space else np.zeros(self.channels, np.int64))
 
 
-def _offsets(part: Any, dim: str) -> np.ndarray:
-    """Return the point of each channel of a target in its window along a dimension; 0 where it is none of channels."""
+def _offsets(part: ChannelGroup, axis: Axis) -> np.ndarray:
+    """Return how far each channel of a target lies along a dimension from the first point of the first lead.
+
+    That is 0 along a dimension that is none of channels.
+    """
     dims = part.dims[: len(part.channel_sizes)]
-    if dim not in dims:
+    if axis.name not in dims:
         return np.zeros(math.prod(part.channel_sizes), np.int64)
-    return np.indices(part.channel_sizes)[dims.index(dim)].reshape(-1)
+    later = axis.offset(is_target=True, number=part.number) - axis.offset(is_target=True)
+    return later + np.indices(part.channel_sizes)[dims.index(axis.name)].reshape(-1)
