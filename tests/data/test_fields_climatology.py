@@ -80,6 +80,8 @@ def test_data_without_dates_or_months_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=message):
             field_climatology(wrong)
+    with pytest.raises(UserError, match="taken at a DataArray of dates, such as dataset.time, not a ndarray"):
+        field_climatology(data).at(data.time.values)
     with pytest.raises(UserError, match="by is 'month' or 'day', not 'daily'"):
         field_climatology(data, "daily")
 

@@ -101,6 +101,8 @@ def test_stores_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     for paths in (early, [], 3):
         with pytest.raises(UserError, match="open_stores takes a list of paths or URLs"):
             open_stores(paths)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="dim is the name of a dimension, such as 'time' or 'member', not 3"):
+        open_stores([early], dim=3)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"open several as one Dataset: dsinga.data.open_stores\(paths\)"):
         dsinga.windows([early, early], **SETTINGS)
 

@@ -202,6 +202,7 @@ def test_what_is_written_is_read_back_with_levels(written):
         (lambda ds: ds[["image"]].expand_dims(["a", "b"]), {}, "two or three of space"),
         (lambda ds: ds[["image"]].isel(y=[0, 1, 5]), {}, "coordinate 'y' does not increase by equal steps"),
         (lambda ds: ds[["cells"]], {"labels": "cells"}, "is no OME-Zarr image to which label images are added"),
+        (lambda ds: ds.cells.values, {}, "write_ome_zarr takes an xarray Dataset or DataArray, not a ndarray"),
         (lambda ds: ds, {"version": "0.3"}, "version of OME-Zarr is '0.4' or '0.5', not '0.3'"),
     ],
 )

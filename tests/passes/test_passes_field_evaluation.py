@@ -175,6 +175,22 @@ def test_baselines_are_compared_on_the_points_that_all_have() -> None:
     np.testing.assert_allclose(result.anomaly_correlation.sel(forecast="model"), 1)
 
 
+def test_stations_with_names_lie_along_time() -> None:
+    names = np.array(["a", "b"], object)  # as files have texts
+    numbers = np.arange(100, dtype=np.float32).reshape(2, 50)
+    dates = COORDINATES["time"][0] + np.arange(50) * np.timedelta64(10, "D")
+    data = xr.Dataset({"t": (("station", "time"), numbers)}, {"station": names, "time": dates})
+    climatology = field_climatology(data)
+    windows = dsinga.windows(
+        data, inputs="t", targets="t", input_dims={"station": 1, "time": 1}, lead={"time": 1}, climatology=climatology
+    )
+    errors = GroupedErrors(windows, ("station", "month"), climatology)
+    found = errors.add_all([np.zeros((len(windows), 1), np.float32)]).dataset()
+    monthly = ((data.t - climatology.at(data.time).t)[:, 1:] ** 2).groupby("time.month").mean() ** 0.5
+    for forecast in found.rmse.transpose("forecast", ...):  # a departure of 0 is the climatology
+        np.testing.assert_allclose(forecast, monthly, rtol=1e-5)
+
+
 def test_areas_lie_where_their_coordinates_say() -> None:
     windows = make_windows("whole fields")
     predictions = [np.zeros((len(windows), 1, 5, 8), np.float32)]

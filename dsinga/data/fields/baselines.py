@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.data.fields.climatology import FieldClimatology
 from dsinga.data.fields.climatology_text import climatology_of
@@ -126,6 +127,6 @@ def make_baselines(points: LabelPoints, against: Any) -> list[Any]:
         else:
             raise UserError(
                 "against takes 'persistence' and a climatology, as of dsinga.data.field_climatology(train.dataset), "
-                f"not {each!r}"
+                f"not {shown(each)}"
             )
     return baselines

@@ -9,6 +9,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
+from dsinga.data.array_kinds import is_data_array
 from dsinga.data.fields.longitudes import places_of
 from dsinga.data.fields.readers import turns_of
 from dsinga.data.fields.time_gaps import date_index, is_date_index
@@ -94,7 +95,11 @@ def waves_at(dates: Any) -> np.ndarray:
 
 
 def dates_of(times: Any) -> Any:
-    """Return a coordinate (n,) as a DataArray of dates; raise UserError where it has none."""
+    """Return a coordinate (n,) as a DataArray of dates; raise UserError where it is none, or has none."""
+    if not is_data_array(times):
+        raise UserError(
+            f"a climatology is taken at a DataArray of dates, such as dataset.time, not a {type(times).__name__}"
+        )
     index = date_index(times) if times.ndim == 1 else None
     if index is None or not is_date_index(index):
         raise UserError(f"a climatology is a function of dates, which the coordinate {times.name!r} does not have")

@@ -29,6 +29,8 @@ def open_stores(paths: Sequence[str | os.PathLike[str]], dim: str = "time") -> A
     """
     if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Sequence) or not paths:
         raise UserError(f"open_stores takes a list of paths or URLs, such as ['2018.zarr', '2019.zarr'], not {paths!r}")
+    if not isinstance(dim, str):
+        raise UserError(f"dim is the name of a dimension, such as 'time' or 'member', not {dim!r}")
     opened = [open_dataset(path) for path in paths]
     names, datasets = [redact(str(path)) for _, path in opened], [dataset for dataset, _ in opened]
     first = datasets[0]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest
 from dsinga.data.array_kinds import is_data_array
@@ -43,7 +44,7 @@ def make_groupings(points: LabelPoints, by: Any) -> list[Grouping]:
     """Return the groupings of ``by``: names, regions by name, and DataArrays. Raises UserError for one that is none."""
     keys = [by] if isinstance(by, (str, Mapping)) or is_data_array(by) else by
     if not isinstance(keys, Iterable):
-        raise UserError(f"by takes names, regions or DataArrays, such as ('variable', 'season'), not {by!r}")
+        raise UserError(f"by takes names, regions or DataArrays, such as ('variable', 'season'), not {shown(by)}")
     groupings = [_grouping(points, key) for key in keys]
     dims = [grouping.dim for grouping in groupings]
     for dim in dims:

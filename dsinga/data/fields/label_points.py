@@ -10,6 +10,7 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.data.fields.axis import Axis
+from dsinga.data.fields.dataset import is_time
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.data.fields.layout import ChannelGroup
 
@@ -82,13 +83,11 @@ class LabelPoints:
 
     def time(self, what: str) -> str:
         """Return the dimension of time of the targets; raise UserError where there is none."""
-        dates = [dim for dim in self.dims if self.layout.axes[dim].lead or dim == "time" or self._has_dates(dim)]
-        if not dates:
+        dataset, definition = self.windows.dataset, self.windows.definition
+        times = [dim for dim in self.dims if is_time(dataset, dim, definition)]
+        if not times:
             raise UserError(f"{what} needs targets that lie along time; these have {listed(self.dims)}")
-        return dates[0]
-
-    def _has_dates(self, dim: str) -> bool:
-        return dim in self.windows.dataset.coords and self.windows.dataset[dim].dtype.kind in "MO"
+        return max(times, key=lambda dim: self.layout.axes[dim].lead > 0)  # the first with a lead, else the first
 
     def leads(self, dim: str) -> np.ndarray:
         """Return how many points after the last one of its inputs each channel lies along a dimension of time, (C,)."""

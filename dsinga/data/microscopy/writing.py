@@ -13,7 +13,7 @@ import zarr
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest_or_listed
-from dsinga.data.array_kinds import is_data_array
+from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.filesystem import absolute, exists, join, zarr_store
 from dsinga.data.microscopy.ome_metadata import VERSIONS
 from dsinga.data.microscopy.opening import image_at, label_names, lazy_variable
@@ -46,6 +46,11 @@ def write_ome_zarr(
     if version not in VERSIONS:
         raise UserError(f"version of OME-Zarr is {' or '.join(map(repr, VERSIONS))}, not {version!r}")
     dataset = dataset.to_dataset(name=str(dataset.name or "image")) if is_data_array(dataset) else dataset
+    if not is_a(dataset, "xarray", "Dataset"):
+        raise UserError(
+            f"write_ome_zarr takes an xarray Dataset or DataArray, not a {type(dataset).__name__}; name the dimensions "
+            "of an array: xarray.DataArray(array, dims=('y', 'x'))"
+        )
     named, names = (labels,) if isinstance(labels, str) else tuple(labels), [str(name) for name in dataset.data_vars]
     for name in named:
         if name not in names:
