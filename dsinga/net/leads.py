@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dsinga.base.lead_plan import LeadPlan
 from dsinga.job import LayerConf, LayerType, PaddingMode, ParamConf
 from dsinga.layers.interface.context import RecordInfo
+from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.layers.sequences.timedistributed import lead_name
 from dsinga.net.forecasts import forecast_form
 from dsinga.net.layer_classes import layer_class
@@ -58,11 +59,13 @@ def unroll_leads(
             "one layer, so give all losses the same"
         )
     for loss in losses:
-        if (form := forecast_form(loss)) is not None:
+        form = forecast_form(loss)
+        if form is not None or issubclass(layer_class(loss), PointClasses):
+            numbers = "scores of classes" if form is None else f"{form.count} numbers along {form.dim!r}"
+            remedy = "" if form is None else "train all leads at once (direct=True of windows), or "
             raise loss.error(
-                f"layer {loss.name!r} takes {form.count} numbers for each number of a target, along {form.dim!r}, and "
-                "training on several leads feeds back one; train all leads at once (direct=True of windows), or one "
-                "lead as long as is needed"
+                f"layer {loss.name!r} takes {numbers} for each number of a target, and training on several leads feeds "
+                f"one number back; {remedy}train one lead as long as is needed"
             )
     shares = plan.shares(leads) if predictions else (1.0,)
     passed_on = {name, *(layer.name for layer in copied if layer_class(layer).new_labels is None)}

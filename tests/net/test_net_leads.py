@@ -229,5 +229,9 @@ def test_nets_that_cannot_feed_back_are_refused() -> None:
 
     with pytest.raises(UserError, match="losses compare .* and .* with labels; .* give all losses the same"):
         with_layer(srclayers=["data", loss.srclayers[1]])
+    with pytest.raises(
+        UserError, match="'other' takes scores of classes for each number of a target, .* feeds one num"
+    ):
+        with_layer(type=LayerType.kDiceLoss, euclideanloss_conf=None)
     with pytest.raises(UserError, match="'other': kCRF has no factor"):
         with_layer(type=LayerType.kCRF, euclideanloss_conf=None)

@@ -140,7 +140,9 @@ def test_several_numbers_are_not_fed_back_nor_along_a_dimension_of_the_data(loss
         model.fit(windows, train_steps=1, batch_size=2, progress=False)
         return model
 
-    with pytest.raises(UserError, match="takes 2 numbers for each number of a target, along .* feeds back one; train"):
+    with pytest.raises(
+        UserError, match="takes 2 numbers along .* for each number of a target, .* feeds one number back; train"
+    ):
         fitted(plain, 2, loss, *last, leads=2)
     model = fitted(members, 2, loss, *last, input_dims={"member": 1, **sizes})
     if "Ensemble" not in str(loss):
