@@ -108,7 +108,9 @@ def with_climatology(
                 else part
                 for part in each
             ]
-            joined = Variable.concat([part[name].variable for part in moved], numbers).transpose(*array.dims)
+            joined: Any = Variable.concat(  # type: ignore[no-untyped-call]
+                [part[name].variable for part in moved], numbers
+            ).transpose(*array.dims)
             changed[name] = Variable(joined.dims, joined.data, array.attrs, array.encoding)
             continue
         if lead not in array.dims:
@@ -122,8 +124,7 @@ def with_climatology(
             part = array.variable.isel({lead: number})
             field = _field(others.assign_coords({time: (time, dates.values)}), name, text)
             parts.append(_with_field(part, field, 1))
-        joined: Any = Variable.concat(parts, lead)  # type: ignore[no-untyped-call]
-        joined = joined.transpose(*array.dims)
+        joined = Variable.concat(parts, lead).transpose(*array.dims)  # type: ignore[no-untyped-call]
         changed[name] = Variable(joined.dims, joined.data, array.attrs, array.encoding)
     return dataset.assign(changed)
 

@@ -20,7 +20,8 @@ from dsinga.data.microscopy.opening import image_at, label_names, lazy_variable
 from dsinga.data.stores.staged_stores import StagedStores, naming_destination
 
 CHUNK = {2: 256, 3: 64}  # points of a chunk along each axis of space, by their number
-TIMES, CHANNELS = ("t", "time"), ("c", "channel", "class", "band")
+TIMES = ("t", "time")
+CHANNELS = ("c", "channel", "class", "band", "quantile", "parameter", "member", "lead")  # also of predictions
 
 
 def write_ome_zarr(
@@ -29,9 +30,10 @@ def write_ome_zarr(
     """Write the variables of a Dataset as an OME-Zarr image, whose channels they are, and some as its label images.
 
     The last two or three dimensions are space, before them lie those of time ("t", "time") and of channels ("c",
-    "channel", "class"). Coordinates give scale and translation, and their attribute "units" the units. Levels halve y
-    and x until a plane has 256 points along each: means of images, every second point of label images. A lazy Dataset,
-    such as a prediction, is computed chunk by chunk. At a local path the image appears when it is complete.
+    "channel", "class", "band", and "quantile", "parameter", "member", "lead" of predictions). Coordinates give scale
+    and translation, and their attribute "units" the units. Levels halve y and x until a plane has 256 points along
+    each: means of images, every second point of label images. A lazy Dataset, such as a prediction, is computed chunk
+    by chunk. At a local path the image appears when it is complete.
 
     Args:
         dataset: an xarray Dataset or DataArray.
