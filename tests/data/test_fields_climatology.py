@@ -77,6 +77,7 @@ def test_data_without_dates_or_months_are_refused() -> None:
         (data[["h"]], "none lies along 'time'"),
         (data.assign_coords(time=np.arange(1100)), "function of dates, which the coordinate 'time' does not have"),
         (data.isel(time=slice(0, 200)), "'time' has none in month 1"),
+        (data.rename(lat="month"), "the data have a dimension 'month', which the climatology needs for itself"),
     ):
         with pytest.raises(UserError, match=message):
             field_climatology(wrong)

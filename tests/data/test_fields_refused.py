@@ -83,6 +83,18 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], fault: s
         dsinga.windows(dataset(), **{"inputs": "sst", "targets": "sst", "input_dims": WHOLE} | settings)
 
 
+@pytest.mark.parametrize("direct", [True, False])
+def test_the_time_of_leads_has_another_name_than_that_of_the_data(direct: bool) -> None:
+    data = dataset().rename(time="valid_time")  # as the Copernicus store writes ERA5
+    settings: dict[str, Any] = {"input_dims": {"valid_time": 1, "lat": -1, "lon": -1}, "lead": {"valid_time": 1}}
+    dsinga.windows(data, inputs="sst", targets="sst", **settings)
+    with pytest.raises(UserError, match=r"the data have 'valid_time' already, .* ds.rename\(valid_time='time'\)"):
+        dsinga.windows(data, inputs="sst", targets="sst", **settings, leads=2, direct=direct)
+    with pytest.raises(UserError, match="the data have 'lead' already"):
+        renamed = data.rename(sst="lead", valid_time="time")
+        dsinga.windows(renamed, inputs="lead", targets="lead", input_dims=WHOLE, lead={"time": 1}, leads=2)
+
+
 def test_coordinates_must_increase() -> None:
     data = dataset()
     order = [0, 1, 2, 4, 3, *range(5, 12)]

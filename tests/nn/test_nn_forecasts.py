@@ -69,7 +69,7 @@ FORMS: dict[str, tuple[int, Any, list[Any], list[Any]]] = {
     "parameter": (
         2, lambda: nn.DistributionLoss("laplace", masked=True), [nn.DistributionParams("laplace")], ["loc", "scale"],
     ),
-    "member": (4, lambda: nn.EnsembleLoss(4, masked=True), [], [0, 1, 2, 3]),
+    "member": (4, lambda: nn.EnsembleLoss(4, masked=True), [], [1, 2, 3, 4]),
 }  # fmt: skip
 
 
@@ -144,15 +144,22 @@ def test_several_numbers_are_not_fed_back_nor_along_a_dimension_of_the_data(loss
         UserError, match="takes 2 numbers along .* for each number of a target, .* feeds one number back; train"
     ):
         fitted(plain, 2, loss, *last, leads=2)
+    one = plain.assign_coords(member=3, quantile=0.5, parameter="loc")  # as of one that was chosen
+    predicted = fitted(one, 2, loss, *last).predict(one)
+    assert predicted.t.dims.count(set(predicted.t.dims).difference(plain.t.dims).pop()) == 1
+    if "Ensemble" not in str(loss):
+        assert fitted(one, 2, loss, *last).predict(one, members=2).member.values.tolist() == [1, 2]
     model = fitted(members, 2, loss, *last, input_dims={"member": 1, **sizes})
     if "Ensemble" not in str(loss):
         assert model.predict(members).t.dims[:2] == ("member", "time")
-        with pytest.raises(UserError, match="predictions have a dimension 'member' already"):
+        with pytest.raises(UserError, match="predictions have 'member' already"):
             model.predict(members, members=2)
         return
-    with pytest.raises(UserError, match="the data have a dimension 'member', which predictions need; rename it"):
+    with pytest.raises(
+        UserError, match="the data have 'member' already, which predictions need for themselves; rename it"
+    ):
         model.predict(members)
-    with pytest.raises(UserError, match="predictions have a dimension 'member' already"):
+    with pytest.raises(UserError, match="predictions have 'member' already"):
         fitted(plain, 2, loss).predict(plain, members=2)
 
 

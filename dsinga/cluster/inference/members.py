@@ -21,12 +21,12 @@ def join_members(predictions: Sequence[Any]) -> Any:
     first = predictions[0]
     if isinstance(first, da.Array):
         return da.stack(predictions)
-    if MEMBER in first.dims:
+    if MEMBER in first.dims or MEMBER in first.data_vars:
         raise UserError(
-            f"predictions have a dimension {MEMBER!r} already, of the data or of a loss of an ensemble; rename that of "
+            f"predictions have {MEMBER!r} already, of the data or of a loss of an ensemble; rename that of "
             "the data, or leave members out"
         )
-    joined = first.copy()
+    joined = first.drop_vars(MEMBER, errors="ignore")  # of the data, which may be those of a single member
     for name, variable in first.data_vars.items():
         if variable.chunks is not None:  # others are grid mappings and bounds
             array = da.stack([prediction[name].data for prediction in predictions])
