@@ -90,8 +90,8 @@ def test_the_time_of_leads_has_another_name_than_that_of_the_data(direct: bool) 
     dsinga.windows(data, inputs="sst", targets="sst", **settings)
     with pytest.raises(UserError, match=r"the data have 'valid_time' already, .* ds.rename\(valid_time='time'\)"):
         dsinga.windows(data, inputs="sst", targets="sst", **settings, leads=2, direct=direct)
+    renamed = data.rename(sst="lead", valid_time="time")
     with pytest.raises(UserError, match="the data have 'lead' already"):
-        renamed = data.rename(sst="lead", valid_time="time")
         dsinga.windows(renamed, inputs="lead", targets="lead", input_dims=WHOLE, lead={"time": 1}, leads=2)
 
 
