@@ -70,7 +70,8 @@ class GroupedErrors:
             if math.prod(batch.shape[1:]) != size:
                 raise UserError(
                     f"the prediction has {as_text(batch.shape[1:])} for a window, but the targets "
-                    f"{as_text(self._shape)}; errors are those of predictions of the targets themselves"
+                    f"{as_text(self._shape)}; errors are those of predictions of the targets themselves: of quantiles "
+                    "and others compare one with the data, as predict(dataset).sel(quantile=0.5)"
                 )
             step = max(1, PART_NUMBERS // size)
             for start in range(0, len(batch), step):
