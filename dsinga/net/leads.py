@@ -8,7 +8,9 @@ from dsinga.base.lead_plan import LeadPlan
 from dsinga.job import LayerConf, LayerType, PaddingMode, ParamConf
 from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.layer import Shape, as_text
+from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.layers.sequences.timedistributed import lead_name
+from dsinga.net.forecasts import forecast_form
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.node import Node
 
@@ -45,7 +47,8 @@ def unroll_leads(
     ``leadn#labels(name)`` gives its labels.
     Predictions are the first source of the loss. Where no layer takes labels, only the first lead is computed.
 
-    Raises JobError where layers compare different features with labels, or a loss has no factor ``scale``.
+    Raises JobError where layers compare different features with labels, or a loss has no factor ``scale``, or takes
+    several numbers for each number of a target.
     """
     copied = [layer for layer in layers if layer.name in followers]
     prediction = prediction_of(copied)
@@ -67,10 +70,19 @@ def unroll_leads(
 def prediction_of(layers: Sequence[LayerConf]) -> str:
     """Return the name of the layer that losses, or else metrics, compare with labels; "" where none does.
 
-    Raises JobError where they compare several.
+    Raises JobError where they compare several, or several numbers with each number of a target.
     """
     compared = list(filter(_compares, layers))
     losses = [layer for layer in compared if layer_class(layer).is_loss] or compared
+    for loss in losses:
+        form = forecast_form(loss)
+        if form is not None or issubclass(layer_class(loss), PointClasses):
+            numbers = "scores of classes" if form is None else f"{form.count} numbers along {form.dim!r}"
+            remedy = "" if form is None else "train all leads at once (direct=True of windows), or "
+            raise loss.error(
+                f"layer {loss.name!r} takes {numbers} for each number of a target, and training on several leads feeds "
+                f"one number back; {remedy}train one lead as long as is needed"
+            )
     names = list(dict.fromkeys(layer.srclayers[0] for layer in losses))
     if len(names) > 1:
         raise losses[1].error(

@@ -35,10 +35,16 @@ class GroupedErrors:
         against: baselines.
 
     Raises:
-        UserError: groups or baselines that the windows do not have.
+        UserError: groups or baselines that the windows do not have, and windows that feed back several leads.
     """
 
     def __init__(self, windows: FieldWindows, by: Any = (), against: Any = ()):
+        if windows.leads is not None:
+            raise UserError(
+                "errors by group compare one prediction with each window, and these windows feed back "
+                f"{windows.leads.leads} leads; give windows with leads=1, and for later leads compare "
+                f"model.predict(dataset, leads={windows.leads.leads}) with the data at its valid_time"
+            )
         self.windows, self._points = windows, LabelPoints(windows)
         self._groupings = make_groupings(self._points, by)
         self._baselines = make_baselines(self._points, against)
@@ -64,7 +70,8 @@ class GroupedErrors:
             if math.prod(batch.shape[1:]) != size:
                 raise UserError(
                     f"the prediction has {as_text(batch.shape[1:])} for a window, but the targets "
-                    f"{as_text(self._shape)}; errors are those of predictions of the targets themselves"
+                    f"{as_text(self._shape)}; errors are those of predictions of the targets themselves: of quantiles "
+                    "and others compare one with the data, as predict(dataset).sel(quantile=0.5)"
                 )
             step = max(1, PART_NUMBERS // size)
             for start in range(0, len(batch), step):

@@ -125,7 +125,10 @@ def test_climatologies_of_other_data_are_refused(monkeypatch: pytest.MonkeyPatch
             "the climatology has 'x', and the windows none of these, but 't'",
         ),
         (field_climatology(data[["t"]].isel(lat=[0, 1])), "the climatology lacks points of 'lat' that the data have"),
-        (field_climatology(data.t.mean("lon").to_dataset()), "so that none of dates is left"),
+        (
+            field_climatology(data.t.mean("lon").to_dataset()),
+            "its climatology lat, and these must be all but that of dates",
+        ),
         (climatology.means, "climatology is one of dsinga.data.field_climatology"),
     ):
         with pytest.raises(UserError, match=message):

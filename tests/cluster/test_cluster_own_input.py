@@ -13,6 +13,7 @@ import xarray as xr
 import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
+from dsinga.data import open_stores
 
 SHAPE = {"time": 12, "lat": 6, "lon": 8}
 WINDOWS: dict[str, Any] = {"inputs": "t", "targets": "t", "input_dims": {"time": 1, "lat": -1, "lon": -1}}
@@ -62,3 +63,16 @@ def test_the_input_of_a_prediction_is_not_replaced(folder: Path, model: nn.Model
     predicted.to_zarr(folder / "other.zarr", mode="w", zarr_format=2)
     with xr.open_zarr(folder / "other.zarr") as written:
         np.testing.assert_array_equal(written.t, computed.t)
+
+
+def test_none_of_several_stores_is_replaced(folder: Path, model: nn.Model) -> None:
+    paths = [str(folder / name) for name in ("early.zarr", "late.zarr")]
+    whole = xr.open_zarr(folder / "d.zarr").load()
+    for path, part in zip(paths, (slice(6), slice(6, None)), strict=True):
+        whole.isel(time=part).drop_encoding().to_zarr(path, zarr_format=2)
+    predicted = model.predict(open_stores(paths))
+    for path in paths:
+        for part in (predicted, predicted.t):
+            with pytest.raises(UserError, match=f"computed from {path} while it is written"):
+                part.to_zarr(path, mode="w")
+    np.testing.assert_array_equal(predicted.t, model.predict(whole).t)

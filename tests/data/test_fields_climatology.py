@@ -9,6 +9,7 @@ import pytest
 
 from dsinga.base.errors import UserError
 from dsinga.data import FieldClimatology, field_climatology
+from dsinga.data.fields.climatology_text import as_text, climatology_of
 
 xr = pytest.importorskip("xarray")
 pytest.importorskip("cftime")
@@ -76,10 +77,23 @@ def test_data_without_dates_or_months_are_refused() -> None:
         (data[["h"]], "none lies along 'time'"),
         (data.assign_coords(time=np.arange(1100)), "function of dates, which the coordinate 'time' does not have"),
         (data.isel(time=slice(0, 200)), "'time' has none in month 1"),
+        (data.rename(lat="month"), "the data have a dimension 'month', which the climatology needs for itself"),
     ):
         with pytest.raises(UserError, match=message):
             field_climatology(wrong)
+    with pytest.raises(UserError, match="taken at a DataArray of dates, such as dataset.time, not a ndarray"):
+        field_climatology(data).at(data.time.values)
     with pytest.raises(UserError, match="by is 'month' or 'day', not 'daily'"):
         field_climatology(data, "daily")
     with pytest.raises(UserError, match="the climatology of 't' has the dimensions time, lat, lon; the first one is"):
         FieldClimatology(data[["t"]])
+
+
+def test_longitudes_are_known_by_their_units_once_a_net_keeps_the_climatology() -> None:
+    data = (
+        dataset("standard").assign_coords(lon=("lon", [0.0, 120.0, 240.0], {"units": "degrees_east"})).rename(lon="x")
+    )
+    west = data.isel(x=[2, 0, 1]).assign_coords(x=("x", [-120.0, 0.0, 120.0], {"units": "degrees_east"}))
+    kept = climatology_of(as_text(field_climatology(data)))
+    found = kept.at_points_of(west[["t"]], "time").means
+    np.testing.assert_array_equal(found.t, kept.means.t[..., [2, 0, 1]])

@@ -88,6 +88,10 @@ def test_stores_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
             (data.isel(time=slice(10, 20)).drop_vars("h"), "1.zarr has no 'h', which .*early.zarr has"),
             (dataset(60, "noleap").isel(time=slice(40, 60)), "'time' has object in .*1.zarr, and datetime64"),
             (data.isel(time=slice(10, 20)).transpose("lat", "lon", "time"), "'t' has the dimensions"),
+            (
+                data.isel(time=slice(10, 20)).assign(t=data.t.assign_attrs(units="K")),
+                "'t' has the units 'K' in .*1.zarr",
+            ),
         )
     ):
         folder = tmp_path / str(number)
@@ -97,6 +101,8 @@ def test_stores_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     for paths in (early, [], 3):
         with pytest.raises(UserError, match="open_stores takes a list of paths or URLs"):
             open_stores(paths)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="dim is the name of a dimension, such as 'time' or 'member', not 3"):
+        open_stores([early], dim=3)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"open several as one Dataset: dsinga.data.open_stores\(paths\)"):
         dsinga.windows([early, early], **SETTINGS)
 

@@ -71,6 +71,7 @@ WHOLE = {"time": 1, "lat": -1, "lon": -1}
             "no point of 'time' lies within 2001 to None; it has 2000-01-01 to 2000-",
         ),
         ({"memory": 10}, "memory is in bytes, at least 1 MiB"),
+        ({"lead": {}, "leads": 2}, "leads=2 are multiples of a lead, and there is none; give one"),
         ({"lead": {"time": "6h"}}, "lead of 'time' is a whole number of points of the data, not '6h'"),
         ({"input_dims": ["time"]}, r"input_dims has a number of points for each dimension, such as .*, not \['time'\]"),
         ({"context": {"time": 1.5}}, "context of 'time' is a whole number of points of the data, not 1.5"),
@@ -80,6 +81,18 @@ WHOLE = {"time": 1, "lat": -1, "lon": -1}
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], fault: str) -> None:
     with pytest.raises(UserError, match=fault):
         dsinga.windows(dataset(), **{"inputs": "sst", "targets": "sst", "input_dims": WHOLE} | settings)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_the_time_of_leads_has_another_name_than_that_of_the_data(direct: bool) -> None:
+    data = dataset().rename(time="valid_time")  # as the Copernicus store writes ERA5
+    settings: dict[str, Any] = {"input_dims": {"valid_time": 1, "lat": -1, "lon": -1}, "lead": {"valid_time": 1}}
+    dsinga.windows(data, inputs="sst", targets="sst", **settings)
+    with pytest.raises(UserError, match=r"the data have 'valid_time' already, .* ds.rename\(valid_time='time'\)"):
+        dsinga.windows(data, inputs="sst", targets="sst", **settings, leads=2, direct=direct)
+    renamed = data.rename(sst="lead", valid_time="time")
+    with pytest.raises(UserError, match="the data have 'lead' already"):
+        dsinga.windows(renamed, inputs="lead", targets="lead", input_dims=WHOLE, lead={"time": 1}, leads=2)
 
 
 def test_coordinates_must_increase() -> None:

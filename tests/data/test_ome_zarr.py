@@ -195,6 +195,18 @@ def test_what_is_written_is_read_back_with_levels(written):
     assert not list(Path(path).rglob("*.partial*"))
 
 
+@pytest.mark.parametrize("dim", ["quantile", "parameter", "member", "lead"])
+def test_several_numbers_of_a_prediction_are_channels_not_space(tmp_path, dim):
+    numbers = np.random.default_rng(0).random((2, 3, 8, 8), np.float32)
+    several = xr.DataArray(numbers, dims=("t", dim, "y", "x"), coords={dim: [0.1, 0.5, 0.9]}, name="image")
+    write_ome_zarr(several, tmp_path / "new.ome.zarr")
+    (multiscale,) = zarr.open_group(tmp_path / "new.ome.zarr").attrs["ome"]["multiscales"]
+    assert [axis["type"] for axis in multiscale["axes"]] == ["time", "channel", "space", "space"]
+    found = open_ome_zarr(tmp_path / "new.ome.zarr").image
+    np.testing.assert_array_equal(found, numbers)
+    assert found[dim].values.tolist() == ["0.1", "0.5", "0.9"]
+
+
 @pytest.mark.parametrize(
     ("change", "settings", "fault"),
     [
@@ -205,6 +217,7 @@ def test_what_is_written_is_read_back_with_levels(written):
         (lambda ds: ds[["image"]].expand_dims(["a", "b"]), {}, "two or three of space"),
         (lambda ds: ds[["image"]].isel(y=[0, 1, 5]), {}, "coordinate 'y' does not increase by equal steps"),
         (lambda ds: ds[["cells"]], {"labels": "cells"}, "is no OME-Zarr image to which label images are added"),
+        (lambda ds: ds.cells.values, {}, "write_ome_zarr takes an xarray Dataset or DataArray, not a ndarray"),
         (lambda ds: ds, {"version": "0.3"}, "version of OME-Zarr is '0.4' or '0.5', not '0.3'"),
     ],
 )

@@ -188,6 +188,22 @@ def test_scores_of_members_leave_out_nan_and_weigh_points():
         ensemble_scores(x.transpose(1, 0, 2), y)
 
 
+def test_scores_of_members_are_those_of_the_same_points():
+    xr = pytest.importorskip("xarray")
+    members = xr.DataArray(
+        np.arange(18.0).reshape(2, 3, 3), [("member", [1, 2]), ("time", [0, 1, 2]), ("x", [5, 6, 7])]
+    )
+    labels = members[0].drop_vars("member")
+    assert ensemble_scores(members, labels) == ensemble_scores(members.values, labels.values)
+    for wrong, message in (
+        (labels.T, r"not \('member', 'time', 'x'\) and \('x', 'time'\)"),
+        (labels.assign_coords(time=labels.time + 1), r"other points of 'time', such as 0 and 1; compare the same"),
+        (labels.to_dataset(name="t"), r"takes one variable of Datasets"),
+    ):
+        with pytest.raises(UserError, match=message):
+            ensemble_scores(members, wrong)
+
+
 def test_scores_leave_out_masked_points_and_weigh_the_others():
     rng = np.random.default_rng(0)
     x, y = np.abs(rng.normal(size=(BATCH, 4, 4, 3))) + 0.1, rng.normal(size=(BATCH, 2, 4, 3))

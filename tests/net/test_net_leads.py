@@ -230,6 +230,10 @@ def test_nets_that_cannot_feed_back_are_refused() -> None:
 
     with pytest.raises(UserError, match="losses compare .* and .* with labels; .* give all losses the same"):
         with_layer(srclayers=["data", loss.srclayers[1]])
+    with pytest.raises(
+        UserError, match="'other' takes scores of classes for each number of a target, .* feeds one num"
+    ):
+        with_layer(type=LayerType.kDiceLoss, euclideanloss_conf=None)
     layers = [each.replace(type=LayerType.kCRF) if each is loss else each for each in drawn.job.neuralnet.layer]
     plan, names = drawn.windows.leads, {layer.name for layer in layers} - {"data"}
     assert plan is not None

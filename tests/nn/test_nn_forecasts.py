@@ -69,7 +69,7 @@ FORMS: dict[str, tuple[int, Any, list[Any], list[Any]]] = {
     "parameter": (
         2, lambda: nn.DistributionLoss("laplace", masked=True), [nn.DistributionParams("laplace")], ["loc", "scale"],
     ),
-    "member": (4, lambda: nn.EnsembleLoss(4, masked=True), [], [0, 1, 2, 3]),
+    "member": (4, lambda: nn.EnsembleLoss(4, masked=True), [], [1, 2, 3, 4]),
 }  # fmt: skip
 
 
@@ -122,6 +122,45 @@ def test_members_are_nets_that_dropout_trains():
         plain.predict(x, members=3)
     with pytest.raises(UserError, match="members"):
         model.predict(x, members=0)
+
+
+@pytest.mark.parametrize("loss", [nn.QuantileLoss([0.2, 0.8]), nn.DistributionLoss("normal"), nn.EnsembleLoss(2)])
+def test_several_numbers_are_not_fed_back_nor_along_a_dimension_of_the_data(loss: Any) -> None:
+    plain = make_dataset()[["t"]].isel(time=slice(6))
+    members = xr.concat([plain, plain + 1], "member")
+    sizes = {"time": 1, "latitude": -1, "longitude": -1}
+    last = [nn.DistributionParams("normal")] if "Distribution" in str(loss) else []
+
+    def fitted(dataset: Any, outputs: int, loss: Any, *last: Any, **settings: Any) -> Any:
+        windows = dsinga.windows(
+            dataset, inputs="t", targets="t", lead={"time": 1}, **{"input_dims": sizes, **settings}
+        )
+        model = nn.Sequential([nn.Input(windows.shape), nn.Dropout(0.1), nn.Conv2D(outputs, 1), *last])
+        model.compile("sgd", loss)
+        model.fit(windows, train_steps=1, batch_size=2, progress=False)
+        return model
+
+    with pytest.raises(
+        UserError, match="takes 2 numbers along .* for each number of a target, .* feeds one number back; train"
+    ):
+        fitted(plain, 2, loss, *last, leads=2)
+    one = plain.assign_coords(member=3, quantile=0.5, parameter="loc")  # as of one that was chosen
+    predicted = fitted(one, 2, loss, *last).predict(one)
+    assert predicted.t.dims.count(set(predicted.t.dims).difference(plain.t.dims).pop()) == 1
+    if "Ensemble" not in str(loss):
+        assert fitted(one, 2, loss, *last).predict(one, members=2).member.values.tolist() == [1, 2]
+    model = fitted(members, 2, loss, *last, input_dims={"member": 1, **sizes})
+    if "Ensemble" not in str(loss):
+        assert model.predict(members).t.dims[:2] == ("member", "time")
+        with pytest.raises(UserError, match="predictions have 'member' already"):
+            model.predict(members, members=2)
+        return
+    with pytest.raises(
+        UserError, match="the data have 'member' already, which predictions need for themselves; rename it"
+    ):
+        model.predict(members)
+    with pytest.raises(UserError, match="predictions have 'member' already"):
+        fitted(plain, 2, loss).predict(plain, members=2)
 
 
 def test_members_of_a_dataset_lie_along_a_dimension_whatever_the_chunks_and_the_tiles(monkeypatch: pytest.MonkeyPatch):

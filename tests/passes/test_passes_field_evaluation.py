@@ -47,6 +47,13 @@ WINDOWS: dict[str, dict[str, Any]] = {
         "lead": {"time": 3},
         "edges": {"lat": "inside", "lon": "periodic"},
     },
+    "leads at once": {
+        "targets": ["z", "t"],
+        "input_dims": {"time": 1, "lat": -1, "lon": -1},
+        "lead": {"time": 2},
+        "leads": 3,
+        "direct": True,
+    },
     "weights and masks": {
         "targets": "t",
         "input_dims": {"time": 1, "lat": 3, "lon": -1},
@@ -168,6 +175,32 @@ def test_baselines_are_compared_on_the_points_that_all_have() -> None:
     np.testing.assert_allclose(result.anomaly_correlation.sel(forecast="model"), 1)
 
 
+def test_stations_with_names_lie_along_time() -> None:
+    names = np.array(["a", "b"], object)  # as files have texts
+    numbers = np.arange(100, dtype=np.float32).reshape(2, 50)
+    dates = COORDINATES["time"][0] + np.arange(50) * np.timedelta64(10, "D")
+    data = xr.Dataset({"t": (("station", "time"), numbers)}, {"station": names, "time": dates})
+    climatology = field_climatology(data)
+    windows = dsinga.windows(
+        data, inputs="t", targets="t", input_dims={"station": 1, "time": 1}, lead={"time": 1}, climatology=climatology
+    )
+    errors = GroupedErrors(windows, ("station", "month"), climatology)
+    found = errors.add_all([np.zeros((len(windows), 1), np.float32)]).dataset()
+    monthly = ((data.t - climatology.at(data.time).t)[:, 1:] ** 2).groupby("time.month").mean() ** 0.5
+    for forecast in found.rmse.transpose("forecast", ...):  # a departure of 0 is the climatology
+        np.testing.assert_allclose(forecast, monthly, rtol=1e-5)
+
+
+def test_areas_lie_where_their_coordinates_say() -> None:
+    windows = make_windows("whole fields")
+    predictions = [np.zeros((len(windows), 1, 5, 8), np.float32)]
+    expected = GroupedErrors(windows, AREAS).add_all(predictions).dataset()
+    turned = AREAS.roll(lon=3, roll_coords=True).isel(lat=slice(None, None, -1))
+    turned = turned.assign_coords(lon=(turned.lon + 180) % 360 - 180)
+    for areas in (turned, AREAS.reindex(lat=[*AREAS.lat.values, -90])):
+        xr.testing.assert_identical(GroupedErrors(windows, areas).add_all(predictions).dataset(), expected)
+
+
 FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"by": "seson"}, "by takes no 'seson'; did you mean 'season'"),
     ({"by": ("lat", "lat")}, "by names 'lat' twice; give it once"),
@@ -177,6 +210,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"by": AREAS.isel(lon=slice(4))}, "has other points of 'lon' than the data of the windows"),
     ({"against": "persistense"}, "against takes 'persistence' and a climatology"),
     ({"against": ["persistence", "persistence"]}, "against has one baseline of a kind"),
+    ({"against": 3}, "against takes 'persistence' and a climatology, .* not 3"),
     ({"against": field_climatology(DATA[["z"]])}, "variable 't'"),
     ({"against": field_climatology(DATA.isel(lat=slice(3)))}, "the climatology lacks points of 'lat'"),
 ]
@@ -192,6 +226,8 @@ def test_windows_and_predictions_that_cannot_be_compared_are_refused() -> None:
     settings: dict[str, Any] = {"inputs": "t", "input_dims": {"time": 1, "lat": -1, "lon": -1}}
     with pytest.raises(UserError, match="the windows have no targets"):
         GroupedErrors(dsinga.windows(DATA, **settings))
+    with pytest.raises(UserError, match="these windows feed back 2 leads; give windows with leads=1"):
+        GroupedErrors(dsinga.windows(DATA, **settings, targets="t", lead={"time": 1}, leads=2))
     same = dsinga.windows(DATA, **settings, targets="t")
     with pytest.raises(UserError, match="persistence is a forecast of targets that lie ahead"):
         GroupedErrors(same, against="persistence")

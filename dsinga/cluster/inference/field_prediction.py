@@ -15,7 +15,7 @@ from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predict
 from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
 from dsinga.cluster.inference.prediction_tasks import LEAST_TASKS, check_tasks, map_blocks, map_leads
 from dsinga.data.fields.definition import WindowDefinition
-from dsinga.data.fields.leads import check_lead_name, windows_for_leads
+from dsinga.data.fields.leads import check_lead_names, windows_for_leads
 from dsinga.data.fields.memory_reader import described
 from dsinga.data.fields.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
 from dsinga.data.sources.dask_graph import cluster_futures
@@ -93,7 +93,7 @@ def find_windows(dataset: Any, definition: WindowDefinition, leads: int | None, 
     """
     windows = with_known_times(apply_windows(dataset, definition), leads or direct)
     if direct > 1:
-        check_lead_name(windows)
+        check_lead_names(windows.layout, definition.targets)
     return windows if leads is None else windows_for_leads(windows, leads)
 
 
@@ -146,10 +146,10 @@ def with_outputs(
         if given[0] == expected:
             return windows
         classes = any(issubclass(layer_class(conf), PointClasses) for conf in job.neuralnet.layer)
-        if classes and expected == 1 and CLASS not in windows.layout.axes and leads is None:
+        if classes and expected == 1 and leads is None:
             return windows.with_numbers(CLASS, range(given[0]))
         for form in filter(None, map(forecast_form, job.neuralnet.layer)):
-            if given[0] == expected * form.count and form.dim not in windows.layout.axes:
+            if given[0] == expected * form.count:
                 if leads is None:
                     return windows.with_numbers(form.dim, form.points)
                 raise UserError(

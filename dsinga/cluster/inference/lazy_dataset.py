@@ -14,7 +14,7 @@ import xarray
 from dsinga.base.errors import UserError
 from dsinga.data.filesystem import is_url
 
-SOURCE = "source"  # of the encoding of a Dataset and its variables: the path that they are read from
+SOURCE = "source"  # of the encoding of a Dataset and its variables: the path that they are read from, or several
 
 
 class _WrittenApart:
@@ -75,13 +75,17 @@ class LazyDataArray(_WrittenApart, xarray.DataArray):  # type: ignore[no-untyped
 
 def _check_apart(encoding: Mapping[Any, Any], destination: Any) -> None:
     """Raise UserError where a prediction of this encoding would be written to its own input."""
-    source = encoding.get(SOURCE)
-    if not source or not isinstance(destination, (str, os.PathLike)):
+    sources = encoding.get(SOURCE) or ()
+    if not isinstance(destination, (str, os.PathLike)):
         return
-    written = os.fspath(destination)
-    paths = [path if is_url(path) else os.path.realpath(path) for path in (source, written)]
-    if paths[0] == paths[1]:
-        raise UserError(
-            f"the prediction is computed from {source} while it is written, so that it cannot replace it; write to "
-            "another path"
-        )
+    written = _real(os.fspath(destination))
+    for source in (sources,) if isinstance(sources, str) else sources:
+        if _real(source) == written:
+            raise UserError(
+                f"the prediction is computed from {source} while it is written, so that it cannot replace it; write to "
+                "another path"
+            )
+
+
+def _real(path: str) -> str:
+    return path if is_url(path) else os.path.realpath(path)

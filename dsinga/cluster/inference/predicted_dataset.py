@@ -171,9 +171,10 @@ def predicted_coordinates(windows: PredictionWindows, points: Mapping[str, np.nd
     coordinates: dict[str, Any] = {}
     if windows.numbers is not None and windows.numbers[0] != CLASS:
         coordinates[windows.numbers[0]] = (windows.numbers[0], list(windows.numbers[1]))
+    own = windows.numbers[0] if windows.numbers else None  # of which the data may have a single point
     for name, coordinate in windows.dataset.coords.items():
         dims = [str(dim) for dim in coordinate.dims]
-        if any(dim not in points for dim in dims):
+        if name == own or any(dim not in points for dim in dims):
             continue
         if dims == [str(name)]:
             coordinates[str(name)] = windows.continued(dims[0], points[dims[0]])

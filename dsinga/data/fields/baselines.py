@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.data.fields.climatology import FieldClimatology
 from dsinga.data.fields.climatology_text import climatology_of
@@ -98,8 +99,10 @@ class Climatological:
             subtracted = self._subtracted.at(self._coordinate[low:high])
             fields = fields.assign({name: fields[name] - subtracted[name] for name in subtracted})
         forecasts = []
-        for number, part in enumerate(self._points.layout.targets):
-            channels = self._points.variables == number
+        first = 0
+        for part in self._points.layout.targets:
+            channels = slice(first, first + part.channels)
+            first += part.channels
             field = fields[part.name].transpose(*part.reader.dims)
             index = []
             for dim in part.reader.dims:
@@ -114,7 +117,7 @@ class Climatological:
 
 def make_baselines(points: LabelPoints, against: Any) -> list[Any]:
     """Return the forecasts that ``against`` names: "persistence", a climatology, or several of these."""
-    given = [against] if isinstance(against, (str, FieldClimatology)) else list(against)
+    given = list(against) if isinstance(against, (list, tuple)) else [against]
     baselines: list[Any] = []
     for each in given:
         if isinstance(each, FieldClimatology):
@@ -124,6 +127,6 @@ def make_baselines(points: LabelPoints, against: Any) -> list[Any]:
         else:
             raise UserError(
                 "against takes 'persistence' and a climatology, as of dsinga.data.field_climatology(train.dataset), "
-                f"not {each!r}"
+                f"not {shown(each)}"
             )
     return baselines

@@ -9,7 +9,8 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
-from dsinga.data.fields.longitudes import CIRCLE, SAME_POINT, is_longitude
+from dsinga.data.array_kinds import is_data_array
+from dsinga.data.fields.longitudes import places_of
 from dsinga.data.fields.readers import turns_of
 from dsinga.data.fields.time_gaps import date_index, is_date_index
 from dsinga.data.sources.xarray_objects import missing_name
@@ -75,31 +76,14 @@ class FieldClimatology:
                     f"the climatology of {name!r} has the dimensions {listed(mean.dims[1:])}, the data {listed(dims)}"
                 )
             for each in dims:
-                mean = _along(mean, dataset, each)
+                if (places := places_of(dataset, mean, each)) is None:
+                    raise UserError(
+                        f"the climatology lacks points of {each!r} that the data have; take it from data of the same "
+                        "grid"
+                    )
+                mean = mean.isel({each: places})
             chosen[name] = mean.transpose(mean.dims[0], *dims)
         return FieldClimatology(type(dataset)(chosen))
-
-
-def _along(mean: Any, dataset: Any, dim: str) -> Any:
-    """Return a mean at the points of a Dataset along a dimension. Raises UserError for one that it lacks."""
-    here, known = dataset.indexes.get(dim), mean.indexes.get(dim)
-    if here is None or known is None:
-        places = np.arange(mean.sizes[dim])
-        is_there = mean.sizes[dim] == dataset.sizes[dim]
-    elif here.dtype.kind in "iuf" and known.dtype.kind in "iuf":
-        distances = np.abs(here.values[:, None].astype(np.float64) - known.values)
-        if is_longitude(mean[dim]):
-            distances = np.minimum(distances % CIRCLE, -distances % CIRCLE)
-        places = distances.argmin(axis=1)
-        is_there = bool((distances.min(axis=1) <= SAME_POINT * np.abs(np.diff(known.values[:2])).sum()).all())
-    else:
-        places = known.get_indexer(here)
-        is_there = bool((places >= 0).all())
-    if not is_there:
-        raise UserError(
-            f"the climatology lacks points of {dim!r} that the data have; take it from data of the same grid"
-        )
-    return mean.isel({dim: places})
 
 
 def values_at(mean: Any, dates: Any, by: str) -> np.ndarray:
@@ -121,7 +105,11 @@ def waves_at(dates: Any) -> np.ndarray:
 
 
 def dates_of(times: Any) -> Any:
-    """Return a coordinate (n,) as a DataArray of dates; raise UserError where it has none."""
+    """Return a coordinate (n,) as a DataArray of dates; raise UserError where it is none, or has none."""
+    if not is_data_array(times):
+        raise UserError(
+            f"a climatology is taken at a DataArray of dates, such as dataset.time, not a {type(times).__name__}"
+        )
     index = date_index(times) if times.ndim == 1 else None
     if index is None or not is_date_index(index):
         raise UserError(f"a climatology is a function of dates, which the coordinate {times.name!r} does not have")

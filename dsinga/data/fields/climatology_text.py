@@ -32,8 +32,12 @@ def as_text(climatology: FieldClimatology) -> str:
 
 def _packed(variable: Any, dtype: Any) -> dict[str, Any]:
     values = np.ascontiguousarray(variable.values, dtype)
+    if values.dtype.kind in "OT" and all(isinstance(value, str) for value in values.flat):  # as files have texts
+        values = values.astype(str)
     if values.dtype.kind not in "iufU":
-        raise UserError(f"the climatology has coordinates of {values.dtype} along {variable.dims[0]!r}; give numbers")
+        raise UserError(
+            f"the climatology has coordinates of {values.dtype} along {variable.dims[0]!r}; give numbers or texts"
+        )
     values = values.astype(values.dtype.newbyteorder("<"))
     data = base64.b64encode(zlib.compress(values.tobytes())).decode()
     return {"dims": list(map(str, variable.dims)), "shape": list(values.shape), "dtype": values.dtype.str, "data": data}

@@ -228,6 +228,10 @@ def _check_leads(definition: WindowDefinition) -> None:
     leads, settings = definition.leads, ("direct", "lead_weights", "lead_start")
     if not is_whole(leads, 1):
         raise UserError(f"leads is a number of targets, at least 1, not {leads!r}")
+    if leads > 1 and not any(definition.lead.values()):
+        raise UserError(
+            f"leads={leads} are multiples of a lead, and there is none; give one, such as lead={{'time': 1}}"
+        )
     given = next((name for name in settings if getattr(definition, name)), None)
     if leads == 1 and given:
         raise UserError(f"{given} is for windows of several leads; give leads, such as leads=4, or leave {given} out")

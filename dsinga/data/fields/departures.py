@@ -138,8 +138,8 @@ def _field(dataset: Any, name: str, text: str) -> _Field:
     times = [dim for dim in array.dims if dim not in kept]
     if len(times) != 1 or times[0] not in dataset.coords:
         raise UserError(
-            f"{name!r} has the dimensions {listed(array.dims)}, its climatology {listed(kept)}, so that none of dates "
-            "is left; take the climatology of the same data"
+            f"{name!r} has the dimensions {listed(array.dims)}, its climatology {listed(kept)}, and these must be all "
+            "but that of dates; take the climatology of data with the same dimensions"
         )
     means = climatology.at_points_of(dataset[[name]], str(times[0])).means[name]
     return _Field(means, climatology.by, dates_of(dataset[times[0]]), tuple(map(str, array.dims)))

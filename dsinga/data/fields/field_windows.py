@@ -15,6 +15,7 @@ from dsinga.data.fields.dataset import check_dataset, open_dataset, used_variabl
 from dsinga.data.fields.definition import SAMPLER_SHARE, WindowDefinition
 from dsinga.data.fields.layout import Layout, make_layout
 from dsinga.data.fields.lead_channels import check_ends, lead_plan
+from dsinga.data.fields.leads import check_lead_names
 from dsinga.data.fields.remarks import chunk_texts, gap_texts, left_out_texts, period_texts, uneven_texts
 from dsinga.data.fields.selection import select, split_ends
 from dsinga.data.fields.trained_layout import align, trained_layout_of
@@ -72,6 +73,8 @@ class FieldWindows(RecordSource):
         has_targets = has_targets and bool(definition.targets)
         self.layout: Layout = make_layout(self.dataset, definition, has_targets, starts)
         self.leads = None
+        if self.layout.leads > 1:
+            check_lead_names(self.layout, definition.targets)
         if self.layout.leads > 1 and not definition.direct:
             self.leads = lead_plan(self.layout, definition.lead_weights, definition.lead_start)
             check_ends(self.layout)

@@ -13,6 +13,7 @@ from dsinga.base.redaction import redact
 from dsinga.base.registry import listed
 from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.dataset import open_dataset
+from dsinga.data.fields.trained_layout import plain_units
 
 
 def open_stores(paths: Sequence[str | os.PathLike[str]], dim: str = "time") -> Any:
@@ -23,11 +24,13 @@ def open_stores(paths: Sequence[str | os.PathLike[str]], dim: str = "time") -> A
     neither is taken from the first store.
 
     Raises:
-        UserError: a store cannot be opened, lacks a variable, has other coordinates than the first, or begins before
-            the end of the one before.
+        UserError: a store cannot be opened, lacks a variable, has other coordinates or units than the first, or begins
+            before the end of the one before.
     """
     if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Sequence) or not paths:
         raise UserError(f"open_stores takes a list of paths or URLs, such as ['2018.zarr', '2019.zarr'], not {paths!r}")
+    if not isinstance(dim, str):
+        raise UserError(f"dim is the name of a dimension, such as 'time' or 'member', not {dim!r}")
     opened = [open_dataset(path) for path in paths]
     names, datasets = [redact(str(path)) for _, path in opened], [dataset for dataset, _ in opened]
     first = datasets[0]
@@ -42,6 +45,7 @@ def open_stores(paths: Sequence[str | os.PathLike[str]], dim: str = "time") -> A
     variables = {name: _joined([dataset.variables[name] for dataset in datasets], dim) for name in chosen}
     rest = first.drop_vars(chosen).assign_coords({} if dim in first.dims else {dim: np.arange(len(datasets))})
     joined = rest.assign(variables).set_coords([name for name in chosen if name in first.coords])
+    joined.encoding["source"] = tuple(path for _, path in opened)  # as that of one file is its path
     return joined[list(first.data_vars)]
 
 
@@ -53,6 +57,11 @@ def _check_alike(first: Any, dataset: Any, first_name: str, name: str, dim: str)
         here = dataset.variables[known]
         if here.dims != variable.dims:
             raise UserError(f"{known!r} has the dimensions {here.dims} in {name}, and {variable.dims} in {first_name}")
+        units = [str(each.attrs.get("units", "")) for each in (here, variable)]
+        if plain_units(units[0]) != plain_units(units[1]):
+            raise UserError(
+                f"{known!r} has the units {units[0]!r} in {name}, and {units[1]!r} in {first_name}; convert one"
+            )
         if (here.dtype.kind == "M") != (variable.dtype.kind == "M"):
             raise UserError(
                 f"{known!r} has {here.dtype} in {name}, and {variable.dtype} in {first_name}; give one calendar"

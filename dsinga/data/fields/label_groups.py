@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest
 from dsinga.data.array_kinds import is_data_array
 from dsinga.data.fields.label_points import NONE, LabelPoints
-from dsinga.data.fields.longitudes import CIRCLE, is_longitude
+from dsinga.data.fields.longitudes import CIRCLE, is_longitude, places_of
 from dsinga.data.fields.time_gaps import date_index, is_date_index
 
 SEASONS = ("DJF", "MAM", "JJA", "SON")
@@ -43,7 +44,7 @@ def make_groupings(points: LabelPoints, by: Any) -> list[Grouping]:
     """Return the groupings of ``by``: names, regions by name, and DataArrays. Raises UserError for one that is none."""
     keys = [by] if isinstance(by, (str, Mapping)) or is_data_array(by) else by
     if not isinstance(keys, Iterable):
-        raise UserError(f"by takes names, regions or DataArrays, such as ('variable', 'season'), not {by!r}")
+        raise UserError(f"by takes names, regions or DataArrays, such as ('variable', 'season'), not {shown(by)}")
     groupings = [_grouping(points, key) for key in keys]
     dims = [grouping.dim for grouping in groupings]
     for dim in dims:
@@ -133,12 +134,13 @@ def _areas(points: LabelPoints, array: Any) -> Grouping:
     dataset = points.windows.dataset
     for dim in dims:
         points.check_dim(dim, f"the DataArray {name!r}")
-        here, given = (each.indexes.get(dim) for each in (dataset, array))
-        if array.sizes[dim] != dataset.sizes[dim] or not (here is None or given is None or here.equals(given)):
+        places = places_of(dataset, array, dim)  # windows may lie in the order of training
+        if places is None:
             raise UserError(
                 f"the DataArray {name!r} has other points of {dim!r} than the data of the windows; give it at these: "
-                f"{name}.sel({dim}=windows.dataset.{dim})"
+                f"{name}.sel({dim}=windows.dataset.{dim}, method='nearest')"
             )
+        array = array.isel({dim: places})
     codes, labels = pandas.factorize(array.values.reshape(-1), sort=True)
     numbers = codes.reshape(array.shape)
     return Grouping(name, labels, len(labels), lambda rows: [numbers[_index(points, dims, rows)]])

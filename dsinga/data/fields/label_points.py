@@ -9,7 +9,10 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
+from dsinga.data.fields.axis import Axis
+from dsinga.data.fields.dataset import is_time
 from dsinga.data.fields.field_windows import FieldWindows
+from dsinga.data.fields.layout import ChannelGroup
 
 NONE = -1  # the group of a number that is in none
 
@@ -36,7 +39,7 @@ class LabelPoints:
         self.variables = np.repeat(numbers, [part.channels for part in parts])
         self._offsets: dict[str, np.ndarray] = {}  # of each channel in the window, by dimension of channels
         for dim in self.layout.axes:
-            columns = [_offsets(part, dim) for part in parts]
+            columns = [_offsets(part, self.layout.axes[dim]) for part in parts]
             self._offsets[dim] = np.concatenate(columns) if columns else np.empty(0, np.int64)
 
     @property
@@ -80,13 +83,11 @@ class LabelPoints:
 
     def time(self, what: str) -> str:
         """Return the dimension of time of the targets; raise UserError where there is none."""
-        dates = [dim for dim in self.dims if self.layout.axes[dim].lead or dim == "time" or self._has_dates(dim)]
-        if not dates:
+        dataset, definition = self.windows.dataset, self.windows.definition
+        times = [dim for dim in self.dims if is_time(dataset, dim, definition)]
+        if not times:
             raise UserError(f"{what} needs targets that lie along time; these have {listed(self.dims)}")
-        return dates[0]
-
-    def _has_dates(self, dim: str) -> bool:
-        return dim in self.windows.dataset.coords and self.windows.dataset[dim].dtype.kind in "MO"
+        return max(times, key=lambda dim: self.layout.axes[dim].lead > 0)  # the first with a lead, else the first
 
     def leads(self, dim: str) -> np.ndarray:
         """Return how many points after the last one of its inputs each channel lies along a dimension of time, (C,)."""
@@ -95,9 +96,13 @@ class LabelPoints:
         return ahead + (self._offsets[dim] if dim not in self.layout.space else np.zeros(self.channels, np.int64))
 
 
-def _offsets(part: Any, dim: str) -> np.ndarray:
-    """Return the point of each channel of a target in its window along a dimension; 0 where it is none of channels."""
+def _offsets(part: ChannelGroup, axis: Axis) -> np.ndarray:
+    """Return how far each channel of a target lies along a dimension from the first point of the first lead.
+
+    That is 0 along a dimension that is none of channels.
+    """
     dims = part.dims[: len(part.channel_sizes)]
-    if dim not in dims:
+    if axis.name not in dims:
         return np.zeros(math.prod(part.channel_sizes), np.int64)
-    return np.indices(part.channel_sizes)[dims.index(dim)].reshape(-1)
+    later = axis.offset(is_target=True, number=part.number) - axis.offset(is_target=True)
+    return later + np.indices(part.channel_sizes)[dims.index(axis.name)].reshape(-1)

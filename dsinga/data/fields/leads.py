@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.layout import ChannelGroup, Layout
-from dsinga.data.fields.prediction_windows import PredictionWindows
+from dsinga.data.fields.prediction_windows import PredictionWindows, check_free
 from dsinga.data.fields.readers import VariableReader, coordinate_reader
 
 LEAD, VALID_TIME = "lead", "valid_time"
@@ -99,17 +99,17 @@ def check_feedback(inputs: Collection[str], targets: Mapping[str, Collection[str
         )
 
 
-def check_lead_name(windows: PredictionWindows) -> None:
-    """Raise UserError where the data have the dimension of leads already."""
-    if LEAD in windows.layout.axes:
-        raise UserError(f"the data have a dimension {LEAD!r} already, which the leads are; rename it")
+def check_lead_names(layout: Layout, targets: Collection[str]) -> None:
+    """Raise UserError where the data have the dimension of leads, or that of their times, already."""
+    for name in (LEAD, VALID_TIME):
+        check_free(layout, targets, name, ", such as ds.rename(valid_time='time')" if name == VALID_TIME else "")
 
 
 def _check(windows: PredictionWindows, axis: Axis) -> None:
     """Raise UserError where predictions cannot be fed back."""
     targets = {target.name: target.dims for target in windows.targets}
     check_feedback([part.name for part in windows.layout.inputs], targets, axis)
-    check_lead_name(windows)
+    check_lead_names(windows.layout, targets)
     for space in windows.space:
         if sum(windows.margins(space)):
             raise UserError(

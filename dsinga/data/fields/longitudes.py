@@ -1,4 +1,4 @@
-"""Longitudes in degrees: which coordinates are some, which go round the whole circle, and where the circle begins."""
+"""Longitudes in degrees, which go round a circle: where this begins, and which points of two grids are the same."""
 
 from __future__ import annotations
 
@@ -74,3 +74,29 @@ def as_before(dataset: Any, before: Any) -> Any:
     places = np.array([first_point(before, float(value)) or 0 for value in dataset[dim].values])
     first = int(np.argmin(places))
     return rotated(dataset, dim, first).assign_coords({dim: before.isel({dim: np.roll(places, -first)}).variable})
+
+
+def places_of(dataset: Any, array: Any, dim: str) -> np.ndarray | None:
+    """Return which points of an xarray object are those of a Dataset along a dimension; None where it lacks one.
+
+    They may lie in another order, and longitudes may differ by 360. Without coordinates both have the same points.
+    """
+    here, known = dataset.indexes.get(dim), array.indexes.get(dim)
+    if here is None or known is None:
+        return np.arange(array.sizes[dim]) if array.sizes[dim] == dataset.sizes[dim] else None
+    if not (here.dtype.kind in "iuf" and known.dtype.kind in "iuf"):
+        places = known.get_indexer(here) if known.is_unique else np.full(len(here), -1)
+        return places if (places >= 0).all() else None
+    points, line = here.values.astype(np.float64), known.values.astype(np.float64)
+    least, is_circular = SAME_POINT * np.abs(np.diff(line[:2])).sum(), is_longitude(dataset[dim])
+    if is_circular:
+        points, line = points % CIRCLE, line % CIRCLE
+    order = np.argsort(line, kind="stable")
+    line = line[order]
+    if is_circular:  # the last point once more before the first one, and this after it
+        line = np.concatenate([line[-1:] - CIRCLE, line, line[:1] + CIRCLE])
+        order = np.concatenate([order[-1:], order, order[:1]])
+    after = np.minimum(np.searchsorted(line, points), len(line) - 1)
+    before = np.maximum(after - 1, 0)
+    nearest = np.where(np.abs(line[after] - points) <= np.abs(line[before] - points), after, before)
+    return order[nearest] if (np.abs(line[nearest] - points) <= least).all() else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,8 +104,10 @@ class PredictionWindows:
     def with_numbers(self, dim: str, coordinates: Sequence[Any]) -> PredictionWindows:
         """Return the windows for each number of whose targets several are predicted, along the new dimension ``dim``.
 
-        It stands before those of space. The channels of these numbers are neighbours.
+        It stands before those of space. The channels of these numbers are neighbours. Raises UserError where the data
+        have it already.
         """
+        check_free(self.layout, [target.name for target in self.targets], dim)
         targets = []
         for target in self.targets:
             place = min((target.dims.index(name) for name in self.layout.space), default=len(target.dims))
@@ -117,6 +119,12 @@ class PredictionWindows:
         """Return the channels of a target among those of all."""
         first = sum(self.channels(other) for other in self.targets[: self.targets.index(target)])
         return slice(first, first + self.channels(target))
+
+
+def check_free(layout: Layout, targets: Collection[str], name: str, example: str = "") -> None:
+    """Raise UserError where a dimension, or a target, has a name that predictions need for a dimension of their own."""
+    if name in layout.axes or name in targets:
+        raise UserError(f"the data have {name!r} already, which predictions need for themselves; rename it{example}")
 
 
 def apply_windows(source: Any, definition: WindowDefinition) -> PredictionWindows:

@@ -105,7 +105,7 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
         logger.warning("%r has the step %s, in training it had %s; windows count points", dim, step, trained)
     for name, trained in layout.units.items():
         units = str(dataset[name].attrs.get("units", "")) if name in dataset.data_vars else ""
-        if units and _plain_units(units) != _plain_units(trained):
+        if units and plain_units(units) != plain_units(trained):
             logger.warning(
                 "%r has the units %s, in training it had %s; see whether to convert it", name, units, trained
             )
@@ -174,6 +174,6 @@ def _is_same(text: str, other: str) -> bool:
     return text == other
 
 
-def _plain_units(units: str) -> str:
+def plain_units(units: str) -> str:
     """Return units without the signs in which conventions differ: m2 s-2, m**2 s**-2 and m^2.s^-2 are the same."""
     return re.sub(r"[\s*^.]", "", units).lower()

@@ -13,14 +13,15 @@ import zarr
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest_or_listed
-from dsinga.data.array_kinds import is_data_array
+from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.filesystem import absolute, exists, join, zarr_store
 from dsinga.data.microscopy.ome_metadata import VERSIONS
 from dsinga.data.microscopy.opening import image_at, label_names, lazy_variable
 from dsinga.data.stores.staged_stores import StagedStores, naming_destination
 
 CHUNK = {2: 256, 3: 64}  # points of a chunk along each axis of space, by their number
-TIMES, CHANNELS = ("t", "time"), ("c", "channel", "class", "band")
+TIMES = ("t", "time")
+CHANNELS = ("c", "channel", "class", "band", "quantile", "parameter", "member", "lead")  # also of predictions
 
 
 def write_ome_zarr(
@@ -29,9 +30,10 @@ def write_ome_zarr(
     """Write the variables of a Dataset as an OME-Zarr image, whose channels they are, and some as its label images.
 
     The last two or three dimensions are space, before them lie those of time ("t", "time") and of channels ("c",
-    "channel", "class"). Coordinates give scale and translation, and their attribute "units" the units. Levels halve y
-    and x until a plane has 256 points along each: means of images, every second point of label images. A lazy Dataset,
-    such as a prediction, is computed chunk by chunk. At a local path the image appears when it is complete.
+    "channel", "class", "band", and "quantile", "parameter", "member", "lead" of predictions). Coordinates give scale
+    and translation, and their attribute "units" the units. Levels halve y and x until a plane has 256 points along
+    each: means of images, every second point of label images. A lazy Dataset, such as a prediction, is computed chunk
+    by chunk. At a local path the image appears when it is complete.
 
     Args:
         dataset: an xarray Dataset or DataArray.
@@ -46,6 +48,11 @@ def write_ome_zarr(
     if version not in VERSIONS:
         raise UserError(f"version of OME-Zarr is {' or '.join(map(repr, VERSIONS))}, not {version!r}")
     dataset = dataset.to_dataset(name=str(dataset.name or "image")) if is_data_array(dataset) else dataset
+    if not is_a(dataset, "xarray", "Dataset"):
+        raise UserError(
+            f"write_ome_zarr takes an xarray Dataset or DataArray, not a {type(dataset).__name__}; name the dimensions "
+            "of an array: xarray.DataArray(array, dims=('y', 'x'))"
+        )
     named, names = (labels,) if isinstance(labels, str) else tuple(labels), [str(name) for name in dataset.data_vars]
     for name in named:
         if name not in names:

@@ -207,7 +207,7 @@ class EnsembleForm(ForecastForm):
 
     def __init__(self, members: int, fairness: float):
         self._factor = fairness / (members * (members - 1)) + (1 - fairness) / members**2  # 2c
-        self.points, self.shares = range(members), (1 / (members + 1),) * (members + 1)
+        self.points, self.shares = range(1, members + 1), (1 / (members + 1),) * (members + 1)
 
     def losses(self, x: Array, y: Array, ops: Ops) -> Array:
         k, error = self.count, ops.xp.abs(x - y[:, :, None]).sum(axis=2) / self.count

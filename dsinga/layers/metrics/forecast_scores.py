@@ -131,8 +131,10 @@ def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: fl
         fairness: 1 for the fair CRPS, of members that are drawn at random, 0 for that of these members.
 
     Raises:
-        UserError: there are fewer than two members, or these have another shape than the labels.
+        UserError: there are fewer than two members, or these have another shape than the labels, or, of DataArrays,
+            other dimensions, times or points.
     """
+    _check_same_points(members, labels)
     x, y = np.asarray(members, np.float64), np.asarray(labels, np.float64)
     if len(x) < 2 or x.shape[1:] != y.shape:
         raise UserError(
@@ -145,6 +147,26 @@ def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: fl
         EnsembleForm(len(x), fairness), x[:, valid].T[:, None, :, None], y[valid][:, None, None], weights
     )
     return forecast_metrics({"moments": (sums, 1)})
+
+
+def _check_same_points(members: Any, labels: Any) -> None:
+    """Raise UserError for DataArrays of which the labels lie elsewhere than the members."""
+    if hasattr(members, "data_vars") or hasattr(labels, "data_vars"):
+        raise UserError("ensemble_scores takes one variable of Datasets, such as members['t'] and data['t']")
+    if not (hasattr(members, "indexes") and hasattr(labels, "indexes")):  # of xarray
+        return
+    if members.dims[1:] != labels.dims:
+        raise UserError(
+            f"ensemble_scores takes members with the dimensions of the labels after their own, not {members.dims} and "
+            f"{labels.dims}; use predicted.transpose('member', *labels.dims)"
+        )
+    for dim in labels.dims:
+        here, other = members.indexes.get(dim), labels.indexes.get(dim)
+        if here is not None and other is not None and len(here) == len(other) and not here.equals(other):
+            raise UserError(
+                f"members and labels have other points of {dim!r}, such as {here[0]} and {other[0]}; compare the same: "
+                f"labels.sel({dim}=members.{dim})"
+            )
 
 
 @composed_metric("forecast")
