@@ -93,7 +93,7 @@ def sequences_of(source: Any) -> np.ndarray | None:
     if len({len(row) for row in items}) < 2:
         return None
     rows = [np.asarray(row) for row in items if not isinstance(row, (str, bytes))]
-    are_codes = len(rows) == len(items) and all(row.ndim == 1 and row.dtype.kind in "iu" for row in rows)
+    are_codes = len(rows) == len(items) and all(row.ndim == 1 and row.dtype.kind in "iu" for row in rows if len(row))
     return padded(rows, -1) if are_codes else None
 
 

@@ -94,8 +94,8 @@ def test_a_net_gives_and_learns_what_it_does_in_pytorch(
     "name",
     [
         "grouped", "depthwise", "circular", "conv1d", "conv3d", "transposed", "transposed1d", "no affine",
-        "mean of batches", "instance", "norms", "slopes", "means", "means without padding", "pads", "rows of images",
-        "positions", "activations", "operators", "interpolated", "split",
+        "mean of batches", "instance", "norms", "flattened", "slopes", "means", "means without padding", "pads",
+        "rows of images", "positions", "activations", "operators", "interpolated", "split",
     ],
 )  # fmt: skip
 def test_a_layer_gives_and_learns_what_it_does_in_pytorch(name: str) -> None:

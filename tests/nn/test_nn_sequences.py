@@ -155,3 +155,8 @@ def test_a_model_of_texts_keeps_its_vocabulary(tmp_path: Path):
 def test_mistakes_with_texts_have_a_sentence(mistake: str, words: str):
     with pytest.raises(UserError, match=words):
         eval(mistake, {"nn": nn})
+
+
+def test_an_empty_sequence_is_refused_as_one():
+    with pytest.raises(UserError, match="row [01] of the batch is an empty sequence"):
+        model([nn.LSTM(5)]).fit([[1, 2], []], [0, 1], progress=False)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga.base.arguments import check_bool
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, nearest, registered
 from dsinga.job import LayerConf, LayerType
@@ -53,6 +54,9 @@ def BatchNormalization(momentum: float | None = None, epsilon: float = 1e-5, syn
         if len(rows) == 2:
             raise writer.fail("normalises channels, axis 1, which of sequences are steps; use nn.LayerNormalization")
         refuse_channels_last(writer)
+        if momentum is not None and not 0 <= momentum < 1:
+            raise writer.fail(f"momentum, the share of the old statistics, must be in [0, 1), not {momentum}")
+        check_bool(f"synchronized of {writer.name}", synchronized)
         settings: dict[str, Any] = {} if momentum is None else {"momentum": round(1 - momentum, 12)}
         settings |= {} if epsilon == 1e-5 else {"epsilon": epsilon}
         settings |= {} if writer.settings["trainable"] else {"use_global_stats": True}
