@@ -136,6 +136,24 @@ class Faults:
         return nets().Call(lambda y: y if y.sum() > 0 else -y, torch.nn.Linear(3, 3)), (3,), "for sum; gt: replace"
 
     @staticmethod
+    def changed_view() -> tuple[Any, tuple[int, ...], str]:
+        def function(y: Any) -> Any:
+            halves = y.view(-1, 2, 2)
+            copy = y.clone()
+            y.add_(1.0)
+            return copy + halves.flatten(1)
+
+        return nets().Call(function, torch.nn.Linear(4, 4)), (4,), "for flatten on a tensor that add_ changes in place"
+
+    @staticmethod
+    def size_of_batch() -> tuple[Any, tuple[int, ...], str]:
+        return nets().Call(lambda y: y / len(y), torch.nn.Linear(3, 3)), (3,), "div by the number of records of a batch"
+
+    @staticmethod
+    def any_length() -> tuple[Any, tuple[Any, ...], str]:
+        return torch.nn.Sequential(torch.nn.Embedding(5, 3)), (None,), r"in whole numbers above 0, .*, not \(None,\)"
+
+    @staticmethod
     def steps_first() -> tuple[Any, tuple[int, ...], str]:
         layer = torch.nn.TransformerEncoderLayer(8, 2)
         return torch.nn.Sequential(layer), (5, 8), r"0.self_attn \(MultiheadAttention\) with batch_first=False"
@@ -182,6 +200,12 @@ def test_what_has_no_counterpart_is_named_all_at_once_and_the_module_stays_as_it
         if param is not None
     )
     assert all((value == before[key]).all() for key, value in module.state_dict().items())
+
+
+def test_params_without_numbers_are_refused() -> None:
+    for layer in (torch.nn.LazyLinear(3), torch.nn.Linear(3, 3, device="meta")):
+        with pytest.raises(UserError, match="params have numbers: call it once on a batch, or load them"):
+            from_torch(torch.nn.Sequential(layer), (3,))
 
 
 def test_frozen_params_a_padding_vector_and_dropout_are_as_in_pytorch() -> None:

@@ -173,7 +173,7 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "instance": (IMAGES, lambda: nn.Sequential(nn.InstanceNorm2d(4), nn.InstanceNorm2d(4, affine=True))),
     "norms": (STEPS, lambda: nn.Sequential(nn.LayerNorm((4, 8), eps=1e-3), nn.LayerNorm(8, bias=False), nn.RMSNorm(8))),
     "flattened": (IMAGES, lambda: Call(
-        lambda y: y.flatten(1) + torch.linspace(0, 1, 144),
+        lambda y: y.clone().add_(1).flatten(1) * y.flatten(1) + torch.linspace(0, 1, 144),
         nn.Sequential(nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Tanh(), nn.LayerNorm(144), nn.Unflatten(1, (4, 6, 6)))
     )),
     "slopes": (IMAGES, lambda: nn.Sequential(nn.PReLU(), nn.Conv2d(4, 3, 1), nn.PReLU(3, init=0.1))),
