@@ -100,5 +100,6 @@ def _inputs(module: Any, shapes: Sequence[Sequence[int]]) -> dict[str, Symbol]:
             f"of each, not {len(shapes)} shapes"
         )
     return {
-        argument.name: nn.Input(tuple(shape), argument.name) for argument, shape in zip(taken, shapes, strict=False)
+        argument.name: nn.Input(tuple(shape), argument.name, data_format="channels_first")
+        for argument, shape in zip(taken, shapes, strict=False)
     }

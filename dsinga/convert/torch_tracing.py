@@ -236,7 +236,7 @@ class Trace:
         def stand_in(tensor: Any) -> TracedTensor:
             shape = tuple(tensor.shape)
             has_rows = len(shape) > 1 and shape[0] == BATCH
-            return TracedTensor(self, nn.Input(shape[1:]) if has_rows else None, shape)
+            return TracedTensor(self, nn.Input(shape[1:], data_format="channels_first") if has_rows else None, shape)
 
         return replaced(result, stand_in)
 

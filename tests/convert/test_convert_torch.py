@@ -202,6 +202,12 @@ def test_what_has_no_counterpart_is_named_all_at_once_and_the_module_stays_as_it
     assert all((value == before[key]).all() for key, value in module.state_dict().items())
 
 
+def test_a_net_keeps_its_channels_first_where_other_inputs_have_them_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsinga.nn.words.inputs._data_format", ["channels_last"])
+    module = torch.nn.Sequential(torch.nn.Conv2d(4, 2, 3), torch.nn.ReLU())
+    check_outputs(module, from_torch(module, (4, 4, 4)), torch.randn(2, 4, 4, 4))
+
+
 def test_params_without_numbers_are_refused() -> None:
     for layer in (torch.nn.LazyLinear(3), torch.nn.Linear(3, 3, device="meta")):
         with pytest.raises(UserError, match="params have numbers: call it once on a batch, or load them"):
