@@ -1086,7 +1086,9 @@ def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-05, *
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm)."""
+    """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm).
+
+    Where records have their channels last, -1 are the channels."""
 
 def LeadLabels(count: int, first: int = 0, weighted: bool = False, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,

@@ -12,7 +12,7 @@ from dsinga.base.registry import entries, nearest, registered
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
 from dsinga.nn.words.keras_arguments import check_names
-from dsinga.nn.words.layer_adapters import refuse_channels_last
+from dsinga.nn.words.layer_adapters import channels_back, pixels_first, refuse_channels_last
 from dsinga.nn.words.own_layers import OwnLayer
 from dsinga.nn.writing.feature import Feature, axis_of
 from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer
@@ -68,17 +68,24 @@ def BatchNormalization(momentum: float | None = None, epsilon: float = 1e-5, syn
 
 @layer
 def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-5) -> Write:
-    """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm)."""
+    """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm).
+
+    Where records have their channels last, -1 are the channels.
+    """
 
     def write(writer: LayerWriter) -> Feature:
         count = len(writer.rows(writer.source)) + 1
         axes = sorted(number % count for number in ([axis] if isinstance(axis, int) else axis))
         if not axes or axes != list(range(axes[0], count)) or axes[0] == 0:
             raise writer.fail(f"normalises the last axes of {count}, not the axes {axis}; give -1, or (-2, -1), ...")
+        is_last = writer.source.channels_last and count in (4, 5) and axes[0] > 1
+        if is_last and len(axes) > 1:
+            raise writer.fail(f"of channels that are last normalises these, axis=-1, or all axes, not the axes {axis}")
         settings = {} if axes[0] == 1 else {"first_axis": axes[0]}
-        return writer.add(
-            "kLayerNorm", layernorm_conf=settings | ({} if epsilon == 1e-5 else {"epsilon": epsilon}) or None
-        )
+        settings |= {} if epsilon == 1e-5 else {"epsilon": epsilon}
+        if not is_last:
+            return writer.add("kLayerNorm", layernorm_conf=settings or None)
+        return channels_back(writer, writer.add("kLayerNorm", sources=pixels_first(writer), layernorm_conf=settings))
 
     return write
 
