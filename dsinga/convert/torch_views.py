@@ -38,4 +38,5 @@ def fault(tensors: Sequence[Any]) -> str | None:
 def _relatives(tensor: Any) -> list[Any]:
     if not hasattr(tensor, "relatives"):
         tensor.relatives = [weakref.ref(tensor)]
-    return tensor.relatives  # type: ignore[no-any-return]
+    relatives: list[Any] = tensor.relatives
+    return relatives

@@ -81,7 +81,7 @@ def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-5) ->
         is_last = writer.source.channels_last and count in (4, 5) and axes[0] > 1
         if is_last and len(axes) > 1:
             raise writer.fail(f"of channels that are last normalises these, axis=-1, or all axes, not the axes {axis}")
-        settings = {} if axes[0] == 1 else {"first_axis": axes[0]}
+        settings: dict[str, Any] = {} if axes[0] == 1 else {"first_axis": axes[0]}
         settings |= {} if epsilon == 1e-5 else {"epsilon": epsilon}
         if not is_last:
             return writer.add("kLayerNorm", layernorm_conf=settings or None)
