@@ -77,6 +77,7 @@ def test_pixels_become_steps_and_channels_are_normalised():
     x = nn.Input((4, 6, 2), data_format="channels_last")
     images = RNG.normal(size=(3, 4, 6, 2)).astype(np.float32)
     outputs = [nn.Reshape((24, 2))(x), nn.Permute((2, 1, 3))(x), nn.Permute((3, 1, 2))(x), nn.LayerNormalization()(x)]
+    assert nn.BatchNormalization(axis=-1)(x).shape == nn.BatchNormalization(axis=3)(x).shape == x.shape
     outputs.append(nn.Reshape((6, 4, 2))(nn.Flatten()(x)))
     steps, turned, moved, normal, other = nn.Model(x, outputs).predict(images)
     np.testing.assert_array_equal(steps, images.reshape(3, 24, 2))

@@ -40,8 +40,10 @@ def Identity() -> Write:
 
 
 @layer
-def BatchNormalization(momentum: float | None = None, epsilon: float = 1e-5, synchronized: bool = True) -> Write:
-    """Batch normalisation of each channel, axis 1 (kBM).
+def BatchNormalization(
+    momentum: float | None = None, epsilon: float = 1e-5, synchronized: bool = True, axis: int | None = None
+) -> Write:
+    """Batch normalisation of each channel, axis 1, or -1 where records have their channels last (kBM).
 
     ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
     ``synchronized`` the statistics are those of the whole batch over all workers, as in one process; without it, which
@@ -54,6 +56,8 @@ def BatchNormalization(momentum: float | None = None, epsilon: float = 1e-5, syn
         if len(rows) == 2:
             raise writer.fail("normalises channels, axis 1, which of sequences are steps; use nn.LayerNormalization")
         refuse_channels_last(writer)
+        if axis is not None and axis_of(writer.source, axis, rows) != 1:
+            raise writer.fail(f"normalises channels, which are not the axis {axis} here; leave axis out")
         if momentum is not None and not 0 <= momentum < 1:
             raise writer.fail(f"momentum, the share of the old statistics, must be in [0, 1), not {momentum}")
         check_bool(f"synchronized of {writer.name}", synchronized)
