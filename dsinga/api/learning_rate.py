@@ -14,8 +14,9 @@ from dsinga.base.argument_types import typed
 from dsinga.base.errors import Diverged, UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.extensions.extension import State
-from dsinga.job import ChangeMethod, Job, LRGenConf, Phase
+from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, Phase
 from dsinga.monitor import RateSearch, has_diverged
+from dsinga.reading.site_reader import site_job
 from dsinga.training import Metrics
 
 if TYPE_CHECKING:
@@ -84,14 +85,15 @@ def sweep_job(job: Job, rates: list[float]) -> Job:
     fields: dict[str, Any] = {"fixedstep_conf": {"step": range(len(rates)), "step_lr": rates}}
     schedule = LRGenConf(type=ChangeMethod.kFixedStep, **fields)
     # Further worker groups would be at other steps, and so at other rates, while the first one pauses after each step.
-    one_group = {"nworker_groups": 1, "nserver_groups": 1, "sync_edge": [], "staleness": None}
+    names = ("nworker_groups", "nserver_groups", "sync_edge", "staleness", "sync_method", "mean_conf")
+    one_group = {name: getattr(ClusterConf(), name) for name in names}
     cluster = job.cluster and job.cluster.replace(workspace=None, **one_group)
     never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq", "disp_after"), 0)
     updater, moving = job.updater.replace(learning_rate=schedule), job.updater.momentum_conf
     if moving is not None and moving.one_cycle:  # there is no cycle to move with
         updater = updater.replace(momentum_conf=None, momentum=moving.base_momentum)
     steps = len(rates)
-    return job.replace(
+    return site_job(job, 0).replace(
         train_steps=steps,
         disp_freq=max(1, steps // 10),
         updater=updater,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga import nn
+from dsinga.base.arguments import is_whole, shown
 from dsinga.base.errors import UserError
 from dsinga.convert.torch_names import names_of, take_arrays
 from dsinga.nn.writing.symbol import Symbol
@@ -32,15 +33,19 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
         import torch
     except ImportError:
         raise UserError("from_torch needs PyTorch; install it, as by pip install 'dsinga[torch]'") from None
-    if not isinstance(module, torch.nn.Module):
-        raise UserError(f"from_torch takes a torch.nn.Module, not {type(module).__name__}")
+    from torch.nn.parameter import is_lazy
+
+    if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
+        raise UserError(f"from_torch takes a torch.nn.Module in Python, not {type(module).__name__}")
     from dsinga.convert.torch_modules import MODULES
     from dsinga.convert.torch_operations import OPERATIONS
     from dsinga.convert.torch_tracing import Trace, TracedTensor, is_of_torch
 
     if type(module).__name__ in MODULES and is_of_torch(module):
         raise UserError(f"from_torch takes a module of layers, not a single one; give torch.nn.Sequential({module})")
-    known = list(shapes) or _first_shape(module)
+    if any(param.is_meta or is_lazy(param) for param in module.parameters()):
+        raise UserError("from_torch takes a module whose params have numbers: call it once on a batch, or load them")
+    known = [_checked_shape(shape) for shape in shapes] or _first_shape(module)
     inputs = _inputs(module, known)
     trace = Trace(module, OPERATIONS, MODULES)
     result = trace.run(inputs)
@@ -65,6 +70,17 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
     return model
 
 
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    """Return the shape of a record; raise UserError for what is none, or leaves a size open."""
+    sizes = (shape,) if is_whole(shape, 1) else shape
+    if not isinstance(sizes, (tuple, list)) or not all(is_whole(size, 1) for size in sizes):
+        raise UserError(
+            "from_torch takes the shape of a record, without the batch, in whole numbers above 0, such as "
+            f"(3, 224, 224), not {shown(shape)}"
+        )
+    return tuple(sizes)
+
+
 def _first_shape(module: Any) -> list[tuple[int, ...]]:
     """Return the shape of a record of a module whose first layer tells it. Raises UserError for another one."""
     first = next((child for child in module.modules() if not any(child.children())), None)
@@ -86,5 +102,6 @@ def _inputs(module: Any, shapes: Sequence[Sequence[int]]) -> dict[str, Symbol]:
             f"of each, not {len(shapes)} shapes"
         )
     return {
-        argument.name: nn.Input(tuple(shape), argument.name) for argument, shape in zip(taken, shapes, strict=False)
+        argument.name: nn.Input(tuple(shape), argument.name, data_format="channels_first")
+        for argument, shape in zip(taken, shapes, strict=False)
     }

@@ -140,7 +140,7 @@ def layer_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
     settings = {"first_axis": input.dim() - len(module.normalized_shape), **epsilon(module.eps)}
     is_mean_square = type(module).__name__ == "RMSNorm"
     kind, roles = ("kRMSNorm", {"scale": "weight"}) if is_mean_square else ("kLayerNorm", SCALE_BIAS)
-    return layer_of(place, module, layer_type(kind), roles, **settings)(shapes.feature(input))
+    return layer_of(place, module, layer_type(kind), roles, **settings)(shapes.as_rows(place, input))
 
 
 def group_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:

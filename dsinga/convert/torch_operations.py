@@ -34,6 +34,8 @@ def operand(place: ModulePlace, value: Any) -> Any:
     if isinstance(value, TracedTensor):
         return value
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        if float(value) in (BATCH, 1 / BATCH):
+            raise NotConvertible("by the number of records of a batch")
         return float(value)
     if value.requires_grad or isinstance(value, torch.nn.Parameter):
         raise NotConvertible("of a param that belongs to another layer")
@@ -310,4 +312,5 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **{f"adaptive_avg_pool{axes}d": adaptive_mean(axes) for axes in (1, 2, 3)},
     **{"mean": mean, "pad": pad, "interpolate": interpolate, "linear": linear},
     "scaled_dot_product_attention": scaled_dot_product_attention,
+    "clone": lambda place, input, **kwargs: like(input, input.symbol),
 }

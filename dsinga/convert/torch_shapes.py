@@ -21,6 +21,13 @@ def feature(x: Any, rank: int | None = None) -> Symbol:
     return x.symbol
 
 
+def as_rows(place: ModulePlace, x: Any) -> Any:
+    """Return the feature of a tensor for a layer whose params have the shape of rows: flattened ones as vectors."""
+    symbol = feature(x)
+    is_flat = symbol.feature is not None and symbol.feature.flat
+    return nn.Reshape(rows_of(symbol), name=place.name(".rows"))(symbol) if is_flat else symbol
+
+
 def like(x: Any, symbol: Symbol) -> Any:
     """Return the tensor of a feature, which is shared by all records if ``x`` is."""
     return TracedTensor(x.tracer, symbol, rows_of(symbol), unbatched=True) if x.unbatched else symbol

@@ -12,6 +12,7 @@ import torch
 
 from dsinga import nn
 from dsinga.base.errors import UserError
+from dsinga.convert import torch_views as views
 from dsinga.convert.torch_names import CONSTANT
 from dsinga.nn.writing.symbol import Symbol
 
@@ -108,7 +109,7 @@ class Trace:
         tensors = {name: TracedTensor(self, symbol, (BATCH, *rows_of(symbol))) for name, symbol in inputs.items()}
         with self._intercepted():
             try:
-                return self.module(**tensors)
+                result = self.module(**tensors)
             except Exception as error:
                 if self.faults:
                     return None
@@ -116,6 +117,9 @@ class Trace:
                     f"the forward of {type(self.module).__name__} fails for tensors without numbers, as from_torch "
                     f"calls it: {type(error).__name__}: {error}"
                 ) from error
+        if why := views.fault(traced_in([result])):
+            self.faults[f"a result {why}".replace(" on ", " of ", 1)] = None
+        return result
 
     def unique(self, base: str, is_module: bool = False) -> str:
         """Return a name that no other layer has, ``base`` for the first layer of a module."""
@@ -163,6 +167,10 @@ class Trace:
         scope = self._scopes[-1]
         place = ModulePlace(self, f"{scope}.{plain}" if scope else plain, function=function)
         result = self._convert(make, place, self._where(plain), function, args, kwargs)
+        if is_in_place:
+            views.change(args[0], self._where(name))
+        elif plain in views.VIEWS:
+            views.relate(args[0], traced_in([result]))
         if is_in_place and isinstance(result, TracedTensor):
             args[0].symbol, args[0].unbatched = result.symbol, result.unbatched
             return args[0]
@@ -190,6 +198,10 @@ class Trace:
         result = self._convert(make, ModulePlace(self, path, module, function), what, function, args, kwargs)
         if getattr(module, "inplace", False) and isinstance(result, TracedTensor):
             args[0].symbol = result.symbol
+            views.change(args[0], what)
+            views.relate(args[0], [result])
+        elif kind.__name__ in views.VIEWS:
+            views.relate(args[0], traced_in([result]))
         return result
 
     def _convert(
@@ -197,6 +209,8 @@ class Trace:
     ) -> Any:
         """Return what ``make`` makes; record a fault where it cannot, and return tensors of the shapes of torch's."""
         is_stray = any(tensor.symbol is None for tensor in traced_in([args, kwargs]))
+        if why := views.fault(traced_in([args, kwargs])):
+            self.faults[f"{what} {why}"] = None
         if make is None:
             self.faults[what] = None
         elif not is_stray:
@@ -225,7 +239,7 @@ class Trace:
         def stand_in(tensor: Any) -> TracedTensor:
             shape = tuple(tensor.shape)
             has_rows = len(shape) > 1 and shape[0] == BATCH
-            return TracedTensor(self, nn.Input(shape[1:]) if has_rows else None, shape)
+            return TracedTensor(self, nn.Input(shape[1:], data_format="channels_first") if has_rows else None, shape)
 
         return replaced(result, stand_in)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arguments import shown
 from dsinga.base.durable_files import explained_writing, replace_file
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
@@ -26,7 +27,7 @@ Names = Mapping[str, str | None]
 
 
 def load_weights(
-    model: ModelParams, folder: str | os.PathLike[str], names: Names | None = None, without: Sequence[str] = ()
+    model: ModelParams, folder: str | os.PathLike[str], names: Names | None = None, without: str | Sequence[str] = ()
 ) -> None:
     """Set the params of a model to the weights in a folder, by PyTorch's names of the model's params.
 
@@ -40,12 +41,17 @@ def load_weights(
         names: what names in the folder are in the model, where they differ, each with any number of ``*``, as
             ``{"bert.encoder.layer.*.output.dense.*": "encoder.*.linear2.*"}``; None for arrays that are left out. The
             first that fits counts.
-        without: patterns of PyTorch's names of params that keep their values, as ``["classifier.*"]``.
+        without: a pattern of PyTorch's names of params that keep their values, as ``"classifier.*"``, or several.
 
     Raises UserError, naming all of them, for params that the folder lacks, and for arrays that the model lacks, other
     than single numbers and integers; for other shapes, and for a file that is damaged or pickled.
     """
-    path = Path(folder)
+    path, without = Path(folder), [without] if isinstance(without, str) else without
+    if not isinstance(names or {}, Mapping):
+        raise UserError(f"names= is a dict from names in the folder to those of the model, not {shown(names)}")
+    for pattern in without:
+        if not any(fnmatch.fnmatchcase(param.name, pattern) for param in names_of(model)):
+            raise UserError(f"without= has {pattern!r}, but no param of the model is called so; see to_torch(model)")
     arrays = renamed(read_weights(path), names or {})
     kept = {param.own for param in names_of(model) if any(fnmatch.fnmatchcase(param.name, each) for each in without)}
     table = [param for param in names_of(model) if param.own not in kept]

@@ -81,6 +81,14 @@ def texts_of(source: Any) -> list[str] | None:
     return texts if texts and all(isinstance(text, str) for text in texts) else None
 
 
+def record_without_text(source: Any) -> int | None:
+    """Return the number of the first record that has no text, None or NaN, say, among others; None without such."""
+    if not isinstance(source, (list, tuple)) and getattr(getattr(source, "dtype", None), "kind", "") != "O":
+        return None
+    are_texts = [isinstance(each, (str, bytes)) for each in source]
+    return are_texts.index(False) if any(are_texts) and not all(are_texts) else None
+
+
 def sequences_of(source: Any) -> np.ndarray | None:
     """Return sequences of codes of several lengths as an array (n, longest) int64, -1 after the ends; None for others.
 
@@ -93,7 +101,7 @@ def sequences_of(source: Any) -> np.ndarray | None:
     if len({len(row) for row in items}) < 2:
         return None
     rows = [np.asarray(row) for row in items if not isinstance(row, (str, bytes))]
-    are_codes = len(rows) == len(items) and all(row.ndim == 1 and row.dtype.kind in "iu" for row in rows)
+    are_codes = len(rows) == len(items) and all(row.ndim == 1 and row.dtype.kind in "iu" for row in rows if len(row))
     return padded(rows, -1) if are_codes else None
 
 

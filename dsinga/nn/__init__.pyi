@@ -198,12 +198,12 @@ def BM(momentum: float = 0.1, use_global_stats: bool = False, synchronized: bool
         epsilon: what is added to the variance; beyond SINGA.
         keep_initial: whether the initial running statistics have weight in the first steps, too, as in PyTorch and Keras."""
 
-def BatchNormalization(momentum: float | None = None, epsilon: float = 1e-05, synchronized: bool = True, *,
-        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
-        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
-        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
-        exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Batch normalisation of each channel, axis 1 (kBM).
+def BatchNormalization(momentum: float | None = None, epsilon: float = 1e-05, synchronized: bool = True,
+        axis: int | None = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """Batch normalisation of each channel, axis 1, or -1 where records have their channels last (kBM).
 
     ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
     ``synchronized`` the statistics are those of the whole batch over all workers, as in one process; without it, which
@@ -1092,7 +1092,9 @@ def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-05, *
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm)."""
+    """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm).
+
+    Where records have their channels last, -1 are the channels."""
 
 def LeadRecord(source: list[int] = [], channel: list[int] = [], mask: list[int] = [], fill: list[float] = [], *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,

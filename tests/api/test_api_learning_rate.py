@@ -95,6 +95,16 @@ def test_of_several_groups_one_trains(job: Job, threads: Client) -> None:
     assert search(job.replace(cluster=groups), threads, steps=20).losses == alone.losses
 
 
+def test_of_several_sites_one_trains_on_its_records(job: Job, threads: Client) -> None:
+    alone, (first, *others) = with_topology(job, 1), job.neuralnet.layer
+    assert first.store_conf is not None
+    store = first.store_conf.replace(path="", site_path=[first.store_conf.path, "none.zarr"])
+    cluster = ClusterConf(nworker_groups=2, nserver_groups=2, sync_freq=2, sync_method="kMean", mean_conf={"delay": 1})
+    net = job.neuralnet.replace(layer=[first.replace(store_conf=store), *others])
+    found = search(job.replace(cluster=cluster, neuralnet=net), threads, steps=10)
+    assert found.losses == search(alone, threads, steps=10).losses
+
+
 def test_machines_are_judged_by_their_reconstruction_error(stores: Path, threads: Client) -> None:
     found = search(job_of(stores, machine(1, "data", 64)), threads, steps=30)
     assert found.suggestion is not None

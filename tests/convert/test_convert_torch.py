@@ -94,8 +94,8 @@ def test_a_net_gives_and_learns_what_it_does_in_pytorch(
     "name",
     [
         "grouped", "depthwise", "circular", "conv1d", "conv3d", "transposed", "transposed1d", "no affine",
-        "mean of batches", "instance", "norms", "slopes", "means", "means without padding", "pads", "rows of images",
-        "twice", "positions", "activations", "operators", "interpolated", "split",
+        "mean of batches", "instance", "norms", "flattened", "slopes", "means", "means without padding", "pads",
+        "rows of images", "twice", "positions", "activations", "operators", "interpolated", "split",
     ],
 )  # fmt: skip
 def test_a_layer_gives_and_learns_what_it_does_in_pytorch(name: str) -> None:
@@ -134,6 +134,24 @@ class Faults:
     @staticmethod
     def branch() -> tuple[Any, tuple[int, ...], str]:
         return nets().Call(lambda y: y if y.sum() > 0 else -y, torch.nn.Linear(3, 3)), (3,), "for sum; gt: replace"
+
+    @staticmethod
+    def changed_view() -> tuple[Any, tuple[int, ...], str]:
+        def function(y: Any) -> Any:
+            halves = y.view(-1, 2, 2)
+            copy = y.clone()
+            y.add_(1.0)
+            return copy + halves.flatten(1)
+
+        return nets().Call(function, torch.nn.Linear(4, 4)), (4,), "for flatten on a tensor that add_ changes in place"
+
+    @staticmethod
+    def size_of_batch() -> tuple[Any, tuple[int, ...], str]:
+        return nets().Call(lambda y: y / len(y), torch.nn.Linear(3, 3)), (3,), "div by the number of records of a batch"
+
+    @staticmethod
+    def any_length() -> tuple[Any, tuple[Any, ...], str]:
+        return torch.nn.Sequential(torch.nn.Embedding(5, 3)), (None,), r"in whole numbers above 0, .*, not \(None,\)"
 
     @staticmethod
     def steps_first() -> tuple[Any, tuple[int, ...], str]:
@@ -182,6 +200,18 @@ def test_what_has_no_counterpart_is_named_all_at_once_and_the_module_stays_as_it
         if param is not None
     )
     assert all((value == before[key]).all() for key, value in module.state_dict().items())
+
+
+def test_a_net_keeps_its_channels_first_where_other_inputs_have_them_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dsinga.nn.words.inputs._data_format", ["channels_last"])
+    module = torch.nn.Sequential(torch.nn.Conv2d(4, 2, 3), torch.nn.ReLU())
+    check_outputs(module, from_torch(module, (4, 4, 4)), torch.randn(2, 4, 4, 4))
+
+
+def test_params_without_numbers_are_refused() -> None:
+    for layer in (torch.nn.LazyLinear(3), torch.nn.Linear(3, 3, device="meta")):
+        with pytest.raises(UserError, match="params have numbers: call it once on a batch, or load them"):
+            from_torch(torch.nn.Sequential(layer), (3,))
 
 
 def test_frozen_params_a_padding_vector_and_dropout_are_as_in_pytorch() -> None:

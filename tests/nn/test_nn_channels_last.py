@@ -67,9 +67,27 @@ def test_shapes_of_reshape_and_axes_of_slices_are_those_of_the_records():
     left, right = nn.Slice(2, axis=2)(x)
     made = nn.Model(x, [vectors, nn.Reshape((2, 6, 4))(vectors), left - right, nn.Concatenate()([x, x])])
     flat, again, halves, joined = made.predict(images)
+    np.testing.assert_array_equal(flat, images.reshape(3, 48))
     np.testing.assert_array_equal(again, flat.reshape(3, 2, 6, 4))
     np.testing.assert_array_equal(halves, images[:, :, :3] - images[:, :, 3:])
     np.testing.assert_array_equal(joined, np.concatenate([images, images], axis=-1))
+
+
+def test_pixels_become_steps_and_channels_are_normalised():
+    x = nn.Input((4, 6, 2), data_format="channels_last")
+    images = RNG.normal(size=(3, 4, 6, 2)).astype(np.float32)
+    outputs = [nn.Reshape((24, 2))(x), nn.Permute((2, 1, 3))(x), nn.Permute((3, 1, 2))(x), nn.LayerNormalization()(x)]
+    assert nn.BatchNormalization(axis=-1)(x).shape == nn.BatchNormalization(axis=3)(x).shape == x.shape
+    outputs.append(nn.Reshape((6, 4, 2))(nn.Flatten()(x)))
+    steps, turned, moved, normal, other = nn.Model(x, outputs).predict(images)
+    np.testing.assert_array_equal(steps, images.reshape(3, 24, 2))
+    np.testing.assert_array_equal(other, images.reshape(3, 6, 4, 2))
+    np.testing.assert_array_equal(turned, images.transpose(0, 2, 1, 3))
+    np.testing.assert_array_equal(moved, images.transpose(0, 3, 1, 2))
+    expected = (images - images.mean(-1, keepdims=True)) / np.sqrt(images.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(normal, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(UserError, match=r"normalises these, axis=-1, or all axes, not the axes \(2, 3\)"):
+        nn.LayerNormalization((2, 3))(x)
 
 
 def test_targets_whose_channels_are_last_are_refused():

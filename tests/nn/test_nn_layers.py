@@ -181,6 +181,13 @@ def test_flatten_is_a_layer_where_the_next_one_takes_no_vectors():
     np.testing.assert_array_equal(vectors, images.reshape(5, -1))
 
 
+def test_flattened_features_of_two_shapes_are_added_as_vectors():
+    first, second = nn.Input((2, 3, 3), name="first"), nn.Input((3, 6), name="second")
+    arrays = [np.random.default_rng(0).normal(size=(5, *x.rows)).astype(np.float32) for x in (first, second)]
+    model = nn.Model([first, second], nn.Add()([nn.Flatten()(first), nn.Flatten()(second)]))
+    np.testing.assert_array_equal(model.predict(arrays), sum(array.reshape(5, -1) for array in arrays))
+
+
 def test_the_last_step_is_that_before_the_end_of_each_sequence_and_of_each_direction():
     codes = nn.Input(6, name="codes")
     words = nn.Embedding(9, 4)(codes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -155,3 +156,15 @@ def test_a_model_of_texts_keeps_its_vocabulary(tmp_path: Path):
 def test_mistakes_with_texts_have_a_sentence(mistake: str, words: str):
     with pytest.raises(UserError, match=words):
         eval(mistake, {"nn": nn})
+
+
+def test_an_empty_sequence_is_refused_as_one():
+    with pytest.raises(UserError, match="row [01] of the batch is an empty sequence"):
+        model([nn.LSTM(5)]).fit([[1, 2], []], [0, 1], progress=False)
+
+
+@pytest.mark.parametrize("texts", [["a", None], np.array(["a", np.nan], object)])
+def test_a_record_without_a_text_is_named(texts: Any):
+    made = nn.Sequential([nn.TextVectorization(vocabulary=["a"]), nn.Embedding(3, 2), nn.GlobalAveragePooling1D()])
+    with pytest.raises(UserError, match="'data' takes texts, but record 1 is none; leave it out"):
+        made.predict(texts)

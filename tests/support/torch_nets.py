@@ -178,6 +178,10 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "mean of batches": (IMAGES, lambda: nn.Sequential(nn.BatchNorm2d(4, momentum=None))),
     "instance": (IMAGES, lambda: nn.Sequential(nn.InstanceNorm2d(4), nn.InstanceNorm2d(4, affine=True))),
     "norms": (STEPS, lambda: nn.Sequential(nn.LayerNorm((4, 8), eps=1e-3), nn.LayerNorm(8, bias=False), nn.RMSNorm(8))),
+    "flattened": (IMAGES, lambda: Call(
+        lambda y: y.clone().add_(1).flatten(1) * y.flatten(1) + torch.linspace(0, 1, 144),
+        nn.Sequential(nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Tanh(), nn.LayerNorm(144), nn.Unflatten(1, (4, 6, 6)))
+    )),
     "slopes": (IMAGES, lambda: nn.Sequential(nn.PReLU(), nn.Conv2d(4, 3, 1), nn.PReLU(3, init=0.1))),
     "means": (IMAGES, lambda: nn.Sequential(nn.Conv2d(4, 4, 1), nn.AvgPool2d(3, 2, 1), nn.AdaptiveAvgPool2d((2, 1)))),
     "means without padding": (

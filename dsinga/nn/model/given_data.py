@@ -10,7 +10,7 @@ import numpy as np
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.sources.items import by_number, is_iterable, read_batches
-from dsinga.data.text_codes import TextEncoder, sequences_of, texts_of
+from dsinga.data.text_codes import TextEncoder, record_without_text, sequences_of, texts_of
 
 
 def listed(callbacks: Any) -> list[Any]:
@@ -52,6 +52,8 @@ def as_codes(x: Any, name: str, encoders: Mapping[str, TextEncoder | None]) -> A
         if encoder := encoders.get(name):
             return encoder.encode(texts)
         raise UserError(f"the input {name!r} gets texts; begin with nn.TextVectorization")
+    if encoders.get(name) and (without := record_without_text(x)) is not None:
+        raise UserError(f"the input {name!r} takes texts, but record {without} is none; leave it out, or give ''")
     if (codes := sequences_of(x)) is not None and name not in encoders:
         raise UserError(f"the input {name!r} gets sequences of several lengths; write nn.Input((None,))")
     return x if codes is None else codes

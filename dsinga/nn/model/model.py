@@ -58,6 +58,9 @@ class Model(Trainable):
                 "call(self, x), which returns the outputs"
             )
         self.inputs = _symbols("inputs", Input() if inputs is None else inputs)
+        names = [symbol.builder.name for symbol in self.inputs]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UserError(f"two inputs are called {twice[0]!r}; name them, as in nn.Input((4,), name='words')")
         self.outputs = [] if self._is_traced else self._from_inputs(_symbols("outputs", outputs))
         self.optimizer: UpdaterConf = updater_conf("sgd")
         self.objective = Objective()

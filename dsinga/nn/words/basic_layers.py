@@ -6,12 +6,13 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from dsinga.base.arguments import check_bool
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, nearest, registered
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
 from dsinga.nn.words.keras_arguments import check_names
-from dsinga.nn.words.layer_adapters import refuse_channels_last
+from dsinga.nn.words.layer_adapters import channels_back, pixels_first, refuse_channels_last
 from dsinga.nn.words.own_layers import OwnLayer
 from dsinga.nn.writing.feature import Feature, axis_of
 from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer
@@ -39,8 +40,10 @@ def Identity() -> Write:
 
 
 @layer
-def BatchNormalization(momentum: float | None = None, epsilon: float = 1e-5, synchronized: bool = True) -> Write:
-    """Batch normalisation of each channel, axis 1 (kBM).
+def BatchNormalization(
+    momentum: float | None = None, epsilon: float = 1e-5, synchronized: bool = True, axis: int | None = None
+) -> Write:
+    """Batch normalisation of each channel, axis 1, or -1 where records have their channels last (kBM).
 
     ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
     ``synchronized`` the statistics are those of the whole batch over all workers, as in one process; without it, which
@@ -53,6 +56,11 @@ def BatchNormalization(momentum: float | None = None, epsilon: float = 1e-5, syn
         if len(rows) == 2:
             raise writer.fail("normalises channels, axis 1, which of sequences are steps; use nn.LayerNormalization")
         refuse_channels_last(writer)
+        if axis is not None and axis_of(writer.source, axis, rows) != 1:
+            raise writer.fail(f"normalises channels, which are not the axis {axis} here; leave axis out")
+        if momentum is not None and not 0 <= momentum < 1:
+            raise writer.fail(f"momentum, the share of the old statistics, must be in [0, 1), not {momentum}")
+        check_bool(f"synchronized of {writer.name}", synchronized)
         settings: dict[str, Any] = {} if momentum is None else {"momentum": round(1 - momentum, 12)}
         settings |= {} if epsilon == 1e-5 else {"epsilon": epsilon}
         settings |= {} if writer.settings["trainable"] else {"use_global_stats": True}
@@ -64,17 +72,24 @@ def BatchNormalization(momentum: float | None = None, epsilon: float = 1e-5, syn
 
 @layer
 def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-5) -> Write:
-    """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm)."""
+    """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm).
+
+    Where records have their channels last, -1 are the channels.
+    """
 
     def write(writer: LayerWriter) -> Feature:
         count = len(writer.rows(writer.source)) + 1
         axes = sorted(number % count for number in ([axis] if isinstance(axis, int) else axis))
         if not axes or axes != list(range(axes[0], count)) or axes[0] == 0:
             raise writer.fail(f"normalises the last axes of {count}, not the axes {axis}; give -1, or (-2, -1), ...")
-        settings = {} if axes[0] == 1 else {"first_axis": axes[0]}
-        return writer.add(
-            "kLayerNorm", layernorm_conf=settings | ({} if epsilon == 1e-5 else {"epsilon": epsilon}) or None
-        )
+        is_last = writer.source.channels_last and count in (4, 5) and axes[0] > 1
+        if is_last and len(axes) > 1:
+            raise writer.fail(f"of channels that are last normalises these, axis=-1, or all axes, not the axes {axis}")
+        settings: dict[str, Any] = {} if axes[0] == 1 else {"first_axis": axes[0]}
+        settings |= {} if epsilon == 1e-5 else {"epsilon": epsilon}
+        if not is_last:
+            return writer.add("kLayerNorm", layernorm_conf=settings or None)
+        return channels_back(writer, writer.add("kLayerNorm", sources=pixels_first(writer), layernorm_conf=settings))
 
     return write
 

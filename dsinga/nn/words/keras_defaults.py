@@ -17,7 +17,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("center", "scale", "fit.shuffle"), (True,)),
     "data_format": ("channels_first", None),
     "merge_mode": ("concat",),
-    **dict.fromkeys(("BatchNormalization.axis", "GroupNormalization.axis", "fit.validation_freq"), (1,)),
+    **dict.fromkeys(("GroupNormalization.axis", "fit.validation_freq"), (1,)),
     "Softmax.axis": (-1,),
     "dilation_rate": (1, (1,), (1, 1)),
     **dict.fromkeys(("unroll", "time_major", "ragged", "sparse", "stateful", "go_backwards"), (False,)),

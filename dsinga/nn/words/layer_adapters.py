@@ -129,12 +129,39 @@ def last_step(writer: LayerWriter, feature: Feature, values: Values) -> Feature:
     return writer.extra("last", "kPooling1D", feature, *writer.sources[1:], pooling1d_conf={"pool": pool})
 
 
+def pixels_first(writer: LayerWriter) -> list[Feature]:
+    """Return the source with its channels last inside, too, after a layer that moves them: images of such records."""
+    source = writer.source._replace(flat=False)
+    axes = len(source.shape or ())
+    if not source.channels_last or axes not in (3, 4):
+        return [writer.source]
+    return [writer.extra("pixels", "kPermute", source, permute_conf={"dims": [*range(2, axes + 1), 1]})]
+
+
+def numbers_of_pixels(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the source of a kReshape, whose numbers are in the order of the records'."""
+    return {"sources": pixels_first(writer)}
+
+
+def permuted_axes(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the order of axes inside, where the records and so ``dims`` have the channels last."""
+    dims = values["dims"]
+    if not writer.source.channels_last or len(row_shape(writer.source) or ()) != len(dims) or len(dims) not in (3, 4):
+        return {}
+    inside = [axis % len(dims) + 1 for axis in dims]
+    return {"dims": [*inside[-1:], *inside[:-1]]}
+
+
+def channels_back(writer: LayerWriter, feature: Feature) -> Feature:
+    """Write the layer that puts the channels of images, which are last in the feature, first."""
+    axes = len(row_shape(feature) or ())
+    return writer.extra("channels", "kPermute", feature, permute_conf={"dims": [axes, *range(1, axes)]})
+
+
 def reshape_images(writer: LayerWriter, feature: Feature, values: Values) -> Feature:
     """Write the layer that puts the channels first, where the records and so ``target_shape`` have them last."""
     axes = len(values["target_shape"]) if isinstance(values["target_shape"], (list, tuple)) else 1
-    if not writer.source.channels_last or axes not in (3, 4):
-        return feature
-    return writer.extra("channels", "kPermute", feature, permute_conf={"dims": [axes, *range(1, axes)]})
+    return channels_back(writer, feature) if writer.source.channels_last and axes in (3, 4) else feature
 
 
 def recurrent(writer: LayerWriter, values: Values, gates: int) -> dict[str, Any]:

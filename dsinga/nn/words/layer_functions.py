@@ -26,7 +26,9 @@ from dsinga.nn.words.layer_adapters import (
     flatten_rows,
     last_step,
     leave_out_zeros,
+    numbers_of_pixels,
     overlap_of_regions,
+    permuted_axes,
     recur_images,
     recurrent,
     require_channels_first,
@@ -118,8 +120,14 @@ FORMS = {
             "Average": "mean",
         }.items()
     },
-    "Reshape": FunctionSpec("kReshape", "target_shape=shape", required=("target_shape",), after=reshape_images),
-    "Permute": FunctionSpec("kPermute", "dims", required=("dims",)),
+    "Reshape": FunctionSpec(
+        "kReshape",
+        "target_shape=shape",
+        required=("target_shape",),
+        details=numbers_of_pixels,
+        after=reshape_images,
+    ),
+    "Permute": FunctionSpec("kPermute", "dims", required=("dims",), details=permuted_axes),
     "RepeatVector": FunctionSpec(
         "kRepeat",
         "n=times",

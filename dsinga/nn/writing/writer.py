@@ -174,9 +174,14 @@ class LayerWriter:
         return self._feature(conf, layer, sources)
 
     def _flattened(self, type: str, sources: Sequence[Feature]) -> tuple[Feature, ...]:
-        """Return the sources as a layer of ``type`` takes them: flat ones after a kReshape, unless it takes vectors."""
+        """Return the sources as a layer of ``type`` takes them: flat ones after a kReshape, unless it takes vectors.
+
+        A layer whose sources have one shape, such as kAdd, takes flat ones as they are where all have the same shape.
+        """
         cls = layer_class(make_conf("", type, []))
-        if cls.source_kind.takes_vectors or not any(source.flat for source in sources):
+        is_like_sources = cls.source_kind is SourceKind.kAnyShape and not cls.labels.source
+        is_alike = not is_like_sources or len({source.shape for source in sources}) == 1
+        if (cls.source_kind.takes_vectors and is_alike) or not any(source.flat for source in sources):
             return tuple(sources)
         return tuple(self.net.reshaped(source) if source.flat else source for source in sources)
 
