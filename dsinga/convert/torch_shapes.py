@@ -25,7 +25,7 @@ def as_rows(place: ModulePlace, x: Any) -> Any:
     """Return the feature of a tensor for a layer whose params have the shape of rows: flattened ones as vectors."""
     symbol = feature(x)
     is_flat = symbol.feature is not None and symbol.feature.flat
-    return nn.Reshape(rows_of(symbol), name=place.name(".rows"))(symbol) if is_flat else symbol
+    return nn.Reshape(list(rows_of(symbol)), name=place.name(".rows"))(symbol) if is_flat else symbol
 
 
 def like(x: Any, symbol: Symbol) -> Any:
