@@ -30,9 +30,10 @@ def warn_of_unused_steps(job: Job, net: NeuralNet, begin: int) -> None:
             rows = layer.shape[0] // max(job.micro_batches * workers, 1)
             if rows * math.prod(layer.shape[2:]) == 1:
                 _log.warning(
-                    "layer %r normalises each channel over the one number that a batch of one row has, so that its "
+                    "layer %r normalises each channel over the one number that %s of one row has, so that its "
                     "feature is the same for all records in training: give batches of more rows",
                     layer.name,
+                    "a batch" if workers == 1 else "a worker's part of a batch",
                 )
 
 

@@ -61,7 +61,10 @@ def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
     """Return True for the softmax of each step of sequences, None for that of a row; raise UserError for images."""
     axes = 1 if feature.flat or feature.shape is None else len(feature.shape)
     if axes > 2:
-        raise writer.fail(f"the softmax over the last axis of images ({axes} axes) is not there; put nn.Flatten before")
+        raise writer.fail(
+            f"the softmax of images ({axes} axes) is not there: where pixels have classes leave it out, since the loss "
+            "takes scores; else put nn.Flatten before"
+        )
     return True if axes == 2 else None
 
 
