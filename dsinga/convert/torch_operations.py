@@ -306,7 +306,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **{"relu": of_numbers(nn.ReLU), "leaky_relu": leaky_relu, "gelu": gelu},
     **{"softmax": softmax, "log_softmax": log_softmax, "dropout": dropping(nn.Dropout)},
     **dict.fromkeys(("dropout2d", "dropout3d"), dropping(nn.SpatialDropout2D)),
-    **dict.fromkeys(("contiguous", "clone", "to", "float", "long", "type_as", "data"), SAME),
+    **dict.fromkeys(("contiguous", "to", "float", "long", "type_as", "data"), SAME),
     **{f"max_pool{axes}d": pooling("Max", axes) for axes in (1, 2, 3)},
     **{f"avg_pool{axes}d": pooling("Average", axes) for axes in (1, 2, 3)},
     **{f"adaptive_avg_pool{axes}d": adaptive_mean(axes) for axes in (1, 2, 3)},
