@@ -25,10 +25,9 @@ MALLOC_SETTINGS = {
     "MALLOC_TRIM_THRESHOLD_": 64 << 20,
     "MALLOC_ARENA_MAX": 1,
 }
-# Seconds from the end of a part of a run until memory is given back: by then Dask has released the other parts.
-DELAY_SECONDS = 0.2
-
-_scheduled = threading.Lock()  # held while a thread waits to give memory back
+# Seconds from the end of a part of a run until memory is given back: by then Dask has released the other parts, on a
+# busy machine after the second delay; with a lock for each, which is held while a thread waits.
+DELAYS = {0.2: threading.Lock(), 2.0: threading.Lock()}
 
 
 def give_back_after(part: object) -> None:
@@ -37,19 +36,20 @@ def give_back_after(part: object) -> None:
 
 
 def give_back_soon() -> None:
-    """Give memory back after ``DELAY_SECONDS``, in a thread; one thread serves all calls that come meanwhile."""
-    if not _scheduled.acquire(blocking=False):
-        return
-    timer = threading.Timer(DELAY_SECONDS, _give_back)
-    timer.name, timer.daemon = "dsinga memory", True
-    try:
-        timer.start()
-    except RuntimeError:  # the interpreter is shutting down
-        _scheduled.release()
+    """Give memory back after each of ``DELAYS``, in a thread, which serves all calls that come meanwhile."""
+    for seconds, scheduled in DELAYS.items():
+        if not scheduled.acquire(blocking=False):
+            continue
+        timer = threading.Timer(seconds, _give_back, [scheduled])
+        timer.name, timer.daemon = "dsinga memory", True
+        try:
+            timer.start()
+        except RuntimeError:  # the interpreter is shutting down
+            scheduled.release()
 
 
-def _give_back() -> None:
-    _scheduled.release()
+def _give_back(scheduled: threading.Lock) -> None:
+    scheduled.release()
     key_split.cache_clear()  # the names of the last 100,000 tasks, which Dask keeps by their keys
     with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
         _libc().malloc_trim(0)
