@@ -60,6 +60,7 @@ def test_a_run_that_is_cut_goes_on_with_the_same_bits(job: Job, threads: Client,
     assert_same(train(job, threads, workspace=tmp_path, resume=True, progress=False).params, expected.params)
 
 
+@pytest.mark.ci
 @pytest.mark.process
 def test_a_killed_process_changes_no_bit(job: Job) -> None:
     conf = mean(2, 7, nworkers_per_group=2, mean_conf={"delay": 3})

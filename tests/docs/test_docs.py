@@ -23,8 +23,9 @@ README = ROOT / "README.md"
 # Pages that take more than a second of a processor. Like the Book's, they are executed in CI's part "marked" alone.
 LONG = set(
     "arrays augmentation background checkpoints clusters energy estimators extensions graph-grain layer-rules "
-    "learning-rate losses memory microscopes models nn partitioning planning recurrent reinforcement retrieval running "
-    "search security shared-clusters singa slurm sparse speed text topologies tracking training".split()
+    "learning-rate losses memory microscopes models nn partitioning planning probabilities recurrent "
+    "reinforcement retrieval running search security shared-clusters singa sites slurm sparse speed text "
+    "topologies tracking training".split()
 )
 
 

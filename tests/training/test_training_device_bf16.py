@@ -79,6 +79,7 @@ def of_pytorch(loop: Loop) -> list[float]:
     return losses
 
 
+@pytest.mark.ci
 def test_losses_in_bfloat16_follow_pytorchs_and_those_in_float32():
     loop, rounded = trained("bf16")
     _, exact = trained("float32")
