@@ -286,7 +286,11 @@ def linear(place: ModulePlace, input: Any, weight: Any, bias: Any = None) -> Any
     return of_last_axis(place, dense, input, len(weight))
 
 
-SAME: Callable[..., Any] = lambda place, input, *args, **kwargs: input  # noqa: E731
+def same(place: ModulePlace, input: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return the tensor itself."""
+    return input
+
+
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **SHAPES,
     **dict.fromkeys(("add", "radd"), add),
@@ -306,7 +310,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **{"relu": of_numbers(nn.ReLU), "leaky_relu": leaky_relu, "gelu": gelu},
     **{"softmax": softmax, "log_softmax": log_softmax, "dropout": dropping(nn.Dropout)},
     **dict.fromkeys(("dropout2d", "dropout3d"), dropping(nn.SpatialDropout2D)),
-    **dict.fromkeys(("contiguous", "to", "float", "long", "type_as", "data"), SAME),
+    **dict.fromkeys(("contiguous", "to", "float", "long", "type_as", "data"), same),
     **{f"max_pool{axes}d": pooling("Max", axes) for axes in (1, 2, 3)},
     **{f"avg_pool{axes}d": pooling("Average", axes) for axes in (1, 2, 3)},
     **{f"adaptive_avg_pool{axes}d": adaptive_mean(axes) for axes in (1, 2, 3)},

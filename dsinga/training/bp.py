@@ -90,8 +90,8 @@ def back_propagate(
         if stage.backward and (gradient is not None or stage.starts):
             try:
                 compute, needs = stage.layer.compute_gradient, stage.needs
-                if deferral is not None and sums.keys().isdisjoint(stage.params):  # or they have further uses
-                    put_off = deferral.source_gradients(entry, gradient)
+                if deferral is not None:
+                    put_off = deferral.source_gradients(entry, gradient, sums.keys())
                 if put_off is not None:
                     computed: Gradients = put_off, (None,) * len(params)
                 elif observe is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cache
 from typing import Any
 
@@ -27,14 +28,16 @@ class Deferral:
     def __init__(self, net: NeuralNet, waiting: deque[Callable[[], None]], push: Callable[[str, Array], None]):
         self._net, self._waiting, self._push = net, waiting, push
 
-    def source_gradients(self, entry: TapeEntry, grad: Any) -> Sequence[Array | None] | None:
+    def source_gradients(self, entry: TapeEntry, grad: Any, begun: AbstractSet[str]) -> Sequence[Array | None] | None:
         """Return the gradients for the sources of a layer, and put off those for its params.
 
-        None where the layer computes both together, or a param has other uses.
+        None where the layer computes both together, or a param has other uses: below, or above, whose gradients have
+        ``begun`` to add up.
         """
         stage, params, sources, output, ctx = entry
         layer, names = stage.layer, stage.params
-        if not defers(type(layer)) or set(names) - set(stage.completes) or not self._net.static.isdisjoint(names):
+        has_other_uses = set(names) - set(stage.completes) or not begun.isdisjoint(names)
+        if not defers(type(layer)) or has_other_uses or not self._net.static.isdisjoint(names):
             return None
         deferred = layer.defer_gradient(params, sources, output, grad, stage.needs, ctx)
         if deferred is None:
