@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +9,12 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dsinga import cluster
-from dsinga.api import roots, train
+from dsinga.api import train
 from dsinga.checkpoint import read_checkpoint
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf, Job, UpdaterConf
-from dsinga.loop.initial_state import RunOptions
 from tests.support.extension_runs import Acting
-from tests.support.observers import Recorder, of_phase
+from tests.support.killed_run import train_with_a_killed_process
 from tests.support.small_job import assert_same
 
 
@@ -65,15 +61,7 @@ def test_a_run_that_is_cut_goes_on_with_the_same_bits(job: Job, threads: Client,
 def test_a_killed_process_changes_no_bit(job: Job) -> None:
     conf = mean(2, 7, nworkers_per_group=2, mean_conf={"delay": 3})
     job = job.replace(cluster=conf, updater=ADAMW, train_steps=150, disp_freq=10)
-    with connect(workers=4) as client:
-        unbroken = cluster.train(job, client, Recorder(), RunOptions(roots=roots(job, None)))
-    with connect(workers=4, separate_processes=True) as client:
-        pid = client.run(os.getpid)[list(cluster.available_workers(client))[3]]
-        broken = Recorder(50, lambda: os.kill(pid, signal.SIGKILL))
-        outcome = cluster.train(job, client, broken, RunOptions(roots=roots(job, None)))
-    assert broken.acted
-    assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == [1]
-    assert_same(outcome.params, unbroken.params)
+    train_with_a_killed_process(job, 4, 3)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

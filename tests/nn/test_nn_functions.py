@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,17 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga import UserError, cluster, nn
-from dsinga.api import roots
+from dsinga import UserError, nn
 from dsinga.base.errors import Diverged
-from dsinga.cluster import connect
 from dsinga.layers.functions.names import find_function, name_of
 from dsinga.layers.functions.probing import probe
-from dsinga.loop.initial_state import RunOptions
 from dsinga.testing import LayerCase, LayerContract
-from tests.support.observers import Recorder, of_phase
+from tests.support.killed_run import train_with_a_killed_process
 from tests.support.registries import restored_registry
-from tests.support.small_job import assert_same
 
 torch = pytest.importorskip("torch")
 RNG = np.random.default_rng(0)
@@ -328,15 +323,7 @@ def test_a_killed_process_changes_no_bit_of_a_run_with_functions():
     made = own_net()
     made.compile(nn.Adam(0.01), torch_mse)
     job = made.job(X, Y, train_steps=300, disp_freq=10, cluster=nn.Cluster(workers=2))
-    with connect(workers=3) as client:
-        unbroken = cluster.train(job, client, Recorder(), RunOptions(roots=roots(job, None)))
-    with connect(workers=3, separate_processes=True) as client:
-        pid = client.run(os.getpid)[list(cluster.available_workers(client))[0]]
-        broken = Recorder(50, lambda: os.kill(pid, signal.SIGKILL))
-        outcome = cluster.train(job, client, broken, RunOptions(roots=roots(job, None)))
-    assert broken.acted
-    assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == [1]
-    assert_same(outcome.params, unbroken.params)
+    outcome = train_with_a_killed_process(job, 3, 0)
     alone = own_net()
     alone.compile(nn.Adam(0.01), torch_mse)
     alone.fit(X, Y, train_steps=300, progress=False)

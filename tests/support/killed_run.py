@@ -1,0 +1,32 @@
+"""A run on processes, one of which is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from dsinga import cluster
+from dsinga.api import roots
+from dsinga.cluster import connect
+from dsinga.job import Job
+from dsinga.loop.initial_state import RunOptions
+from dsinga.loop.run_loop import Outcome
+from tests.support.observers import Recorder, of_phase
+from tests.support.small_job import assert_same
+
+
+def train_with_a_killed_process(job: Job, workers: int, victim: int) -> Outcome:
+    """Train on so many processes, of which one is killed after 50 steps; check that it changes no bit.
+
+    ``victim`` is its place among the Dask workers.
+    """
+    with connect(workers=workers) as client:
+        unbroken = cluster.train(job, client, Recorder(), RunOptions(roots=roots(job, None)))
+    with connect(workers=workers, separate_processes=True) as client:
+        pid = client.run(os.getpid)[list(cluster.available_workers(client))[victim]]
+        broken = Recorder(50, lambda: os.kill(pid, signal.SIGKILL))
+        outcome = cluster.train(job, client, broken, RunOptions(roots=roots(job, None)))
+    assert broken.acted
+    assert [row["generation"] for row in of_phase(broken.rows, "recovery")] == [1]
+    assert_same(outcome.params, unbroken.params)
+    return outcome
