@@ -44,7 +44,7 @@ def slurm(scripts: tuple[Path, dict[str, str]], tmp_path: Path) -> Iterator[Slur
     """Submits the scripts from a folder of its own, and cancels what is left of its jobs at the end."""
     folder, environment = scripts
     shutil.copytree(folder, tmp_path / "work")
-    queue = Slurm(tmp_path / "work", environment)
+    queue = Slurm(tmp_path / "work", environment, folder / "data")
     for script in ("cluster.py", "adaptive.py"):
         queue.change(script, "SLURMCluster(\n", f'SLURMCluster(\njob_name="{queue.workers}",\n')
     yield queue

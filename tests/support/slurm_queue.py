@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
 import subprocess
 import threading
 import time
@@ -27,10 +29,12 @@ class Slurm:
     Args:
         folder: the working directory, with the scripts.
         environment: that of the jobs.
+        records: a folder with the records of all tests, from which runs of this process read.
     """
 
-    def __init__(self, folder: Path, environment: dict[str, str]):
+    def __init__(self, folder: Path, environment: dict[str, str], records: Path):
         self.folder = folder
+        self.records = records
         self.workers = f"dask-worker-{uuid.uuid4().hex[:8]}"  # the name of jobs, which those of other tests do not have
         self._environment = environment
         self._jobs: list[str] = []
@@ -92,6 +96,12 @@ class Slurm:
         assert path is not None, self.output()
         return read_params(path)
 
+    def last_step(self, workspace: str) -> int:
+        """Return the step of the last checkpoint of a run."""
+        path = latest(self.folder / workspace / "checkpoint")
+        assert path is not None, self.output()
+        return int(path.name.removeprefix("step"))
+
     def recoveries(self, workspace: str) -> History:
         """Return the rows of recoveries of a run, which must have each step once."""
         rows = read_metrics(self.folder / workspace / "metrics.jsonl")
@@ -99,15 +109,14 @@ class Slurm:
         assert steps == list(range(100, dsinga.load(self.folder / "job.conf").train_steps + 1, 100))
         return rows.phase(RECOVERY)
 
-    def local_params(self, workers: int = 4) -> dict[str, np.ndarray]:
-        """Return the params of a run of the same job in this process."""
-        job = dsinga.load(self.folder / "job.conf")
-        return dsinga.train(job, workers=workers, data_root=str(self.folder / "data"), progress=False).params
+    def local_params(self) -> dict[str, np.ndarray]:
+        """Return the params of a run of the same job in this process, which trains it once for all tests."""
+        return _local_params((self.folder / "job.conf").read_text(), str(self.records))
 
     def lengthen(self, steps: int) -> None:
         """Let runs take so many steps."""
         conf = self.folder / "job.conf"
-        conf.write_text(conf.read_text().replace("train_steps: 400", f"train_steps: {steps}"))
+        conf.write_text(re.sub(r"train_steps: \d+", f"train_steps: {steps}", conf.read_text()))
 
     def change(self, script: str, old: str, new: str) -> None:
         """Replace a part of a script."""
@@ -132,3 +141,8 @@ class Slurm:
         """Cancel all jobs that were submitted here."""
         if self._jobs:
             self.run("scancel", *self._jobs)
+
+
+@functools.cache
+def _local_params(job: str, data_root: str) -> dict[str, np.ndarray]:
+    return dsinga.train(dsinga.loads(job), workers=4, data_root=data_root, progress=False).params
