@@ -34,12 +34,21 @@ class DeviceParams(Mapping[str, Array]):
         meter: counts the waiting of this thread.
         inner: the meter of the exchange, whose bytes are added to ``meter``.
         ahead: whether values are fetched when a step begins, not only when they are looked up.
+        is_shared: whether servers keep the other params on this device, so that gradients are not copied to the host.
     """
 
     def __init__(
-        self, exchange: Exchange, local: Collection[str], ops: Ops, meter: Meter, inner: Meter, ahead: bool = True
+        self,
+        exchange: Exchange,
+        local: Collection[str],
+        ops: Ops,
+        meter: Meter,
+        inner: Meter,
+        ahead: bool = True,
+        is_shared: bool = False,
     ):
         self._exchange, self._local, self._ops = exchange, frozenset(local), ops
+        self._leave = ops.hand_over if is_shared else ops.download
         self._meter, self._inner, self._ahead = meter, inner, ahead
         self._thread = ThreadPoolExecutor(1, "dsinga-device", initializer=ops.enter)
         self._values: dict[str, Future[Any]] = {}
@@ -78,12 +87,15 @@ class DeviceParams(Mapping[str, Array]):
                 self._fetch(name)
 
     def push(self, name: str, gradient: Array) -> None:
-        """Push a gradient once it is downloaded; :meth:`finish` raises errors of that."""
+        """Push a gradient once it is computed, and downloaded if servers are in host memory.
+
+        :meth:`finish` raises errors of that.
+        """
         if name in self._local:
             self._exchange.push(name, gradient)
             return
         self._values.pop(name, None)
-        download = gradient if isinstance(gradient, SparseRows) else self._ops.download(gradient)
+        download = gradient if isinstance(gradient, SparseRows) else self._leave(gradient)
         self._pushes.append(self._thread.submit(self._push, name, download))
 
     def finish(self) -> None:
