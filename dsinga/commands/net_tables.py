@@ -110,12 +110,14 @@ def print_graphs(job: Job, net: NeuralNet | PartitionedNet) -> None:
     whole = net if isinstance(net, NeuralNet) else net.whole
     cluster = job.cluster or ClusterConf()
     is_single = cluster.nworker_groups == cluster.nworkers_per_group == 1
-    reason = why_not(is_single, algorithm(job.train_one_batch), job.updater, job.micro_batches)
+    reason = why_not(is_single, algorithm(job.train_one_batch), job.updater, job.micro_batches, job.skip_bad_batches)
     sparse = [param.name for param in whole.params.values() if param.spec.sparse and param.trainable]
     if not reason and sparse:
         reason = f"gradients have few rows, of {', '.join(sparse)}"
     if job.gpu and reason:
         click.echo(f"on GPUs, training iterations are not captured as CUDA graphs: {reason}")
+    elif job.gpu and not is_single:
+        click.echo("on GPUs, a training iteration is several CUDA graphs, between which params are exchanged")
 
 
 def print_padding(job: Job, data_root: str | None = None) -> None:

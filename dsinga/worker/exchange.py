@@ -78,6 +78,10 @@ class Exchange(Mapping[str, Array]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._homes)
 
+    def shape(self, name: str) -> Shape:
+        """Return the shape of a param."""
+        return self._shapes[name]
+
     def __len__(self) -> int:
         return len(self._homes)
 

@@ -104,7 +104,7 @@ class GroupWorker:
         if self._on_device:
             ahead = config.options.pull is PullTime.kAtOnce
             local = shapes.keys() - {slice_.param for slice_ in config.slices}
-            self.exchange = DeviceParams(exchange, local, self._ops, self._meter, inner, ahead, is_shared)
+            self.exchange = DeviceParams(exchange, local, replicated, self._ops, self._meter, inner, ahead, is_shared)
         self._exchange = exchange
         micro_batches = config.readers[Phase.kTrain].micro_batches
         self._training_step = TrainingStep(

@@ -13,10 +13,11 @@ from dsinga.ops.processor import Processor
 from dsinga.server import Shard, Slice, SliceSpec
 from dsinga.server.gradient_accumulator import Push
 from dsinga.training import create_updater
+from dsinga.worker import captured_exchange
 from tests.support import emulated_cupy
 from tests.support.device_worker import cudnn, device_groups
 from tests.support.small_job import assert_same
-from tests.worker.test_captured_iterations import KINDS, SETTINGS, UPDATERS, job_of, quick, with_updater
+from tests.worker.test_captured_iterations import KINDS, SETTINGS, UPDATERS, WARM_UPS, job_of, quick, with_updater
 
 STEPS = 4
 CLUSTERS = {
@@ -81,3 +82,21 @@ def test_a_checkpoint_copies_values_and_states_once_and_training_goes_on(
         np.testing.assert_array_equal(values[id], expected[id])
         assert_same(more[id], states[id])
         assert (values[id] != first[id]).all()
+
+
+def launched() -> int:
+    """Return how many graphs were launched since the log was cleared."""
+    return sum(what == "graph" for _, what, _ in emulated_cupy.log)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_graphs_in_pieces_give_the_bits_of_called_iterations(name: str, on_gpu: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(captured_exchange, "GROUP_BYTES", 1)  # a graph for each layer with params, and each way
+    steps = 6
+    job = job_of(with_updater("type: kAdam"), cluster=CLUSTERS[name])
+    expected = trained(job, on_gpu, steps=steps)
+    actual = trained(job, on_gpu, captured=True, steps=steps)
+    assert launched() == 3 * 2 * (steps - WARM_UPS)
+    assert actual[1] == expected[1]
+    assert_same(actual[0], expected[0])
