@@ -115,7 +115,6 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
             sent = self._sent if self.memory.captured else set()
             between = {block for group in sent for block in self._trained[group]}
             self._after = [block for block in self._blocks if block not in between]
-            self._params.blocks = [block for group in self._groups for block in group]
         self._send(self._after)
 
     def launch(self, step: int, records: Mapping[str, Records]) -> None:
@@ -151,6 +150,7 @@ class ExchangedIterations:
     def __init__(self, ops: Ops, step: TrainingStep, params: DeviceParams):
         self._net, self._params = step.net, params
         groups = groups_of(step.net.fused_for(ops), [name for name in step.net.params if params.is_served(name)])
+        self._blocks = [block for group in groups for block in group]
         create = partial(ExchangedPass, params=params, groups=groups, static=step.net.static, ops=ops)
         self._passes = CapturedPasses(ops, "training iterations", create)
 
@@ -168,6 +168,7 @@ class ExchangedIterations:
             result = self._passes.compute(ctx.rows, self._net, step, records, compute)
         finally:
             self._params.release(result is not None)
+        self._params.blocks = [] if result is None else self._blocks
         if result is None:
             return None
         self._params.finish()

@@ -122,7 +122,7 @@ class DeviceParams(Mapping[str, Array]):
     def value_of(self, block: Block) -> AsyncCopy | list[Array]:
         """Wait for the values of a block; return the copy to the device of all, or the arrays that are there."""
         self._fetch_block(block)
-        return self._wait(self._of_blocks[block])
+        return self._wait(self._of_blocks.pop(block))
 
     def split(self, block: Block, flat: Array) -> list[Array]:
         """Return the arrays of a block, views of one array."""

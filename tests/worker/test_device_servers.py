@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dsinga.ops
+from dsinga.base.errors import Diverged
 from dsinga.job import ClusterConf, Job, UpdatePlace
 from dsinga.ops.processor import Processor
 from dsinga.server import Shard, Slice, SliceSpec
@@ -15,9 +18,20 @@ from dsinga.server.gradient_accumulator import Push
 from dsinga.training import create_updater
 from dsinga.worker import captured_exchange
 from tests.support import emulated_cupy
+from tests.support import emulated_graphs as graphs
 from tests.support.device_worker import cudnn, device_groups
 from tests.support.small_job import assert_same
-from tests.worker.test_captured_iterations import KINDS, SETTINGS, UPDATERS, WARM_UPS, job_of, quick, with_updater
+from tests.worker.test_captured_iterations import (
+    DENSE,
+    KINDS,
+    LINEAR,
+    SETTINGS,
+    UPDATERS,
+    WARM_UPS,
+    job_of,
+    quick,
+    with_updater,
+)
 
 STEPS = 4
 CLUSTERS = {
@@ -89,14 +103,133 @@ def launched() -> int:
     return sum(what == "graph" for _, what, _ in emulated_cupy.log)
 
 
-@pytest.mark.parametrize("on_gpu", [False, True], ids=["host", "device"])
-@pytest.mark.parametrize("name", CLUSTERS)
-def test_graphs_in_pieces_give_the_bits_of_called_iterations(name: str, on_gpu: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(captured_exchange, "GROUP_BYTES", 1)  # a graph for each layer with params, and each way
-    steps = 6
-    job = job_of(with_updater("type: kAdam"), cluster=CLUSTERS[name])
+def compare(job: Job, on_gpu: bool = False, steps: int = 6) -> None:
+    """Assert that graphs in pieces give the bits of called iterations, and that there were some."""
     expected = trained(job, on_gpu, steps=steps)
     actual = trained(job, on_gpu, captured=True, steps=steps)
-    assert launched() == 3 * 2 * (steps - WARM_UPS)
+    assert launched() == PIECES * len(actual[1]) // steps * (steps - WARM_UPS)
+    assert actual[1] == expected[1]
+    assert_same(actual[0], expected[0])
+
+
+PIECES = 3  # of the net of two layers: before the second one's value, up to its gradient, and the rest
+
+
+@pytest.fixture
+def each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let params be exchanged for each layer alone, however small it is."""
+    monkeypatch.setattr(captured_exchange, "GROUP_BYTES", 1)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_graphs_in_pieces_give_the_bits_of_called_iterations(name: str, on_gpu: bool, each_layer: None):
+    compare(job_of(with_updater("type: kAdam"), cluster=CLUSTERS[name]), on_gpu)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_gpu", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("kind", [*KINDS, *SETTINGS])
+def test_every_updater_in_pieces(kind: str, on_gpu: bool, each_layer: None):
+    updater = f"type: kSGD {SETTINGS[kind]}" if kind in SETTINGS else f"type: {kind} {UPDATERS.get(kind, '')}"
+    for name in ("workers", "groups"):
+        compare(job_of(with_updater(updater), cluster=CLUSTERS[name]), on_gpu, 8)
+
+
+@pytest.mark.parametrize("how", ["compression: kTopK topk_share: 0.5", "pull: kDeferred", "clip_global_norm"])
+def test_other_exchanges_in_pieces(how: str, each_layer: None):
+    text = f"nworkers_per_group: 2 {'' if how == 'clip_global_norm' else how}"
+    norm = ["updater.clip_global_norm=0.05"] if how == "clip_global_norm" else []
+    compare(job_of(f"{LINEAR} cluster {{ {text} }}", *norm))
+
+
+def test_dropout_and_normalisation_of_asynchronous_groups_in_one_piece():
+    job = job_of(DENSE, cluster=CLUSTERS["groups"])
+    expected, actual = (trained(job, True, captured, 5) for captured in (False, True))
+    assert launched() == 2 * (5 - WARM_UPS)
+    assert actual[1] == expected[1]
+    assert_same(actual[0], expected[0])
+
+
+@pytest.mark.parametrize("name", ["workers", "groups"])
+def test_a_checkpoint_changes_no_bit_of_graphs(name: str, each_layer: None):
+    job = job_of(with_updater("type: kAdam"), cluster=CLUSTERS[name])
+    expected = trained(job, True, True, 6)[0]
+    with device_groups(job, True, True) as groups:
+        for step in range(6):
+            groups.train(step, step + 1)
+            at_step = groups.params()
+    assert_same(at_step, expected)
+
+
+def test_copies_begin_between_graphs(each_layer: None):
+    with device_groups(
+        job_of(LINEAR, cluster=ClusterConf(nserver_groups=1, server_worker_separate=True)), False, True
+    ) as groups:
+        groups.train(0, 4)
+        emulated_cupy.log.clear()
+        groups.train(4, 5)
+        down = groups.groups[0][0]._ops.streams.down
+        events = [
+            "graph" if what == "graph" else "download"
+            for stream, what, _ in emulated_cupy.log
+            if what == "graph" or (stream is down and what == "copy")
+        ]
+    assert events == ["graph", "graph", "download", "graph", "download"]
+
+
+def test_a_step_that_is_not_finite_changes_nothing_on_servers(each_layer: None):
+    rate = "type: kFixedStep base_lr: 0.1 fixedstep_conf { step: 0 step: 4 step_lr: 0.1 step_lr: 1e30 }"
+    job = job_of(re.sub(r"type: kInverse.*\}", rate + " } }", LINEAR), cluster=CLUSTERS["groups"])
+    messages, left = [], []
+    for captured in (False, True):
+        emulated_cupy.log.clear()
+        with device_groups(job, True, captured) as groups:
+            with pytest.raises(Diverged) as error:
+                groups.train(0, 40)
+            messages.append(str(error.value))
+            left.append(groups.params())
+    assert launched() > 2 * PIECES
+    assert messages[1] == messages[0]
+    assert_same(left[1], left[0])
+
+
+def fails(*_: Any) -> Any:
+    raise RuntimeError("the driver has no graphs")
+
+
+def test_a_capture_that_fails_is_called_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, each_layer: None
+):
+    job = job_of(LINEAR, cluster=CLUSTERS["groups"])
+    expected = trained(job, False)
+    for place in ("begin_capture", "end_capture"):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "dsinga"), monkeypatch.context() as patch:
+            if place == "end_capture":
+                patch.setattr(emulated_cupy.Stream, "end_capture", lambda self: fails(graphs.end_capture()))
+            else:
+                patch.setattr(emulated_cupy.Stream, place, fails)
+            actual = trained(job, False, captured=True)
+        assert caplog.text.count("not captured as CUDA graphs: the driver has no graphs") == 2  # a line a worker
+        assert not launched()
+        assert actual[1] == expected[1]
+        assert_same(actual[0], expected[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "why"),
+    [
+        (DENSE, {}, "layer 'norm' adds up statistics of workers in host memory"),
+        (LINEAR, {"skip_bad_batches": True}, "with servers, skip_bad_batches asks all workers"),
+    ],
+)
+def test_what_is_called_says_why_once(text: str, fields: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture):
+    job = job_of(text, cluster=CLUSTERS["workers"], **fields)
+    expected = trained(job, False, steps=3)
+    with caplog.at_level(logging.INFO, "dsinga"):
+        actual = trained(job, False, True, steps=3)
+    assert caplog.text.count(f"training iterations are not captured as CUDA graphs: {why}") == 2  # a line a worker
+    assert not launched()
     assert actual[1] == expected[1]
     assert_same(actual[0], expected[0])
