@@ -96,7 +96,7 @@ class GroupWorker:
         if not self._on_device and config.options.compression is Compression.kNone:
             self._share_gradient_memory(transports, clients, slices, shapes)
         lasting = self._shares(name for name in shapes if not config.params[name].trainable)
-        is_shared = bool(clients) and all(client.shares_gpu for client in clients.values())
+        is_shared = bool(clients) and all(client.shares_gpu() for client in clients.values())
         homes = param_homes(shapes, slices, clients, lasting, self._replicated, self._ops if is_shared else None)
         move_local_slices(homes, clients)
         exchange = Exchange(homes, clients, config.options, inner, self._replicated, clipping)

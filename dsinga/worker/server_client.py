@@ -8,7 +8,6 @@ taken the memory before, the gradient is elsewhere and is copied.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
@@ -84,15 +83,9 @@ class ServerClient:
         self._send_buffer: SendBuffer | None = None
         self._unreleased: dict[int, Array] = {}  # gradients in the send buffer that the server may still read
 
-    @functools.cached_property
-    def _gpu(self) -> int | None:
-        """The GPU on which a server of this process keeps its slices; None where they are in host memory."""
-        return None if self.crosses_process else next(map(int, self.transport.call("gpu").result()), None)
-
-    @property
     def shares_gpu(self) -> bool:
-        """Whether the server keeps its slices on the GPU of the worker."""
-        return self._gpu is not None and self._gpu == self._device
+        """Whether the server keeps its slices on the GPU of the worker, and not in host memory."""
+        return not self.crosses_process and self._device in map(int, self.transport.call("gpu").result())
 
     @property
     def crosses_process(self) -> bool:
@@ -124,7 +117,7 @@ class ServerClient:
         """
         fields = [ids, version, self._worker.group, list(since.items())]
         reply = self.transport.call("pull", fields, into=into, priority=priority)
-        return self._values(reply, ids)
+        return ValuesReply(reply, ids, self._unreleased)
 
     def push(self, step: int, gradients: Mapping[int, Array], skip: bool = False, priority: int = URGENT) -> None:
         """Send gradients by slice id, which the server may overwrite; with ``skip``, count a step without changes.
@@ -139,11 +132,7 @@ class ServerClient:
     ) -> ValuesReply:  # fmt: skip
         """Do :meth:`push`, and request the resulting values, as :meth:`pull` does."""
         reply = self._send("push_pull", step, gradients, skip, list(since.items()), into=into, priority=priority)
-        return self._values(reply, list(gradients))
-
-    def _values(self, reply: Reply, ids: Sequence[int]) -> ValuesReply:
-        # A worker group that began anew may compute elsewhere than on the GPU of its servers.
-        return ValuesReply(reply, ids, self._unreleased, self._gpu is not None and not self.shares_gpu)
+        return ValuesReply(reply, list(gradients), self._unreleased)
 
     def squares(self, step: int) -> Reply:
         """Request the sums of squares of the summed gradients of ``step``, float64, in the order of the slices."""
@@ -181,8 +170,8 @@ class ServerClient:
 class ValuesReply:
     """The reply to a pull: values by slice id. When it has arrived, the gradients of these slices may change."""
 
-    def __init__(self, reply: Reply, ids: Sequence[int], unreleased: dict[int, Array], to_host: bool = False):
-        self._reply, self._ids, self._unreleased, self._to_host = reply, ids, unreleased, to_host
+    def __init__(self, reply: Reply, ids: Sequence[int], unreleased: dict[int, Array]):
+        self._reply, self._ids, self._unreleased = reply, ids, unreleased
 
     def done(self) -> bool:
         """Whether the values, or an error in their place, have arrived."""
@@ -191,8 +180,6 @@ class ValuesReply:
     def result(self, timeout: float | None = None) -> dict[int, Array]:
         """Return the values. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
         values = self._reply.result(timeout)
-        if self._to_host:
-            values = [value.get() for value in values]
         for id in self._ids:
             self._unreleased.pop(id, None)
         return dict(zip(self._ids, values, strict=True))

@@ -145,8 +145,8 @@ def test_other_exchanges_in_pieces(how: str, each_layer: None):
 
 def test_dropout_and_normalisation_of_asynchronous_groups_in_one_piece():
     job = job_of(DENSE, cluster=CLUSTERS["groups"])
-    expected, actual = (trained(job, True, captured, 5) for captured in (False, True))
-    assert launched() == 2 * (5 - WARM_UPS)
+    expected, actual = (trained(job, True, captured) for captured in (False, True))
+    assert launched() == 2 * (STEPS - WARM_UPS)
     assert actual[1] == expected[1]
     assert_same(actual[0], expected[0])
 
