@@ -15,6 +15,7 @@ from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, Phase, Precision
 from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import topology
+from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.net.drawing import with_sites
@@ -110,12 +111,18 @@ def print_graphs(job: Job, net: NeuralNet | PartitionedNet) -> None:
     whole = net if isinstance(net, NeuralNet) else net.whole
     cluster = job.cluster or ClusterConf()
     is_single = cluster.nworker_groups == cluster.nworkers_per_group == 1
-    reason = why_not(is_single, algorithm(job.train_one_batch), job.updater, job.micro_batches)
+    reason = why_not(is_single, algorithm(job.train_one_batch), job.updater, job.micro_batches, job.skip_bad_batches)
+    layers = [node.layer for node in whole.nodes if isinstance(node.layer, BatchNorm)]
+    norms = [layer.name for layer in layers if layer.synchronized and not layer.use_global_stats]
+    if not reason and norms and cluster.nworkers_per_group > 1:
+        reason = f"statistics of workers are added up in host memory, unless {', '.join(norms)} has synchronized: false"
     sparse = [param.name for param in whole.params.values() if param.spec.sparse and param.trainable]
     if not reason and sparse:
         reason = f"gradients have few rows, of {', '.join(sparse)}"
     if job.gpu and reason:
         click.echo(f"on GPUs, training iterations are not captured as CUDA graphs: {reason}")
+    elif job.gpu and not is_single:
+        click.echo("on GPUs, a training iteration is several CUDA graphs, between which params are exchanged")
 
 
 def print_padding(job: Job, data_root: str | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -22,7 +23,7 @@ class RecordedStep:
 
 
 class DevicePass(ABC):
-    """The device memory and, once it is captured, the graph of one pass over batches of fixed shapes.
+    """The device memory and, once it is captured, the graph of one pass over batches of fixed shapes, or its pieces.
 
     Kernels that are called within :meth:`recording` take all that changes from step to step from device memory at fixed
     addresses: the batch, the step, and the numbers that follow it. Within :meth:`capturing`, too, they do not run but
@@ -44,6 +45,13 @@ class DevicePass(ABC):
     def capturing(self) -> AbstractContextManager[None]:
         """Return a context, within :meth:`recording`, whose kernels become the graph instead of running."""
 
+    @abstractmethod
+    def cut(self, action: Callable[[], None]) -> None:
+        """While kernels become a graph, end it and begin another: :meth:`launch` calls ``action`` between the two.
+
+        Does nothing while they run.
+        """
+
     @property
     @abstractmethod
     def captured(self) -> bool:
@@ -51,7 +59,7 @@ class DevicePass(ABC):
 
     @abstractmethod
     def launch(self, step: int) -> None:
-        """Run the graph with the numbers of ``step``.
+        """Run the graph, or its pieces and what is done between them, with the numbers of ``step``.
 
         Raises NotCapturable, with nothing changed, where this step computes other formulas than the captured one.
         """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from dsinga.base.errors import UserError
+from dsinga.base.errors import RunError, UserError
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import Array, Ops
@@ -102,10 +102,11 @@ class CapturedPasses:
     Args:
         ops: the kernels of the worker.
         what: the name of such a pass, for the log.
+        create: creates a pass in its device memory.
     """
 
-    def __init__(self, ops: Ops, what: str):
-        self._ops, self._what = ops, what
+    def __init__(self, ops: Ops, what: str, create: Callable[[DevicePass], CapturedPass] = CapturedPass):
+        self._ops, self._what, self._create = ops, what, create
         self._passes: OrderedDict[Hashable, CapturedPass] = OrderedDict()
         self._failed: dict[Hashable, str] = {}
 
@@ -151,6 +152,8 @@ class CapturedPasses:
             if captured is None:
                 return None
             captured.run(step, records, compute, replay)
+        except RunError:  # not of the graph: a server was lost, or did not answer
+            raise
         except Exception as error:  # whatever a device, or code of the user's, makes of it: a graph ends no run
             self._give_up(key, error)
             return None
@@ -205,7 +208,7 @@ class CapturedPasses:
             return None
         while len(self._passes) >= GRAPHS:
             self._passes.popitem(last=False)
-        self._passes[key] = CapturedPass(memory)
+        self._passes[key] = self._create(memory)
         return self._passes[key]
 
     def _give_up(self, key: Hashable, error: Exception) -> None:

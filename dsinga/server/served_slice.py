@@ -222,7 +222,7 @@ class ServedSlice:
             return None
         return changes[0] if len(changes) == 1 else np.unique(np.concatenate([np.empty(0, np.int64), *changes]))
 
-    def read(self) -> np.ndarray | SparseRows:
+    def read(self) -> Array | SparseRows:
         """Return a read-only view of the value; sparse rows if it was replaced by a sum of sparse rows."""
         if self._sum is not None:
             return self._sum
@@ -230,7 +230,7 @@ class ServedSlice:
         view.flags.writeable = False
         return view
 
-    def copy_for(self, group: int) -> np.ndarray:
+    def copy_for(self, group: int) -> Array:
         """Return a read-only copy of the value, the same for all workers of a group.
 
         It is made when the first worker asks for it, so that it is recent, and dropped at the group's next update.
@@ -238,10 +238,14 @@ class ServedSlice:
         accumulator = self.accumulators[group]
         with self.lock:
             if accumulator.copy is None:
-                accumulator.copy = self.value.copy()
-                accumulator.copy.flags.writeable = False
+                accumulator.copy = self._value_copy()
                 accumulator.changes_seen = self.changes
             return accumulator.copy
+
+    def _value_copy(self) -> Array:
+        copy = self.value.copy()
+        copy.flags.writeable = False
+        return copy
 
     def contents(self, state: bool = True) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the value, and the updater's and the outer state unless ``state`` is False: the arrays themselves."""

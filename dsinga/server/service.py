@@ -16,7 +16,7 @@ from dsinga.server.shard import Shard
 
 NO_GRADIENT = np.empty(0, np.float32)  # the gradient of each slice in a skipped step
 # The methods that may be called: each is the method of ShardService with an underscore before its name.
-METHODS = frozenset({"pull", "push", "push_pull", "squares", "clip", "collective", "receive", "agree", "move"})
+METHODS = frozenset({"pull", "push", "push_pull", "squares", "clip", "collective", "receive", "agree", "move", "gpu"})
 
 
 class PendingAnswer:
@@ -59,6 +59,7 @@ class ShardService:
         ``agree`` (route, key, sender, generation): take the change of a slice (id, version, origin) for the mean.
         ``move`` (ids): keep the values of slices in the caller's arrays, which it reads, too; only within a process.
             Ignored with ``published`` values, which are where processes of this host read them.
+        ``gpu`` (): return the number of the GPU that keeps the slices; no array where host memory does.
     """
 
     def __init__(self, shard: Shard, codec: Codec | None = None, published: bool = False):
@@ -140,6 +141,9 @@ class ShardService:
     def _move(self, items: Sequence[Array], ids: Sequence[int]) -> None:
         if not self._published:
             self.shard.move(dict(zip(ids, items, strict=True)))
+
+    def _gpu(self, items: Any) -> list[Array]:
+        return [] if self.shard.gpu is None else [np.array(self.shard.gpu.device)]
 
     def _receive(self, items: Sequence[Array], route: int, keys: Sequence[Any], sender: int, generation: int) -> None:
         keys = [key if isinstance(key, int) else tuple(key) for key in keys]

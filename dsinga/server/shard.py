@@ -16,13 +16,16 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from operator import methodcaller
 
 import numpy as np
 
 from dsinga.base.errors import RunError
+from dsinga.ops.processor import Processor
 from dsinga.server.asynchronous_mean import AsynchronousMean
 from dsinga.server.change_sender import ChangeSender, Send
 from dsinga.server.collectives import Collectives
+from dsinga.server.device_slice import DeviceSlice
 from dsinga.server.gradient_accumulator import Generations, Push
 from dsinga.server.gradient_norms import GradientNorms
 from dsinga.server.mean_policy import MeanPolicy
@@ -49,6 +52,8 @@ class Shard:
     ``executor`` is the class of the executor that runs updates (:mod:`dsinga.server.update_executors`). Sums that must
     be complete before the update, as for ``clip_norm``, are computed by the last worker to push. Futures of pulls are
     to be waited for by ``executor.wait``: a cooperative executor runs the remaining blocks of updates meanwhile.
+
+    With a ``gpu`` slices are kept and updated there (:mod:`dsinga.server.device_slice`), by the inline executor.
     """
 
     def __init__(
@@ -60,8 +65,11 @@ class Shard:
         start: int = 0,
         staleness: int | None = None,
         executor: type[InlineExecutor] = InlineExecutor,
+        gpu: Processor | None = None,
     ):
-        self.slices = {spec.slice.id: ServedSlice(spec, groups, start) for spec in slices}
+        self.gpu = gpu
+        create = ServedSlice if gpu is None else partial(DeviceSlice, ops=gpu.ops())
+        self.slices: dict[int, ServedSlice] = {spec.slice.id: create(spec, groups, start) for spec in slices}
         self._updater = updater
         self._groups = groups
         self.copies = False  # whether pulls return copies, since a value may change while a group uses it
@@ -278,7 +286,7 @@ class Shard:
         caller has pushed: the shard's own arrays if there is one group, else copies that all workers of a group
         share.
         """
-        read: Read = partial(ServedSlice.copy_for, group=group) if self.copies else ServedSlice.read
+        read: Read = methodcaller("copy_for", group) if self.copies else methodcaller("read")
         return self._add_pull(Pull(group, version, read, deferred=self.copies), ids).future
 
     def refresh(self, group: int) -> None:
@@ -362,7 +370,7 @@ class Shard:
         Unless ``copied`` it has the arrays of the shard themselves, which must not be updated any more. Raises RunError
         if a slice is past ``version``, or has not reached it in time; see :meth:`request_snapshot`.
         """
-        pull = self._add_snapshot(version, partial(ServedSlice.copy if copied else ServedSlice.contents, state=state))
+        pull = self._add_snapshot(version, methodcaller("copy" if copied else "contents", state))
         try:
             return self.executor.wait(pull.future, timeout)
         except TimeoutError:
@@ -379,7 +387,7 @@ class Shard:
         its next update begins. With None for the version each slice is copied as it is, between two updates. The
         future fails with RunError if a slice is past ``version``.
         """
-        return self._add_snapshot(version, ServedSlice.copy).future
+        return self._add_snapshot(version, methodcaller("copy")).future
 
     def _add_snapshot(self, version: int | None, read: Read) -> Pull:
         if version is None:

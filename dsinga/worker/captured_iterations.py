@@ -1,4 +1,4 @@
-"""Training iterations and evaluations of a worker that updates all of its params on its device, captured as graphs."""
+"""Training iterations and evaluations of a worker that computes on a device, captured as graphs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from dsinga.passes.training_step import TrainingStep, Updates
 from dsinga.training import Algorithm, Metrics, Updater, bp, forward
 from dsinga.training.divergence import are_finite
 from dsinga.training.metrics import UnreadMetrics
+from dsinga.worker.captured_exchange import ExchangedIterations
+from dsinga.worker.device_params import DeviceParams
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class CapturedIterations:
         step: TrainingStep,
         updater: Updater,
         params: Mapping[str, Array],
-        updates: LocalUpdates,
+        updates: LocalUpdates | DeviceParams,
         is_local: bool = True,
     ):
         self._step, self._updater = step, updater
@@ -55,7 +57,11 @@ class CapturedIterations:
         self._training, self._evaluation = CapturedPasses(ops, "training iterations"), CapturedPasses(ops, "tests")
         self._running: CapturedPass | None = None  # that which was launched, and how often
         self._count = 0
-        self._why_not = why_not(is_local, step.algorithm, updater.conf, step.micro_batches)
+        self._why_not = why_not(is_local, step.algorithm, updater.conf, step.micro_batches, step.skips)
+        self._exchanged: ExchangedIterations | None = None
+        if not is_local and not self._why_not:
+            assert isinstance(updates, DeviceParams)
+            self._exchanged = ExchangedIterations(ops, step, updates)
         if self._why_not:
             _log.info("training iterations are not captured as CUDA graphs: %s", self._why_not)
 
@@ -63,6 +69,8 @@ class CapturedIterations:
         """Run the iteration of a step; return its metrics, None where it has changed nothing and must be called."""
         if self._why_not or (self._step.skips and not are_finite(records)):
             return None
+        if self._exchanged is not None:
+            return self._exchanged.train(step, records, ctx)
 
         def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> None:
             bp(self._step.net, self._params, on_device, recorded(ctx, unread), self._updates.push)
@@ -77,8 +85,11 @@ class CapturedIterations:
         return result.metrics
 
     def begin(self, step: int) -> None:
-        """Make ``step`` the present one again, where it or one after it was launched and changed nothing."""
-        if not self._why_not:
+        """Make ``step`` the present one again, where it or one after it was launched and changed nothing.
+
+        With servers none is launched before the one before it has ended.
+        """
+        if self._is_local and not self._why_not:
             self._updates.begin(step)
 
     def launch(self, step: int, records: Mapping[str, Records], ctx: Context) -> bool:
@@ -86,7 +97,7 @@ class CapturedIterations:
 
         :meth:`finish` must be called for each, before another one is launched than the graph that runs.
         """
-        if self._why_not or self._step.skips:
+        if not self._is_local or self._why_not or self._step.skips:
             return False
         launched = self._training.launch(self._key(step, ctx), step, records, self._running)
         if launched is None:
@@ -125,19 +136,21 @@ class CapturedIterations:
         """Forget all graphs, because params have other addresses now."""
         self._training.clear()
         self._evaluation.clear()
+        if self._exchanged is not None:
+            self._exchanged.clear()
 
 
-def why_not(is_local: bool, algorithm: Algorithm, updater: UpdaterConf, micro_batches: int) -> str:
+def why_not(is_local: bool, algorithm: Algorithm, updater: UpdaterConf, micro_batches: int, skips_batches: bool) -> str:
     """Return why no iteration of a job can be captured, "" if that depends on its layers.
 
     ``is_local`` says that a worker updates all params itself.
     """
-    if not is_local:
-        return "params are exchanged with servers"
     if algorithm is not bp:
         return "only back-propagation is"
-    if updater.clip_global_norm:
+    if is_local and updater.clip_global_norm:
         return "clip_global_norm adds up the norms of all gradients in host memory"
     if micro_batches > 1:
         return "batches are computed in micro_batches"
+    if not is_local and skips_batches:
+        return "with servers, skip_bad_batches asks all workers whether a batch is left out"
     return ""

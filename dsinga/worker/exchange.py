@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.job import PullTime
-from dsinga.ops import Array
+from dsinga.ops import Array, Ops
 from dsinga.server import Slice, fill_buckets
 from dsinga.server.slicing import MIN_BUCKET_BYTES
 from dsinga.training.local_updater import LocalUpdater, check_gradient
@@ -18,7 +18,7 @@ from dsinga.transport.interface import URGENT
 from dsinga.worker.bucket_exchange import BucketExchange, Wait
 from dsinga.worker.exchange_options import ExchangeOptions, Meter
 from dsinga.worker.global_clipping import GlobalClipping
-from dsinga.worker.param_homes import CachedRowsHome, ParamHome, ReplicatedHome, ServedHome, Shape
+from dsinga.worker.param_homes import CachedRowsHome, DeviceHome, ParamHome, ReplicatedHome, ServedHome, Shape
 from dsinga.worker.server_client import ServerClient
 
 # The number of the server that adds and joins arrays for the workers of a group.
@@ -77,6 +77,10 @@ class Exchange(Mapping[str, Array]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._homes)
+
+    def shape(self, name: str) -> Shape:
+        """Return the shape of a param."""
+        return self._shapes[name]
 
     def __len__(self) -> int:
         return len(self._homes)
@@ -234,6 +238,7 @@ def param_homes(
     clients: Mapping[int, ServerClient],
     lasting: Mapping[str, float] | None = None,
     replicas: LocalUpdater | None = None,
+    ops: Ops | None = None,
 ) -> list[ParamHome]:
     """Return the home of each param of a worker: servers, a cache of rows, or the worker itself.
 
@@ -243,6 +248,7 @@ def param_homes(
         clients: the client of each server that has slices of these params, and of COLLECTIVES_SERVER, by its number.
         lasting: the params that are not trained, each with this worker's share of it.
         replicas: the params that the worker updates itself: those without slices, or all.
+        ops: the kernels of the worker's device, where its servers keep slices, too; None where they do not.
     """
     slices_of: dict[str, list[Slice]] = {name: [] for name in shapes}
     for slice_ in slices:
@@ -252,6 +258,8 @@ def param_homes(
         param_slices, share = slices_of[name], (lasting or {}).get(name)
         if replicas is not None and name in replicas.params:
             homes.append(ReplicatedHome(name, shape, param_slices, replicas, share))
+        elif ops is not None:
+            homes.append(DeviceHome(name, shape, param_slices, share, ops))
         # A single slice on a server of this process needs no cache: the reply is the server's array itself.
         elif any(slice_.width for slice_ in param_slices) and (
             len(param_slices) > 1 or clients[param_slices[0].server].crosses_process

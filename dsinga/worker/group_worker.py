@@ -89,19 +89,22 @@ class GroupWorker:
             for server, connection in servers.items()
             if server.server in needed
         }
-        clients = {server: ServerClient(transport, worker) for server, transport in transports.items()}
+        clients = {
+            server: ServerClient(transport, worker, processor.device) for server, transport in transports.items()
+        }
         self._gradient_memory: dict[int, list[np.ndarray]] = {}
         if not self._on_device and config.options.compression is Compression.kNone:
             self._share_gradient_memory(transports, clients, slices, shapes)
         lasting = self._shares(name for name in shapes if not config.params[name].trainable)
-        homes = param_homes(shapes, slices, clients, lasting, self._replicated)
+        is_shared = bool(clients) and all(client.shares_gpu() for client in clients.values())
+        homes = param_homes(shapes, slices, clients, lasting, self._replicated, self._ops if is_shared else None)
         move_local_slices(homes, clients)
         exchange = Exchange(homes, clients, config.options, inner, self._replicated, clipping)
         self.exchange: Exchange | DeviceParams = exchange
         if self._on_device:
             ahead = config.options.pull is PullTime.kAtOnce
             local = shapes.keys() - {slice_.param for slice_ in config.slices}
-            self.exchange = DeviceParams(exchange, local, self._ops, self._meter, inner, ahead)
+            self.exchange = DeviceParams(exchange, local, replicated, self._ops, self._meter, inner, ahead, is_shared)
         self._exchange = exchange
         micro_batches = config.readers[Phase.kTrain].micro_batches
         self._training_step = TrainingStep(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dsinga.ops import Array, SparseRows
+from dsinga.ops import Array, Ops, SparseRows
 from dsinga.ops.buffers import address
 from dsinga.ops.sparse import no_rows
 from dsinga.server import Slice
@@ -139,6 +139,44 @@ class ServedHome(ParamHome):
         """Forget all values."""
         super().forget()
         self._value = None
+
+
+class DeviceHome(ParamHome):
+    """A param whose servers keep it on the device of the worker, so that neither values nor gradients leave it.
+
+    ``ops`` are the kernels of the worker.
+    """
+
+    def __init__(self, name: str, shape: Shape, slices: Sequence[Slice], lasting_share: float | None, ops: Ops):
+        super().__init__(name, shape, slices, lasting_share)
+        self._ops = ops
+        self._value: Array | None = None  # of a single slice the server's array, else memory of the worker
+
+    def _assemble(self) -> Array:
+        return self._value
+
+    def arrived(self, slice_: Slice, array: Array | SparseRows, step: int) -> None:
+        """Store the value of a slice; several are joined."""
+        if len(self.slices) == 1:
+            self._value = array
+            return
+        if self._value is None:
+            self._value = self._ops.xp.empty(self.slices[-1].stop, np.float32)
+        self._value[slice_.start : slice_.stop] = array
+
+    def default_gradient(self) -> Array:
+        """Return zeros, or the worker's share of a lasting param, on the device."""
+        if self.lasting_share is not None:
+            default = self.value() * np.float32(self.lasting_share)
+        else:
+            default = self._ops.xp.zeros(self.shape, np.float32)
+        return self._ops.hand_over(default).result()
+
+    def pushed(self, slice_: Slice) -> None:
+        """Forget the value of a slice whose gradient has been sent."""
+        super().pushed(slice_)
+        if len(self.slices) == 1:
+            self._value = None
 
 
 class CachedRowsHome(ParamHome):

@@ -72,13 +72,20 @@ class WorkerId(NamedTuple):
 
 
 class ServerClient:
-    """Calls the methods of one server (:class:`dsinga.server.service.ShardService`). Used by one thread at a time."""
+    """Calls the methods of one server (:class:`dsinga.server.service.ShardService`). Used by one thread at a time.
 
-    def __init__(self, transport: Transport, worker: WorkerId):
-        self.transport = transport
+    ``device`` is the GPU of the worker, None for CPU cores.
+    """
+
+    def __init__(self, transport: Transport, worker: WorkerId, device: int | None = None):
+        self.transport, self._device = transport, device
         self._worker = worker
         self._send_buffer: SendBuffer | None = None
         self._unreleased: dict[int, Array] = {}  # gradients in the send buffer that the server may still read
+
+    def shares_gpu(self) -> bool:
+        """Whether the server keeps its slices on the GPU of the worker, and not in host memory."""
+        return not self.crosses_process and self._device in map(int, self.transport.call("gpu").result())
 
     @property
     def crosses_process(self) -> bool:

@@ -28,6 +28,7 @@ from tools.benchmarks import (
     gpu_loop,
     gpu_pieces,
     gpu_precision,
+    gpu_servers,
     gpu_shares,
     gpu_smoke,
     gpu_tables,
@@ -57,7 +58,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, module in ops.modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(gpu_turns, "turn", call_turn)
-    for module in (gpu_tables, gpu_limits, gpu_loop, gpu_copies, gpu_workers, gpu_capture, gpu_shares):
+    for module in (gpu_tables, gpu_limits, gpu_loop, gpu_copies, gpu_workers, gpu_capture, gpu_shares, gpu_servers):
         if hasattr(module, "GPU_CASES"):
             monkeypatch.setattr(module, "GPU_CASES", CASES)
         if hasattr(module, "WARM_UP"):
@@ -93,7 +94,18 @@ def test_launches_of_an_iteration():
 def test_every_table_is_printed(device: None, tmp_path: Path):
     file = tmp_path / "gpu.json"
     printed = run(
-        "smoke", "nets", "nets_bf16", "limits", "copies", "precision", "workers", "--steps", "1", "--json", str(file)
+        "smoke",
+        "nets",
+        "nets_bf16",
+        "limits",
+        "copies",
+        "precision",
+        "servers",
+        "workers",
+        "--steps",
+        "1",
+        "--json",
+        str(file),
     )
     number = r"\d+\.\d\d"
     for piece in gpu_smoke.PIECES:
@@ -105,10 +117,11 @@ def test_every_table_is_printed(device: None, tmp_path: Path):
             printed.output
         )
     assert re.search(rf"\| cifar10 (\| {number} ){{3}}\|", printed.output), printed.output
+    assert re.search(rf"\| cifar10 (\| {number} ){{4}}\| True \|", printed.output), printed.output
     assert re.search(r"\| GRU of \d+, \d+ steps (\| \d\.\de[+-]\d\d \(.*\) ){3}\|", printed.output), printed.output
     assert re.search(r"\| params conv1 0 (\| \d\.\de[+-]\d\d ){3}\|", printed.output), printed.output
     figures = json.loads(file.read_text())
-    assert list(figures) == ["smoke", "nets", "nets_bf16", "limits", "copies", "precision", "workers"]
+    assert list(figures) == ["smoke", "nets", "nets_bf16", "limits", "copies", "precision", "servers", "workers"]
     assert max(figures["workers"]["params"]["2 steps"].values()) < 1e-4
     assert max(errors["two"] for errors in figures["workers"]["shares"].values()) < 1e-6
     assert printed.exit_code == 1  # because PyTorch fails

@@ -88,6 +88,10 @@ def test_workers_that_share_a_gpu_train_to_the_params_of_one(
     trained = train(job.replace(cluster=cluster), threads, gpu=[0, 0])
     assert_close(trained, train(with_topology(job, 1), threads), 1e-4)
     assert [device for device, _ in stub.record.workers].count(0) >= 2
+    # Gradients stay there, since the servers are in the same process and update on the same GPU.
+    assert not stub.record.downloads
+    assert not floats(stub.record.uploads)
+    assert_same(trained, train(job.replace(cluster=cluster), threads))
 
 
 def test_groups_of_gpu_workers_and_of_cpu_workers_train_together(job: Job, threads: Client, stub: StubOps):

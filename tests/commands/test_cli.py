@@ -265,6 +265,8 @@ def test_show_says_why_iterations_on_gpus_are_no_graphs(dsinga: Dsinga, folder: 
     assert "CUDA graphs" not in dsinga(*on_gpu).stdout
     shown = dsinga(*on_gpu, "--set", "updater.clip_global_norm=1").stdout
     assert "on GPUs, training iterations are not captured as CUDA graphs: clip_global_norm adds up" in shown
+    shown = dsinga(*on_gpu, "--set", "cluster.nworkers_per_group=2").stdout
+    assert "on GPUs, a training iteration is several CUDA graphs, between which params are exchanged" in shown
 
 
 def test_show_prints_the_parts_of_a_cut_net(dsinga: Dsinga, folder: Path) -> None:

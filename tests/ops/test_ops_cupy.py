@@ -163,6 +163,27 @@ class TestStreams:
             (None, "wait", done),
         ]
 
+    def test_an_array_is_handed_over_when_its_kernels_have_ended_and_those_of_a_server_end_with_it(self, ops, worker):
+        server = ops.for_worker(0)
+        y = worker.relu(worker.asarray(normal(2, 3)))
+        emulated_cupy.log.clear()
+        handed = worker.hand_over(y)
+        worker.relu(y)  # of the layer below, meanwhile
+        array = handed.result()
+        assert np.shares_memory(array, y)
+        with server.serialised():
+            server.add(array, array)
+        worker.relu(y)
+        compute, ready = worker.streams.compute, emulated_cupy.log[0][2]
+        assert emulated_cupy.log == [
+            (compute, "record", ready),
+            (compute, "kernel", "relu"),
+            (None, "wait", ready),
+            (server.streams.compute, "kernel", "add"),
+            (server.streams.compute, "wait", "host"),
+            (compute, "kernel", "relu"),
+        ]
+
     def test_memory_that_a_copy_still_reads_stays_referenced(self, worker, monkeypatch):
         monkeypatch.setattr(emulated_cupy.Event, "done", False)
         pinned: list[weakref.ref] = []

@@ -1,10 +1,10 @@
-"""Training a job by one worker on the emulated device, whose iterations are captured as graphs or called one by one."""
+"""Training a job on the emulated device, by iterations that are captured as graphs or called one by one."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,13 +15,15 @@ from dsinga.job.topology import topology as create_topology
 from dsinga.ops.processor import Processor
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.nets import cut_nets
-from dsinga.training import create_updater, initial_values
+from dsinga.server import Shard
+from dsinga.training import Metrics, create_updater, initial_values
 from dsinga.worker.config import WorkerConfig, WorkerKey, new_run_name
 from dsinga.worker.configure import configure, open_job
 from dsinga.worker.group_worker import GroupWorker
-from dsinga.worker.param_slices import replica_values
+from dsinga.worker.param_slices import replica_values, whole_values
 from tests.support import emulated_cupy
 from tests.support.emulated_cudnn import FakeCudnn
+from tests.support.train_in_threads import create_servers, create_workers, prepare, running, train
 
 
 @contextlib.contextmanager
@@ -51,6 +53,47 @@ def _create(config: WorkerConfig, values: ParamArrays, job: Job) -> GroupWorker:
     worker = GroupWorker(WorkerKey(config.run, 0, 0, 0, "threads"), config, {}, Processor(1, 0, config.precision), 0)
     worker.set_replica(replica_values(config, values, None))
     return worker
+
+
+class DeviceGroups(NamedTuple):
+    """Worker groups on the emulated device and their servers."""
+
+    config: WorkerConfig
+    groups: list[list[GroupWorker]]
+    shards: list[Shard]
+
+    def train(self, start: int, stop: int) -> list[list[Metrics]]:
+        """Let the groups compute a step each in turn; return the metrics of the steps of each worker."""
+        reports = [train(workers, step, step + 1) for step in range(start, stop) for workers in self.groups]
+        return [report.metrics for parts in reports for report in parts]
+
+    def params(self, step: int | None = None) -> dict[str, Any]:
+        """Return copies of the params and of the updater's state: of ``step``, or as they are."""
+        copies = [shard.snapshot(step, 60.0) for shard in self.shards]
+        replicas = [worker.replica_state() for worker in self.groups[0]] if self.config.replicated else []
+        values = {id: value for copy in copies for id, value in copy.values.items()}
+        slots = {id: arrays for copy in copies for id, arrays in copy.state.items()}
+        params, state = whole_values(self.config, values, slots, replicas)
+        return {**params, **{f"{name} {slot}": array for name in state for slot, array in state[name].items()}}
+
+
+@contextlib.contextmanager
+def device_groups(job: Job, on_gpu: bool, captured: bool = False) -> Iterator[DeviceGroups]:
+    """Give the workers of a job on the emulated device, whose servers keep slices there, too, if ``on_gpu``."""
+    topology = create_topology(job, 1, 1)
+    config, values = prepare(job, topology, ())
+    processor = Processor(1, 0, config.precision)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("DSINGA_OPS", raising=False)
+        patch.setitem(dsinga.ops._loaded, "cupy", emulated_cupy.load(cudnn()))
+        with running(config) as workers:
+            shards = create_servers(config, values, processor if on_gpu else None)
+            groups = [create_workers(config, values, group, processor=processor) for group in range(topology.groups)]
+            for group in groups:
+                workers += group
+            for worker in () if captured else workers:
+                worker._ops.new_pass = lambda: None
+            yield DeviceGroups(config, groups, shards)
 
 
 _cudnn: list[FakeCudnn] = []

@@ -163,6 +163,7 @@ class Stream:
     def __init__(self, null: bool = False, non_blocking: bool = False):
         self.null, self.non_blocking, self.ptr = null, non_blocking, 0 if null else id(self)
         self._before: list[Stream] = []
+        self.captured_by: int | None = None  # the thread that captures the stream
 
     def __enter__(self) -> Stream:
         self._before.append(current())
@@ -180,8 +181,10 @@ class Stream:
         assert not self.null
         assert self.non_blocking, "cannot capture on the default (legacy) stream"
         graphs.begin_capture()
+        self.captured_by = threading.get_ident()
 
     def end_capture(self) -> graphs.Graph:
+        self.captured_by = None
         return graphs.Graph(graphs.end_capture(), log)
 
     def record(self, event: Event) -> Event:
@@ -226,8 +229,10 @@ def current() -> Stream:
 
 def note(kernel: str, *arrays: Any) -> None:
     """Record the launch of a kernel on arrays, or on numbers of bytes, unless it is captured or run by a graph."""
+    stream = current()
+    assert stream.captured_by in (None, threading.get_ident()), "the graph of another thread would get this kernel"
     if not graphs.is_silent():
-        log.append((current(), "kernel", kernel))
+        log.append((stream, "kernel", kernel))
         traffic[kernel] += sum(array if isinstance(array, int) else getattr(array, "nbytes", 0) for array in arrays)
 
 

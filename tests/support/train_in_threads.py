@@ -80,13 +80,13 @@ def train(workers: Sequence[GroupWorker], start: int, stop: int) -> list[RoundRe
     return [round.result(TIMEOUT_SECONDS) for round in rounds]
 
 
-def create_servers(config: WorkerConfig, values: ParamArrays) -> list[Shard]:
-    """Return the shards of the first server group, which have the initial params."""
+def create_servers(config: WorkerConfig, values: ParamArrays, gpu: Processor | None = None) -> list[Shard]:
+    """Return the shards of the first server group, which have the initial params, in host memory or on a GPU."""
     specs, (pieces, _) = slice_specs(config), sliced_values(config, values, None)
     shards = []
     for server in range(config.topology.servers):
         kept = [spec for spec in specs if spec.slice.server == server]
-        shard = Shard(kept, config.updater, range(config.topology.groups))
+        shard = Shard(kept, config.updater, range(config.topology.groups), gpu=gpu)
         shard.put({spec.slice.id: pieces[spec.slice.id].copy() for spec in kept})
         service = ShardService(shard, config.options.codec())
         Endpoint(_server_key(config, server).name, service, to_host=False)
@@ -95,14 +95,19 @@ def create_servers(config: WorkerConfig, values: ParamArrays) -> list[Shard]:
 
 
 def create_workers(
-    config: WorkerConfig, values: ParamArrays, group: int = 0, generation: int = 0, step: int = 0
+    config: WorkerConfig,
+    values: ParamArrays,
+    group: int = 0,
+    generation: int = 0,
+    step: int = 0,
+    processor: Processor = Processor(1),  # noqa: B008
 ) -> list[GroupWorker]:
     """Return the workers of a generation of a group, which begin at a step."""
     servers = {_server_key(config, server): None for server in range(config.topology.servers)}
     keys = [
         WorkerKey(config.run, generation, group, partition, "threads") for partition in range(config.topology.workers)
     ]
-    workers = [GroupWorker(key, config, servers, Processor(1), step) for key in keys]
+    workers = [GroupWorker(key, config, servers, processor, step) for key in keys]
     for key, worker in zip(keys, workers, strict=True):
         Endpoint(key.name, worker.peers.mailbox, to_host=False)
     for worker in workers:

@@ -14,6 +14,7 @@ where they are named, so that a second call goes on where the first one ended:
 - ``compiled``: PyTorch's iterations compiled by TorchInductor;
 - ``contracts``: the contracts of layers, in several processes where pytest-xdist is installed;
 - ``pieces``: the host's microseconds for each call of an iteration;
+- ``servers``: iterations with servers in host memory and on the card, called and as graphs between exchanges;
 - ``workers``: the first layer whose numbers depend on the sharing of a batch, and two workers against one;
 - ``chooser``: the plans of cuDNN for the convolutions of the nets, in both layouts.
 
@@ -40,7 +41,7 @@ from tools.benchmarks.gpu_turns import Deadline, Figures
 
 SECONDS = {
     "smoke": 30, "tests": 90, "nets_bf16": 105, "precision": 20, "limits": 30, "copies": 40, "nets": 120,
-    "compiled": 70, "contracts": 75, "pieces": 40, "workers": 90, "chooser": 90,
+    "compiled": 70, "contracts": 75, "pieces": 40, "servers": 60, "workers": 90, "chooser": 90,
 }  # fmt: skip
 """The bounds of the tables. Those up to "contracts", in this order, are for ten minutes of a card."""
 

@@ -161,6 +161,17 @@ def copies(previous: Figures, steps: int) -> Iterator[Figures]:
         yield rows
 
 
+def servers(previous: Figures, steps: int) -> Iterator[Figures]:
+    """Print iterations with servers in host memory and on the card, called and as graphs between exchanges."""
+    ways = "host, called", "host, graphs", "GPU, called", "GPU, graphs"
+    head("net", *(f"{way} ms" for way in ways), "same losses")
+    rows: Figures = {}
+    for name in COPIED:
+        rows[name] = figures = gpu_turns.turn("gpu_servers", name, str(steps))
+        row(name, *(cell(figures, way) for way in ways), str(figures.get("losses equal", "-")))
+        yield rows
+
+
 def precision(previous: Figures, steps: int) -> Iterator[Figures]:
     """Print the errors of each precision against float64."""
     yield (figures := gpu_turns.turn("gpu_precision"))
@@ -194,6 +205,6 @@ TABLES: dict[str, Callable[[Figures, int], Iterator[Figures]]] = {
     table.__name__: table
     for table in (
         *(smoke, tests, nets_bf16, precision, limits, copies, nets),
-        *(compiled, contracts, pieces, workers, chooser),
+        *(compiled, contracts, pieces, servers, workers, chooser),
     )
 }

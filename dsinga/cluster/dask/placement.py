@@ -48,6 +48,11 @@ class Placement(NamedTuple):
         return workers, servers
 
     @property
+    def in_one_process(self) -> bool:
+        """Whether all workers and servers live in one process, so that servers may use the GPU of the workers."""
+        return len(set(map(process, self.addresses))) == 1
+
+    @property
     def most_workers(self) -> int:
         """The largest number of the run's workers that a process has."""
         return max(Counter(process(address) for group in self.workers for address in group).values())

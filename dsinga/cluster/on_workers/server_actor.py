@@ -17,6 +17,7 @@ from dsinga.cluster.dask.process_memory import give_back_after
 from dsinga.cluster.dask.shared_objects import Packed, unpacked
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
 from dsinga.ops import Array
+from dsinga.ops.processor import Processor
 from dsinga.server import (
     BackgroundExecutor,
     Codec,
@@ -59,6 +60,7 @@ class ServerActor:
         has_remote_clients: whether workers or servers of other processes call it.
         single_worker_group: whether a single worker group pushes to it, and no other server group.
         has_host_clients: whether some of those processes are on its host, so that it publishes values in shared memory.
+        device: the GPU of all workers that it serves, which are in its process; None to keep slices in host memory.
     """
 
     def __init__(
@@ -74,12 +76,13 @@ class ServerActor:
         has_remote_clients: bool = True,
         single_worker_group: bool = False,
         has_host_clients: bool = True,
+        device: int | None = None,
     ):
         self._updater = unpacked(updater)
-        executor = InlineExecutor
-        if single_worker_group:
+        executor, gpu = InlineExecutor, None if device is None else Processor(1, device)
+        if single_worker_group and device is None:
             executor = BackgroundExecutor if has_remote_clients else CooperativeExecutor
-        self._shard = Shard(slices, self._updater, groups, key.generation, start, staleness, executor)
+        self._shard = Shard(slices, self._updater, groups, key.generation, start, staleness, executor, gpu)
         self._timeout, self._key = timeout, key
         self._arrays = _shared_arrays({spec.slice.id: spec.slice.size for spec in slices}) if has_host_clients else None
         published = self._arrays.buffer if self._arrays else None

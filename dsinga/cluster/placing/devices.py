@@ -36,7 +36,8 @@ def choose_run_devices(
 
     Raises JobError where the job's ``precision`` is kTF32 and some worker computes on CPU cores.
     """
-    slots = len(updater.state_slots) if _updates_on_gpu(job, topology) else 0
+    updates_on_gpu = _updates_on_gpu(job, topology) or placement.in_one_process
+    slots = len(updater.state_slots) if updates_on_gpu else 0
     locals_ = nets[Phase.kTrain].locals
 
     def needs(number: int) -> int:

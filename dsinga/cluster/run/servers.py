@@ -18,7 +18,8 @@ from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_check
 from dsinga.cluster.dask.task_keys import generation_text, submit_to, task_key
 from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, link_server
-from dsinga.server import MeanPolicy, routes
+from dsinga.job import Compression
+from dsinga.server import MeanPolicy, SliceSpec, routes
 from dsinga.transport.interface import wait_for
 from dsinga.worker.config import ServerKey, WorkerConfig
 from dsinga.worker.group_states import group_state
@@ -65,11 +66,22 @@ class Servers:
                 key, server_specs, updater, topology.worker_groups(key.group), step, topology.staleness,
                 self._config.options.timeout, self._config.options.codec(), bool(remote),
                 topology.groups == topology.server_groups == 1, host(self._address(key)) in map(host, remote),
+                None if remote else self._device(key, server_specs),
             )  # fmt: skip
             futures.append(self._submit(ServerActor, key, "start server", *arguments, actor=True))
         self.futures += futures
         actors = self._actors | dict(zip(keys, self._gather(futures), strict=True))
         self._actors = {key: actors[key] for key in sorted(actors, key=lambda key: (key.group, key.server))}
+
+    def _device(self, key: ServerKey, specs: Sequence[SliceSpec]) -> int | None:
+        """Return the GPU of all workers of a server, where it can keep its slices; None where it cannot."""
+        config = self._config
+        on_host = config.updater.conf.clip_global_norm or config.options.compression is not Compression.kNone
+        if on_host or config.topology.linked_groups(key.group) or any(spec.slice.width for spec in specs):
+            return None
+        groups = config.topology.worker_groups(key.group)
+        devices = {self._placement.device(group, n) for group in groups for n in range(config.topology.workers)}
+        return devices.pop() if len(devices) == 1 else None
 
     def replace_lost(self, placement: Placement, check: Check, generation: int) -> None:
         """Create the servers that lived elsewhere than in ``placement`` anew, as ``generation``; the others go on.

@@ -16,6 +16,7 @@ from dsinga.layers.interface.context import Context, RecordInfo, single_worker
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
 from dsinga.layers.interface.reach import Reach
+from dsinga.ops.device_pass import NotCapturable
 
 
 class BatchStatistics(NamedTuple):
@@ -130,6 +131,10 @@ class BatchNorm(Layer):
 
     def batch_statistics(self, x: Array, size: int, ctx: Context) -> BatchStatistics:
         """Return the statistics of the global batch, which workers share, of ``size`` numbers of a channel."""
+        if ctx.unread is not None:
+            raise NotCapturable(
+                f"layer {self.name!r} adds up statistics of workers in host memory, unless it has synchronized: false"
+            )
         mean, variance = map(ctx.ops.to_numpy, ctx.ops.channel_moments(x))
         sums = x.size // max(x.shape[1], 1) * np.stack([mean, variance + mean * mean])
         mean, square = ctx.all_reduce(f"{self.name}.feature", sums) / size

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from dsinga.base.errors import UserError
@@ -16,7 +19,7 @@ from dsinga.ops.cupy.points import CupyPoints
 from dsinga.ops.cupy.products import PRECISIONS, Blas, CupyProducts
 from dsinga.ops.cupy.recurrent import CupyRecurrent
 from dsinga.ops.cupy.sequences import CupyAttention, CupyCRF
-from dsinga.ops.cupy.streams import Download, Streams, Upload
+from dsinga.ops.cupy.streams import ComputedArray, Download, Streams, Upload
 from dsinga.ops.cupy.update import CupyUpdate
 from dsinga.ops.cupy.volumes import CupyVolumePooling
 from dsinga.ops.interface import Ops
@@ -47,6 +50,7 @@ class CupyOps(
     def __init__(self, device: int = 0, precision: str = "float32", own_streams: bool = False):
         super().__init__()
         self.device, self.precision, self._own_streams = device, precision, own_streams
+        self._serial = threading.Lock()
         self.has_bf16_features = self.rectifies_convolutions = precision == "bf16"
         self.streams, self.blas, self.plans = Streams(device, own_streams), Blas(precision), ConvolutionPlans(precision)
 
@@ -103,6 +107,15 @@ class CupyOps(
 
     def download(self, array: Array) -> AsyncCopy:
         return Download(self.streams, array) if isinstance(array, cupy.ndarray) else FinishedCopy(array)
+
+    def hand_over(self, array: Array) -> AsyncCopy:
+        return ComputedArray(self.streams, self.asarray(array))
+
+    @contextmanager
+    def serialised(self) -> Iterator[None]:
+        with self._serial, self.streams.device, self.streams.compute:
+            yield
+            self.streams.compute.synchronize()
 
     def synchronize(self) -> None:
         self.streams.synchronize()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,14 @@ from dsinga.ops.device_pass import DevicePass
 from dsinga.ops.types import Array, AsyncCopy
 
 
+class Piece(NamedTuple):
+    """A graph of a pass; whether metrics are read after it; what the host does before the next one, if there is one."""
+
+    graph: Any
+    reads: bool
+    action: Callable[[], None] | None
+
+
 class CupyPass(DevicePass):
     """A pass of one worker, on its compute stream."""
 
@@ -29,7 +37,8 @@ class CupyPass(DevicePass):
         self._ops, self._streams = ops, streams
         cupy.get_default_memory_pool().free_all_blocks()  # what earlier passes left there, for the pool of this one
         self._pool = cupy.cuda.MemoryPool()
-        self._graph: Any = None
+        self._pieces: list[Piece] = []
+        self._captured = self._is_capturing = False
         self._buffers: dict[str, Array] = {}
         self._unread: deque[tuple[np.ndarray, Any]] = (
             deque()
@@ -71,23 +80,40 @@ class CupyPass(DevicePass):
     def capturing(self) -> Iterator[None]:
         stream = self._streams.compute
         self._recording.begin(0, is_capturing=True)
+        self._is_capturing = True
         stream.begin_capture()
         try:
             yield
+            self._end_piece(None)
         except BaseException:
             with contextlib.suppress(Exception):  # a capture that has failed cannot be ended without an error
                 stream.end_capture()
             raise
-        self._graph = stream.end_capture()
+        finally:
+            self._is_capturing = False
+        self._captured = True
+
+    def cut(self, action: Callable[[], None]) -> None:
+        if self._is_capturing:
+            self._end_piece(action)
+            self._streams.compute.begin_capture()
+
+    def _end_piece(self, action: Callable[[], None] | None) -> None:
+        reads = self._recording.numbers is not None and not any(piece.reads for piece in self._pieces)
+        self._pieces.append(Piece(self._streams.compute.end_capture(), reads, action))
 
     @property
     def captured(self) -> bool:
-        return self._graph is not None
+        return self._captured
 
     def launch(self, step: int) -> None:
         self._recording.block.fill(step, self._streams.compute)
-        self._graph.launch(stream=self._streams.compute)
-        self._start_reading()
+        for piece in self._pieces:
+            piece.graph.launch(stream=self._streams.compute)
+            if piece.reads:
+                self._start_reading()
+            if piece.action is not None:
+                piece.action()
 
     def _start_reading(self) -> None:
         """Copy the numbers of the last pass, if it has any, to the host, before the next one overwrites them."""

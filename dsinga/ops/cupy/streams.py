@@ -94,6 +94,20 @@ class Upload(AsyncCopy):
             self._streams.hold(self._streams.event(self._streams.compute), self._source)
 
 
+class ComputedArray(AsyncCopy):
+    """An array for other threads and streams: the array itself, once the kernels called before have ended."""
+
+    def __init__(self, streams: Streams, array: Array):
+        with streams.device, streams.compute:
+            self._array = contiguous(array)
+            self._done = streams.event(streams.compute)
+
+    def result(self) -> Array:
+        """Wait for the kernels."""
+        self._done.synchronize()
+        return self._array
+
+
 class Download(AsyncCopy):
     """A copy to pinned host memory, which returns to CuPy's pool when it is no longer referenced."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,15 @@ class NumpyArrays:
     def download(self, array: Array) -> AsyncCopy:
         """Start to copy an array to host memory, after the kernels called so far and concurrently with later ones."""
         return FinishedCopy(array)
+
+    def hand_over(self, array: Array) -> AsyncCopy:
+        """Return an array of this backend for other threads and streams: its result waits for the kernels so far."""
+        return FinishedCopy(array)
+
+    @contextmanager
+    def serialised(self) -> Iterator[None]:
+        """Return a context in which any thread may call these kernels, one thread at a time; they end with it."""
+        yield
 
     def synchronize(self) -> None:
         """Wait until all kernels and copies of this worker have ended; a timer must call it."""
