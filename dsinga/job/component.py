@@ -185,8 +185,8 @@ class Component(Message):
         """Return the types of all fields: those that the class defines and, before "extensions", those of settings."""
         if not cls.kind:
             return cls._types
-        entries(cls.kind)  # loads the components
         if cls._derived[0] != version():
+            entries(cls.kind)  # loads the components
             last = {name: hint for name, hint in cls._types.items() if name in ("extensions", "param")}
             first = {name: hint for name, hint in cls._types.items() if name not in last}
             derived = {name: hint for name, hint in cls._setting_types().items() if name not in cls._types}

@@ -9,7 +9,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 from dsinga.base.errors import UserError
@@ -51,12 +51,14 @@ class Message:
     _lines: ClassVar[Mapping[str, Sequence[Where]]] = {}
 
     # For each subclass: the types of the fields that it defines, with their ranges; the names of those that are
-    # required; and the defaults of the others, once they are asked for.
+    # required; and, once they are asked for, the defaults of the others and what a new message has before its values.
     _types: ClassVar[dict[str, Any]] = {}
     _required: ClassVar[frozenset[str]] = frozenset()
     _defaults: ClassVar[dict[str, Any] | None] = None
+    _initial: ClassVar[tuple[dict[str, Any], dict[str, Callable[[], Any]]] | None] = None
 
     def __init_subclass__(cls) -> None:
+        own = "__init__" in vars(cls) or hasattr(cls, "__post_init__")
         dataclasses.dataclass(kw_only=True, repr=False, eq=False)(cls)
         if "__annotations__" in vars(cls):
             hints = typing.get_type_hints(cls, include_extras=True)
@@ -65,12 +67,13 @@ class Message:
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]
         cls._types = {field.name: hints[field.name] for field in fields}
         cls._required = frozenset(f.name for f in fields if _lacks(f.default) and _lacks(f.default_factory))
-        cls._defaults = None
-        assign = cls.__init__
+        cls._defaults = cls._initial = None
+        assign = cls.__init__ if own else assign_fields
 
-        @functools.wraps(assign)
+        @functools.wraps(cls.__init__)
         def init(self: Message, **values: Any) -> None:
-            fields = {field_name(cls, name): value for name, value in values.items()}
+            known = field_types(cls)
+            fields = {name if name in known else field_name(cls, name): value for name, value in values.items()}
             if text := missing(cls, fields):
                 raise JobError(text)
             derived = {name: fields.pop(name) for name in [*fields] if name not in cls._types}
@@ -87,8 +90,10 @@ class Message:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):
-            name = field_name(type(self), name)
-            value = convert(value, field_types(type(self))[name], f"{type(self).__name__}.{name}")
+            known = field_types(type(self))
+            if name not in known:
+                name = field_name(type(self), name)
+            value = convert(value, known[name], f"{type(self).__name__}.{name}")
         object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
@@ -132,6 +137,42 @@ def defaults(cls: type[Message]) -> dict[str, Any]:
     if cls._defaults is None:
         cls._defaults = dict(default_values(cls))
     return cls._defaults
+
+
+def assign_fields(message: Message, /, **fields: Any) -> None:
+    """Set the fields of a new message as the ``__init__`` of a dataclass does, but convert the defaults once only."""
+    constants, makers = initial(type(message))
+    values = vars(message)
+    values.update(constants)
+    for name in type(message)._types:
+        if name in fields:
+            setattr(message, name, fields[name])
+        elif name in makers:
+            value = makers[name]()
+            if value or type(value) not in (list, dict):
+                setattr(message, name, value)
+            else:  # there is nothing to convert
+                values[name] = value
+
+
+def initial(cls: type[Message]) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
+    """Return what a new message has before its values: the constants, converted, by field, and what makes the others.
+
+    A required field is None among the constants. The caller must not change them.
+    """
+    if cls._initial is None:
+        constants, makers = dict[str, Any](), dict[str, Callable[[], Any]]()
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+            constants[field.name] = None
+            if not _lacks(field.default_factory):
+                makers[field.name] = field.default_factory  # type: ignore[assignment]
+            elif not _lacks(field.default):
+                value = convert(field.default, cls._types[field.name], f"{cls.__name__}.{field.name}")
+                constants[field.name] = value
+                if isinstance(value, (list, dict, Message)):  # each message has one of its own
+                    makers[field.name] = functools.partial(getattr, field, "default")
+        cls._initial = constants, makers
+    return cls._initial
 
 
 def default_values(cls: Any) -> Iterator[tuple[str, Any]]:
@@ -223,12 +264,14 @@ def convert(value: Any, hint: Any, what: str) -> Any:
         if value is None and is_optional(hint):
             return None
         return convert_item(value, kind, what)
-    several = isinstance(value, Iterable) and not isinstance(value, (str, Mapping))
+    several = type(value) is list or (isinstance(value, Iterable) and not isinstance(value, (str, Mapping)))
     return [convert_item(item, kind, what) for item in (value if several else [value])]
 
 
 def convert_item(value: Any, kind: Any, what: str) -> Any:
     """Return ``value`` converted to the type ``kind``; raise JobError, which calls the field ``what``."""
+    if type(value) is kind and kind in (str, float, bool):
+        return value
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a numpy scalar
         value = value.item()
     if issubclass(kind, (enum.Enum, TypeName)):
@@ -263,6 +306,8 @@ def shown(value: Any) -> str:
 
 def member(value: Any, cls: Any, what: str) -> Any:
     """Return the member of the Enum or TypeName ``cls`` with this name or, as protobuf allows, this number."""
+    if type(value) is cls and cls.__members__.get(value.name) is value:
+        return value
     names = {**cls.__members__, **getattr(cls, "aliases", dict)()}
     if isinstance(value, str) and value in names:
         return names[value]

@@ -13,6 +13,8 @@ from dsinga.checkpoint import separate_arrays
 from dsinga.extensions import Extension
 from dsinga.testing.simulated_loop import SimulatedLoop
 
+CHECKPOINT_FREQ = 11  # steps; rows are at multiples of 5 and of 10
+
 
 class ExtensionContract:
     """The checks that every extension must pass; a subclass, named ``Test...``, creates an extension.
@@ -40,8 +42,12 @@ class ExtensionContract:
         return {"loss": loss, "accuracy": 1 / loss}
 
     def simulate(self, extension: Extension, checkpoint: Mapping[str, Any] | None = None) -> SimulatedLoop:
-        """Return a simulated run with the extension, from its beginning or from a checkpoint."""
-        return SimulatedLoop([extension], self.metrics_of).run(checkpoint)
+        """Return a simulated run with the extension, from its beginning or from a checkpoint.
+
+        From its beginning it writes checkpoints, at steps with all last digits; from one it writes the last only.
+        """
+        freq = CHECKPOINT_FREQ if checkpoint is None else 1000
+        return SimulatedLoop([extension], self.metrics_of, checkpoint_freq=freq).run(checkpoint)
 
     def test_a_resumed_run_does_what_an_unbroken_one_does(self) -> None:
         """A run that goes on from any checkpoint has the history, the rates and the result of an unbroken one."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,6 +19,9 @@ from dsinga.testing.layer_cases import read_only
 from dsinga.training.metrics import read_metrics
 
 WAIT_SECONDS = 20.0  # for the other threads of a collective
+MOST_SLOPES = 50  # of an array
+
+threads = functools.cache(ThreadPoolExecutor)  # by their number
 
 
 class Passes(NamedTuple):
@@ -78,17 +83,31 @@ def objective(layer: Layer, output: Output, grad: Any) -> float:
     return sum(float((part * g).sum()) for part, g in zip(feature_parts(layer, output), grads, strict=True))
 
 
-def numerical_gradient(function: Callable[[np.ndarray], float], at: np.ndarray, step: float = 1e-6) -> np.ndarray:
-    """Return the central differences of ``function`` in each element of ``at``."""
-    gradient = np.empty(at.shape)
-    for index in np.ndindex(*at.shape):
-        values = []
-        for change in (step, -step):
-            moved = np.array(at)
-            moved[index] += change
-            values.append(function(moved))
-        gradient[index] = (values[0] - values[1]) / (2 * step)
-    return gradient
+def assert_slopes(
+    function: Callable[[np.ndarray], float], at: np.ndarray, gradient: np.ndarray, step: float = 1e-6
+) -> None:
+    """Assert that ``gradient`` has the central differences of ``function`` at ``at``.
+
+    That is in each element or, of more than MOST_SLOPES, in as many that are drawn, and in all others at once, along a
+    direction that is drawn: a wrong number anywhere changes the slope along it.
+    """
+    rng, elements = np.random.default_rng(2), np.arange(at.size)
+    directions = []
+    if at.size > MOST_SLOPES:
+        elements = np.sort(rng.choice(at.size, MOST_SLOPES, replace=False))
+        direction = rng.uniform(-1, 1, at.size)
+        direction[elements] = 0
+        directions.append(direction)
+    expected, actual = [], []
+    for element in elements:
+        direction = np.zeros(at.size)
+        direction[element] = 1
+        directions.append(direction)
+    for direction in directions:
+        change = step * direction.reshape(at.shape)
+        expected.append((function(at + change) - function(at - change)) / (2 * step))
+        actual.append(np.vdot(direction, gradient))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-7)
 
 
 def take_rows(source: Any, rows: Rows) -> Any:

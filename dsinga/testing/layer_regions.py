@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ from dsinga.testing.layer_passes import (
     feature_parts,
     layer_context,
     run_passes,
+    threads,
 )
 from dsinga.training import add_metrics
 
@@ -78,8 +78,7 @@ class LayerRegions(LayerParts):
             ctx = layer_context(ops, case.batch, rows=rows, all_reduce=collectives.of(number, sum))
             return _Computed(region, run_passes(part, params, taken, ctx, of_part, case.needs()), points)
 
-        with ThreadPoolExecutor(len(regions)) as threads:
-            computed = list(threads.map(run, regions, timeout=WAIT_SECONDS))
+        computed = list(threads(len(regions)).map(run, regions, timeout=WAIT_SECONDS))
         for number, expected in enumerate(feature_parts(layer, whole.output)):
             features = [np.asarray(feature_parts(layer, part.passes.output)[number]) for part in computed]
             shaped = [

@@ -22,6 +22,7 @@ from dsinga.job import (
     UpdaterConf,
     loads,
 )
+from dsinga.job.component import Settings, setting
 from dsinga.job.message import Where
 
 
@@ -135,6 +136,31 @@ def test_defaults_are_not_shared():
     Job().updater.momentum = 0.5
     assert Job().neuralnet.layer == []
     assert Job().updater.momentum == 0.0
+
+
+class Grid(Settings):
+    """Settings whose defaults are not of the types of the fields, and which a method of its own completes."""
+
+    sides: list[int] = setting(3, "the length of each side, in points")
+    cell: float = setting(1, "the length of a cell, in metres")
+
+    def __post_init__(self) -> None:
+        self.cell = self.cell or 0.5
+
+
+def test_defaults_are_converted_and_those_of_a_list_are_not_shared():
+    Grid().sides.append(4)
+    assert Grid().sides == [3]
+    assert type(Grid().cell) is float
+    assert Grid(cell=0).cell == 0.5
+
+    class Plain(Settings):
+        sides: list[int] = setting(3, "the length of each side, in points")
+        cell: float = setting(1, "the length of a cell, in metres")
+
+    Plain().sides.append(4)
+    assert Plain().sides == [3]
+    assert type(Plain().cell) is float
 
 
 def test_window_gives_one_value_for_both_directions_or_one_each():

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -445,6 +446,8 @@ def load(cudnn: Any = None) -> Any:
     """Return the cupy backend on the emulated device; skip the test if there is no compiler."""
     if shutil.which("g++") is None:
         pytest.skip("g++ is not installed; it compiles the kernels of the cupy backend for the CPU")
+    if platform.machine() != "x86_64":
+        pytest.skip("kernels of the cupy backend are emulated on x86-64 only")
     hidden = {
         name: sys.modules.pop(name)
         for name in list(sys.modules)

@@ -36,7 +36,7 @@ from tests.support.partitioned_run import (
 from tests.support.random_nets import CLASSES, nets
 from tests.support.training_cases import build, dense, layer
 
-STEPS = 4
+STEPS = 2  # the second begins with what the first has changed
 
 
 def both(net: NeuralNet, cut: PartitionedNet, dtype: type = np.float64, steps: int = STEPS) -> tuple[Run, Run]:
