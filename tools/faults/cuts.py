@@ -225,7 +225,7 @@ def cut_run(case: Case, folder: Path) -> int:
 def run_unbroken(case: Case, folder: Path) -> int:
     """Train by a face without a signal, and keep what is returned for :func:`check_kept`."""
     os.chdir(folder)
-    with dask_workers(case.cluster) as options:
+    with dask_workers(CLIENT if case.cluster == PROCESSES else case.cluster) as options:  # processes start slowly
         np.savez(UNBROKEN, **FACES[case.face]({**options, "workspace": "work"}))
     return 0
 
