@@ -24,6 +24,9 @@ from tools.faults.forked import Ended, run_forked
 from tools.faults.verdicts import FAULTS, damage_of, verdict
 
 SHOWN_FAILED = 40  # cases
+# What all cases import, or those of a kind: imported once for all.
+MODULES = ["dsinga.commands.cli", "dsinga.api.training", "dsinga.ops.onednn", "dask.tokenize"]
+MODULES_OF_KINDS = {"fields": ["dsinga.nn.model", "xarray", "h5py", "cftime"]}
 
 
 def run_case(run: Callable[..., int], seed: int, number: int, original: Path, work: Path) -> int:
@@ -45,8 +48,8 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     kind = importlib.import_module(f"tools.faults.{options.kind}")
-    importlib.import_module("dsinga.commands.cli")
-    importlib.import_module("dsinga.api.training")
+    for name in (*MODULES, *MODULES_OF_KINDS.get(options.kind, [])):
+        importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="dsinga-faults-") as name:
         work = Path(name)
         original = work / "original"

@@ -37,6 +37,7 @@ SEARCHES = {"seed": [0, 1, 2]}
 SECONDS = 110.0  # all that a test may take
 NONE, CLIENT, WORKERS, PROCESSES = "none", "client", "workers", "processes"  # where there are Dask workers
 INTERRUPTED = 130
+UNBROKEN = "unbroken.npz"  # what an unbroken run has returned
 
 JOB = """name: "cut"
 train_steps: 30
@@ -182,8 +183,11 @@ def run_agent(options: Mapping[str, Any]) -> Any:
     return result.params
 
 
-# Modules that some faces alone need, imported once for all their processes.
-MODULES = {"estimator.fit": "dsinga.estimators", "rl.train": "tests.support.rl_cases"}
+# What the processes of all faces import, of some faces, and of those with Dask workers: imported once for all.
+MODULES = ["dsinga.commands.cli", "dsinga.ops.onednn"]
+MODULES_OF_FACES = {"estimator.fit": ["dsinga.estimators"], "rl.train": ["tests.support.rl_cases", "gymnasium.envs"]}
+MODULES_OF_DASK = ["dsinga.cluster.run.driver", "distributed.http.scheduler.prometheus"]
+MODULES_OF_DASK += ["distributed.http.worker.prometheus"]
 FACES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "dsinga train": run_command,
     "dsinga search": run_search_command,
@@ -218,8 +222,16 @@ def cut_run(case: Case, folder: Path) -> int:
     return 0
 
 
-def check_kept(case: Case, folder: Path) -> int:
-    """Check what a run that was cut has left, and that what goes on has the bits of an unbroken run."""
+def run_unbroken(case: Case, folder: Path) -> int:
+    """Train by a face without a signal, and keep what is returned for :func:`check_kept`."""
+    os.chdir(folder)
+    with dask_workers(CLIENT if case.cluster == PROCESSES else case.cluster) as options:  # processes start slowly
+        np.savez(UNBROKEN, **FACES[case.face]({**options, "workspace": "work"}))
+    return 0
+
+
+def check_kept(case: Case, folder: Path, unbroken: Path) -> int:
+    """Check what a run that was cut has left, and that what goes on has the bits of the unbroken run in a folder."""
     os.chdir(folder)
     workspace = Path("work")
     assert not [*workspace.rglob("running.json")], "a workspace says that it is in use"
@@ -232,27 +244,38 @@ def check_kept(case: Case, folder: Path) -> int:
         assert CUT <= int(path.name.removeprefix("step")), path
     with dask_workers(case.cluster) as options:
         params = FACES[case.face]({**options, "workspace": "work"})
-        assert not [*workspace.rglob("running.json")]
-        unbroken = FACES[case.face]({**options, "workspace": "unbroken"})
-    assert params.keys() == unbroken.keys()
-    for name, value in unbroken.items():
-        assert params[name].tobytes() == value.tobytes(), name
+    assert not [*workspace.rglob("running.json")]
+    with np.load(unbroken / UNBROKEN) as expected:
+        assert params.keys() == set(expected)
+        for name, value in expected.items():
+            assert params[name].tobytes() == value.tobytes(), name
     return 0
 
 
 def check_cases(cases: list[Case], folder: Path) -> Iterator[tuple[Case, str]]:
     """Yield each case with what is wrong with it, "" if nothing is."""
-    for number in range(len(cases)):
-        (folder / f"case{number}").mkdir()
-        write_inputs(folder / f"case{number}")
-    cuts = [functools.partial(cut_run, case, folder / f"case{number}") for number, case in enumerate(cases)]
+    # Unbroken runs have numbers below 0; one serves all cases of its face and cluster.
+    unbroken = {(case.face, case.cluster): case for case in cases if case.workspace}
+    runs = dict(enumerate(cases)) | dict(enumerate(unbroken.values(), start=-len(unbroken)))
+    folders = {number: folder / f"case{number}" for number in runs}
+    for path in folders.values():
+        path.mkdir()
+        write_inputs(path)
+    expected = {(case.face, case.cluster): folders[number] for number, case in runs.items() if number < 0}
+    tasks = [
+        (number, functools.partial(cut_run if number >= 0 else run_unbroken, case, folders[number]))
+        for number, case in sorted(runs.items())
+    ]
     left: dict[int, Callable[[], int]] = {}
-    for ended in run_forked(enumerate(cuts), folder, SECONDS, os.cpu_count() or 1):
-        case = cases[ended.number]
-        if ended.status != case.status:
+    for ended in run_forked(tasks, folder, SECONDS, os.cpu_count() or 1):
+        number, case = ended.number, runs[ended.number]
+        if number < 0:
+            assert ended.status == 0, ended.output
+        elif ended.status != case.status:
             yield case, f"it ended with {ended.status}, not {case.status}: {ended.output}"
         elif case.workspace:
-            left[ended.number] = functools.partial(check_kept, case, folder / f"case{ended.number}")
+            place = expected[case.face, case.cluster]
+            left[number] = functools.partial(check_kept, case, folders[number], place)
         else:
             yield case, ""
     ends: Iterator[Ended] = run_forked(left.items(), folder, SECONDS, os.cpu_count() or 1)
@@ -266,6 +289,16 @@ def write_inputs(folder: Path) -> None:
     write_store(folder / "blobs.zarr", [records()])
 
 
+def import_modules(cases: list[Case]) -> None:
+    """Import what the processes of these cases need."""
+    modules = list(MODULES)
+    for case in cases:
+        modules += MODULES_OF_FACES.get(case.face, [])
+        modules += MODULES_OF_DASK if case.cluster != NONE or "search" in case.face else []
+    for name in dict.fromkeys(modules):
+        importlib.import_module(name)
+
+
 def main() -> int:
     """Check the cases that the arguments name, four words each; print what is wrong."""
     for name in ("HUP", "QUIT", "INT"):  # of nohup, and of shells that start a command in the background
@@ -276,8 +309,7 @@ def main() -> int:
         Case(face, cluster, workspace == "True", signal.Signals[name])
         for face, cluster, workspace, name in zip(*(words[place::4] for place in range(4)), strict=True)
     ]
-    for face in {case.face for case in cases} & MODULES.keys():
-        importlib.import_module(MODULES[face])
+    import_modules(cases)
     failed = 0
     with tempfile.TemporaryDirectory(prefix="dsinga-cuts-") as folder:
         for case, fault in check_cases(cases, Path(folder)):
