@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -171,15 +172,11 @@ class Adam(Updater):
     settings: Conf
     slots = ("mean", "squares")
 
-    def __init__(self, conf: UpdaterConf):
-        super().__init__(conf)
-        self.beta1, self.beta2 = self.settings.beta1, self.settings.beta2
-
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Update m = beta1·m + (1 - beta1)·g; v = beta2·v + (1 - beta2)·g²; w -= lr·m / √(v + delta)."""
         m, v = slots
-        average(v, np.multiply(g, g, out=s), self.beta2, s)
-        average(m, g, self.beta1, s)
+        average(v, np.multiply(g, g, out=s), self.settings.beta2, s)
+        average(m, g, self.settings.beta1, s)
         descend(w, m, v, self.conf.delta, lr, t, s)
 
     def change_at(self, step: int) -> Change:
@@ -190,14 +187,21 @@ class Adam(Updater):
         self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block
     ) -> None:
         """Update m, v as :meth:`change`; w -= lr·m̂ / (√v̂ + delta), m̂ = m / (1 - beta1^count), v̂ likewise by beta2."""
-        m, v = slots
-        average(v, np.multiply(g, g, out=s), self.beta2, s)
-        average(m, g, self.beta1, s)
-        np.multiply(m, lr / (1.0 - self.beta1**count), out=t)
-        np.sqrt(np.multiply(v, 1.0 / (1.0 - self.beta2**count), out=s), out=s)
-        s += self.conf.delta
-        t /= s
+        set_corrected_step(count, lr, self.settings, self.conf.delta, g, slots, t, s)
         w -= t
+
+
+def set_corrected_step(
+    count: int, lr: float, settings: Any, delta: float, g: Block, slots: Sequence[Block], t: Block, s: Block
+) -> None:
+    """Update m and v as Adam; set t = lr·m̂ / (√v̂ + delta), m̂ = m / (1 - beta1^count), v̂ likewise by beta2."""
+    m, v = slots
+    average(v, np.multiply(g, g, out=s), settings.beta2, s)
+    average(m, g, settings.beta1, s)
+    np.multiply(m, lr / (1.0 - settings.beta1**count), out=t)
+    np.sqrt(np.multiply(v, 1.0 / (1.0 - settings.beta2**count), out=s), out=s)
+    s += delta
+    t /= s
 
 
 @register("updater", kAdamW=9)
@@ -231,17 +235,13 @@ class AdamMax(Updater):
     settings: Conf
     slots = ("mean", "norm")
 
-    def __init__(self, conf: UpdaterConf):
-        super().__init__(conf)
-        self.beta1, self.beta2 = self.settings.beta1, self.settings.beta2
-
     def change(self, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
         """Update m = beta1·m + (1 - beta1)·g; u = max(beta2·u, |g|) + delta; w -= lr·m / u."""
         m, u = slots
-        u *= self.beta2
+        u *= self.settings.beta2
         np.maximum(u, np.abs(g, out=s), out=u)
         u += self.conf.delta
-        average(m, g, self.beta1, s)
+        average(m, g, self.settings.beta1, s)
         np.multiply(m, lr, out=t)
         t /= u
         w -= t

@@ -16,7 +16,7 @@ from dsinga.job.limits import Positive, Share
 from dsinga.ops import Array
 from dsinga.ops.update import sum_of_squares
 from dsinga.training.updater import Block, Change, Updater
-from dsinga.training.updaters import AdamW, average
+from dsinga.training.updaters import AdamW, average, set_corrected_step
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # the coefficients of Jordan's quintic iteration
 ITERATIONS = 5
@@ -45,14 +45,8 @@ class Lamb(Updater):
         self._direct(1, lr, w, g, slots, t, s)
 
     def _direct(self, count: int, lr: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block) -> None:
-        """Update m and v as Adam; t = m̂ / (√v̂ + delta), m̂ = m / (1 - beta1^count), v̂ likewise by beta2."""
-        (m, v), beta1, beta2 = slots, self.settings.beta1, self.settings.beta2
-        average(v, np.multiply(g, g, out=s), beta2, s)
-        average(m, g, beta1, s)
-        np.multiply(m, 1.0 / (1.0 - beta1**count), out=t)
-        np.sqrt(np.multiply(v, 1.0 / (1.0 - beta2**count), out=s), out=s)
-        s += self.conf.delta
-        t /= s
+        """Leave the step of Adam with bias correction in ``t``, for a rate of 1."""
+        set_corrected_step(count, 1.0, self.settings, self.conf.delta, g, slots, t, s)
 
     def decay_and_change(
         self, change: Change, lr: float, decay: float, w: Block, g: Block, slots: Sequence[Block], t: Block, s: Block

@@ -6,7 +6,6 @@ bfloat16 given as uint16, the upper half of the bits of a float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,26 +15,36 @@ from dsinga.ops.compiled.compiler import compile_loop
 from dsinga.ops.types import FLOAT32, Array
 
 
-def _bitcast(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    return builder.bitcast(args[0], context.get_value_type(signature.return_type))
+def _number(context: Any, stored: Any) -> Any:
+    """Return the type, and the code, of the float32 of a stored number: float32, or bfloat16 as uint16."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if stored == types.float32:
+            return args[0]
+        bits = builder.zext(args[0], context.get_value_type(types.uint32))
+        bits = builder.shl(bits, bits.type(16))
+        return builder.bitcast(bits, context.get_value_type(types.float32))
+
+    return types.float32(stored), code
 
 
-def _float_of(context: Any, bits: Any) -> Any:
-    """Return the type, and the code, of the float32 of 32 bits (uint32)."""
-    return types.float32(types.uint32), _bitcast
+def _stored(context: Any, number: Any, like: Any) -> Any:
+    """Return the type, and the code, of a float32 cut off to the type of a stored number."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if like == types.float32:
+            return args[0]
+        bits = builder.bitcast(args[0], context.get_value_type(types.uint32))
+        return builder.trunc(builder.lshr(bits, bits.type(16)), context.get_value_type(types.uint16))
+
+    return like(number, like), code
 
 
-def _bits_of(context: Any, number: Any) -> Any:
-    """Return the type, and the code, of the 32 bits (uint32) of a float32."""
-    return types.uint32(types.float32), _bitcast
+number_of: Any = extending.intrinsic(_number)
+stored_as: Any = extending.intrinsic(_stored)
 
 
-float_of: Any = extending.intrinsic(_float_of)
-bits_of: Any = extending.intrinsic(_bits_of)
-
-
-def float32_sums(x: Array, y: Array) -> Array:
-    """Return (Σ y, Σ x·y) of float32 x and y (k, n, w): (2, w) in float64."""
+def _sums(x: Array, y: Array) -> Array:
     width = x.shape[2]
     partial = np.empty((2, width), np.float32)
     total = np.zeros((2, width), np.float64)
@@ -43,34 +52,16 @@ def float32_sums(x: Array, y: Array) -> Array:
         partial[:] = 0.0
         for n in range(x.shape[1]):
             for w in range(width):
-                partial[0, w] += y[k, n, w]
-                partial[1, w] += x[k, n, w] * y[k, n, w]
-        for w in range(width):
-            total[0, w] += partial[0, w]
-            total[1, w] += partial[1, w]
-    return total
-
-
-def bf16_sums(x: Array, y: Array) -> Array:
-    """Return what :func:`float32_sums` does, of bfloat16."""
-    width = x.shape[2]
-    partial = np.empty((2, width), np.float32)
-    total = np.zeros((2, width), np.float64)
-    for k in range(x.shape[0]):
-        partial[:] = 0.0
-        for n in range(x.shape[1]):
-            for w in range(width):
-                number = float_of(np.uint32(y[k, n, w]) << np.uint32(16))
+                number = number_of(y[k, n, w])
                 partial[0, w] += number
-                partial[1, w] += float_of(np.uint32(x[k, n, w]) << np.uint32(16)) * number
+                partial[1, w] += number_of(x[k, n, w]) * number
         for w in range(width):
             total[0, w] += partial[0, w]
             total[1, w] += partial[1, w]
     return total
 
 
-def float32_rectified_sums(x: Array, feature: Array, dy: Array, masked: Array) -> Array:
-    """Write dy where ``feature`` is above 0, and else dy·0, to ``masked``; return (Σ masked, Σ x·masked), (2, w)."""
+def _rectified_sums(x: Array, feature: Array, dy: Array, masked: Array) -> Array:
     width = x.shape[2]
     partial = np.empty((2, width), np.float32)
     total = np.zeros((2, width), np.float64)
@@ -78,48 +69,24 @@ def float32_rectified_sums(x: Array, feature: Array, dy: Array, masked: Array) -
         partial[:] = 0.0
         for n in range(x.shape[1]):
             for w in range(width):
-                slope = np.float32(1.0) if feature[k, n, w] > 0.0 else np.float32(0.0)
-                gradient = dy[k, n, w] * slope
-                masked[k, n, w] = gradient
+                slope = np.float32(1.0) if number_of(feature[k, n, w]) > 0.0 else np.float32(0.0)
+                gradient = number_of(dy[k, n, w]) * slope
+                masked[k, n, w] = stored_as(gradient, dy[k, n, w])
                 partial[0, w] += gradient
-                partial[1, w] += x[k, n, w] * gradient
+                partial[1, w] += number_of(x[k, n, w]) * gradient
         for w in range(width):
             total[0, w] += partial[0, w]
             total[1, w] += partial[1, w]
     return total
 
 
-def bf16_rectified_sums(x: Array, feature: Array, dy: Array, masked: Array) -> Array:
-    """Do what :func:`float32_rectified_sums` does, on bfloat16."""
-    width = x.shape[2]
-    partial = np.empty((2, width), np.float32)
-    total = np.zeros((2, width), np.float64)
-    for k in range(x.shape[0]):
-        partial[:] = 0.0
-        for n in range(x.shape[1]):
-            for w in range(width):
-                number = float_of(np.uint32(feature[k, n, w]) << np.uint32(16))
-                slope = np.float32(1.0) if number > 0.0 else np.float32(0.0)
-                gradient = float_of(np.uint32(dy[k, n, w]) << np.uint32(16)) * slope
-                masked[k, n, w] = bits_of(gradient) >> np.uint32(16)
-                partial[0, w] += gradient
-                partial[1, w] += float_of(np.uint32(x[k, n, w]) << np.uint32(16)) * gradient
-        for w in range(width):
-            total[0, w] += partial[0, w]
-            total[1, w] += partial[1, w]
-    return total
-
-
-def _compiled(number: Any, of_two: Callable[..., Array], rectified: Callable[..., Array]) -> tuple[Any, Any]:
+def _compiled(number: Any) -> tuple[Any, Any]:
     read, written = (types.Array(number, 3, "C", readonly=readonly) for readonly in (True, False))
     result = types.float64[:, ::1]
-    return compile_loop(result(read, read), of_two), compile_loop(result(read, read, read, written), rectified)
+    return compile_loop(result(read, read), _sums), compile_loop(result(read, read, read, written), _rectified_sums)
 
 
-_LOOPS = {
-    FLOAT32: _compiled(types.float32, float32_sums, float32_rectified_sums),
-    np.dtype(np.uint16): _compiled(types.uint16, bf16_sums, bf16_rectified_sums),
-}
+_LOOPS = {FLOAT32: _compiled(types.float32), np.dtype(np.uint16): _compiled(types.uint16)}
 
 
 def sums(x: Array, y: Array) -> Array:
