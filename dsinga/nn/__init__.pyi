@@ -31,30 +31,13 @@ from dsinga.nn.words.text_vectorization import TextVectorization as TextVectoriz
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.symbol import Symbol
 from typing import Any
-from typing import TypedDict, Unpack
 import os
 
-class LayerArguments(TypedDict, total=False):
-    """Has the arguments of every layer: name; ``nn.Param(...)`` for each param; learning rate and weight decay scales.
-
-    These are a number for all params or one for each. ``trainable=False`` keeps the values of the params (static).
-    ``partition_dim`` is the dimension on which the layer is cut, ``location`` the worker that computes it;
-    ``recompute=True`` frees the feature after the forward pass and computes it again in the backward pass; ``include``
-    and ``exclude`` are its phases."""
-
-    name: str | None
-    param: Sequence[Any] | None
-    lr_scale: float | Sequence[float] | None
-    wd_scale: float | Sequence[float] | None
-    trainable: bool
-    partition_dim: int | None
-    location: int | None
-    recompute: bool
-    include: Sequence[str] | None
-    exclude: Sequence[str] | None
-
-def AbsoluteLoss(scale: float = 1.0, masked: bool = False, weighted: bool = False, std: list[float] = [],
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def AbsoluteLoss(scale: float = 1.0, masked: bool = False, weighted: bool = False, std: list[float] = [], *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Absolute error, Σ |x - target|·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kAbsoluteLoss).
 
     Args:
@@ -63,7 +46,10 @@ def AbsoluteLoss(scale: float = 1.0, masked: bool = False, weighted: bool = Fals
         weighted: whether the last channel of the target has a weight for each point.
         std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
-def Activation(activation: Any, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Activation(activation: Any, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Activation by its name: linear, relu, leaky_relu, sigmoid, tanh, gelu, silu (also swish), softmax, stanh.
 
     stanh is SINGA's 1.7159·tanh(2x/3). A function of your own is called as that of a Lambda (kFunction)."""
@@ -120,11 +106,17 @@ def Adamax(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.9
         beta_2: the decay of the infinity norm of gradients.
         epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
-def Add(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Add(*, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016) (kAdd)."""
 
-def Arithmetic(operator: str, number: float | None = None, swapped: bool = False,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Arithmetic(operator: str, number: float | None = None, swapped: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """x op y of two sources, or of one source and a ``number``: elementwise, or the product of matrices (kArithmetic).
 
     Args:
@@ -133,7 +125,10 @@ def Arithmetic(operator: str, number: float | None = None, swapped: bool = False
         swapped: whether the number is the first operand."""
 
 def Attention(score_mode: str = 'dot', num_heads: int = 1, use_causal_mask: bool = False,
-        score_initializer: Any = 'uniform', **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        score_initializer: Any = 'uniform', *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Weighted means of values (kAttention), called on [query, value] or, as in Keras, on [query, value, key].
 
     The labels of a last source (B, Tk), an input of codes, give the lengths of keys and values; so do those of any
@@ -145,11 +140,17 @@ def Attention(score_mode: str = 'dot', num_heads: int = 1, use_causal_mask: bool
         use_causal_mask: whether a query sees no later keys.
         score_initializer: the initialiser of the additive score, or its name."""
 
-def Average(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Average(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The mean of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
 
-def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Mean of each window of steps before the end of a sequence (kPooling1D); ``strides`` are ``pool_size`` by
     default, as in Keras.
 
@@ -157,8 +158,11 @@ def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None,
         pool_size: how many steps are pooled together; all without it.
         strides: by how many steps the window moves; by kernel without it."""
 
-def AveragePooling2D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid',
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def AveragePooling2D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid', *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Mean of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras. Padding is left
     out.
 
@@ -167,8 +171,11 @@ def AveragePooling2D(pool_size: Size = 2, strides: Size | None = None, padding: 
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
-def AveragePooling3D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid',
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def AveragePooling3D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid', *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Mean of each window of volumes (B, C, D, H, W) (kPooling); ``strides`` are ``pool_size`` by default, as in
     Keras. Padding is left out.
 
@@ -178,7 +185,10 @@ def AveragePooling3D(pool_size: Size = 2, strides: Size | None = None, padding: 
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
 def BM(momentum: float = 0.1, use_global_stats: bool = False, synchronized: bool = True, epsilon: float = 1e-05,
-        keep_initial: bool = False, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        keep_initial: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Batch normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel (kBM).
 
     Args:
@@ -189,7 +199,10 @@ def BM(momentum: float = 0.1, use_global_stats: bool = False, synchronized: bool
         keep_initial: whether the initial running statistics have weight in the first steps, too, as in PyTorch and Keras."""
 
 def BatchNormalization(momentum: float | None = None, epsilon: float = 1e-05, synchronized: bool = True,
-        axis: int | None = None, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        axis: int | None = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Batch normalisation of each channel, axis 1, or -1 where records have their channels last (kBM).
 
     ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
@@ -203,10 +216,16 @@ def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilde
 def CD(k: int = 1) -> AlgConf:
     """Return contrastive divergence with ``k`` Gibbs steps, for ``compile(algorithm=)``."""
 
-def CRF(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def CRF(*, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Linear-chain conditional random field: the loss is -Σ log P(tags of a sequence) / B (kCRF)."""
 
-def CTCLoss(blank: int = 0, scale: float = 1.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def CTCLoss(blank: int = 0, scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Connectionist temporal classification, -Σ log P(labels)·scale / B over all ways to place the labels in time (kCTCLoss).
 
     Args:
@@ -214,7 +233,10 @@ def CTCLoss(blank: int = 0, scale: float = 1.0, **layer: Unpack[LayerArguments])
         scale: the factor of the loss and its gradient."""
 
 def CachedAttention(num_heads: int = 1, score: str = 'kScaledDot', rotary: bool = False, steps: int = 256,
-        causal: bool = True, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        causal: bool = True, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """A causal kAttention of one step (B, 1, n), which also sees the keys and values of the steps before it (kCachedAttention).
 
     Args:
@@ -224,7 +246,11 @@ def CachedAttention(num_heads: int = 1, score: str = 'kScaledDot', rotary: bool 
         steps: how many steps are kept.
         causal: must be true."""
 
-def ClassSoftmaxLoss(vocab_size: int, class_start: list[int], **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def ClassSoftmaxLoss(vocab_size: int, class_start: list[int], *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Cross-entropy by classes of words, -Σ log P(class of the label)·P(label | class) / B (kClassSoftmaxLoss).
 
     Args:
@@ -239,14 +265,20 @@ def Cluster(**fields: Any) -> ClusterConf:
     the mean of their changes every 100 steps, as in DiLoCo (docs/sites.md). Every field of ``cluster { }`` in a job is
     an argument, too. Raises UserError for an unknown one."""
 
-def Concate(concate_dim: int = 0, num_concates: int = 1, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Concate(concate_dim: int = 0, num_concates: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Join the sources along axis ``concate_dim``; their shapes may differ in the length of this axis only (kConcate).
 
     Args:
         concate_dim: the axis along which the sources are joined; 0 is the batch.
         num_concates: the number of sources; 1 for as many as there are."""
 
-def Concatenate(axis: int = -1, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Concatenate(axis: int = -1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1.
 
     Where records have their channels last, axes count as there: -1 are the channels."""
@@ -254,7 +286,11 @@ def Concatenate(axis: int = -1, **layer: Unpack[LayerArguments]) -> LayerBuilder
 def Constant(value: float = 0.0) -> ParamGenConf:
     """Return the initialiser that fills a param with ``value``."""
 
-def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Contrastive loss of pairs, Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B; the feature is the distance d (kContrastiveLoss).
 
     Args:
@@ -263,8 +299,11 @@ def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, **layer: Unpack[Lay
 
 def Conv1D(filters: int, kernel_size: int, strides: int = 1, padding: str | Sides = 'valid', activation: Any = None,
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros',
-        kernel_regularizer: Any = None, bias_regularizer: Any = None, dilation_rate: int = 1, groups: int = 1,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        kernel_regularizer: Any = None, bias_regularizer: Any = None, dilation_rate: int = 1, groups: int = 1, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolution over the steps of sequences (B, T, n), and its activation (kConvolution1D).
 
     A second source gives the lengths of the sequences.
@@ -286,7 +325,10 @@ def Conv1D(filters: int, kernel_size: int, strides: int = 1, padding: str | Side
 def Conv2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         activation: Any = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None,
-        dilation_rate: Size = 1, groups: int = 1, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        dilation_rate: Size = 1, groups: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolution (cross-correlation) of images (B, C, H, W) to (B, filters, H', W'), also of volumes (kConvolution).
 
     Args:
@@ -306,7 +348,10 @@ def Conv2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: s
 def Conv2DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         output_padding: Size | None = None, activation: Any = None, use_bias: bool = True,
         kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', kernel_regularizer: Any = None,
-        bias_regularizer: Any = None, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Transposed convolution of images, and its activation (kTransposedConvolution): images become ``strides`` times
     as large.
 
@@ -328,7 +373,10 @@ def Conv2DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, p
 def Conv3D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         activation: Any = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None,
-        dilation_rate: Size = 1, groups: int = 1, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        dilation_rate: Size = 1, groups: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolution of volumes (B, C, D, H, W), and its activation (kConvolution).
 
     Args:
@@ -348,7 +396,10 @@ def Conv3D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: s
 def Conv3DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         output_padding: Size | None = None, activation: Any = None, use_bias: bool = True,
         kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', kernel_regularizer: Any = None,
-        bias_regularizer: Any = None, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Transposed convolution of volumes, and its activation (kTransposedConvolution): volumes become ``strides`` times
     as large.
 
@@ -370,8 +421,11 @@ def Conv3DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, p
 def ConvLSTM2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
-        kernel_regularizer: Any = None, recurrent_regularizer: Any = None, bias_regularizer: Any = None,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        kernel_regularizer: Any = None, recurrent_regularizer: Any = None, bias_regularizer: Any = None, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolutional LSTM over images (B, T, C, H, W) (kConvLSTM), with tanh and sigmoid; the bias of the forget gate
     begins at 0, in Keras at 1.
 
@@ -394,8 +448,11 @@ def Convolution(num_filters: int, kernel: int | None = None, pad: int | None = N
         stride_x: int | None = None, stride_y: int | None = None, kernel_z: int | None = None, pad_z: int | None = None,
         stride_z: int | None = None, same: bool = False, bias_term: bool = True, group: int = 1,
         dilation: int | None = None, dilation_x: int | None = None, dilation_y: int | None = None,
-        dilation_z: int | None = None, workspace_byte_limit: int = 512,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        dilation_z: int | None = None, workspace_byte_limit: int = 512, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolution (cross-correlation) of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes (kConvolution).
 
     Args:
@@ -440,32 +497,48 @@ def CosineDecayRestarts(initial_learning_rate: float, first_decay_steps: int, t_
         m_mul: what the height of the cosine is multiplied by in each period.
         alpha: the lowest rate, as a share of base_lr."""
 
-def CosineLoss(scale: float = 1.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def CosineLoss(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """1 minus the cosine of the angle between two rows, Σ (1 - x·y / (|x|·|y|))·scale / B; the feature is the cosine (kCosineLoss).
 
     Args:
         scale: the factor of the loss and its gradient."""
 
-def CosineSimilarity(scale: float = 1.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def CosineSimilarity(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """``scale``·x·y / (|x|·|y|) of each row of two sources (B, ...) of equal size: (B, 1) (kCosineSimilarity).
 
     Args:
         scale: the factor of the cosine."""
 
-def Cropping(before: list[int] = [], after: list[int] = [], **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Cropping(before: list[int] = [], after: list[int] = [], *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images (B, C, H, W) or volumes (B, C, D, H, W) without their outermost points: H' = H - before - after (kCropping).
 
     Args:
         before: how many points are left out before the first; 0 by default.
         after: how many points are left out after the last; 0 by default."""
 
-def Cropping2D(cropping: Sides = 0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Cropping2D(cropping: Sides = 0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images without their outermost pixels (kCropping).
 
     Args:
         cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))."""
 
-def Cropping3D(cropping: Sides = 0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Cropping3D(cropping: Sides = 0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Volumes without their outermost pixels (kCropping).
 
     Args:
@@ -473,7 +546,10 @@ def Cropping3D(cropping: Sides = 0, **layer: Unpack[LayerArguments]) -> LayerBui
 
 def Dense(units: int, activation: Any = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         bias_initializer: Any = 'zeros', transpose: bool = False, kernel_regularizer: Any = None,
-        bias_regularizer: Any = None, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Fully connected layer with ``units`` outputs (kInnerProduct), and its activation.
 
     Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened. A weight that is
@@ -492,8 +568,11 @@ def Dense(units: int, activation: Any = None, use_bias: bool = True, kernel_init
 def DepthwiseConv2D(kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         depth_multiplier: int = 1, dilation_rate: Size = 1, activation: Any = None, use_bias: bool = True,
         depthwise_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros',
-        depthwise_regularizer: Any = None, bias_regularizer: Any = None,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        depthwise_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Depthwise convolution of images, and its activation (kConvolution, a group for each channel): each channel has
     ``depth_multiplier`` filters of its own, (B, C, H, W) to (B, depth_multiplier·C, H', W').
 
@@ -510,8 +589,11 @@ def DepthwiseConv2D(kernel_size: Size, strides: Size | None = 1, padding: str | 
         depthwise_regularizer: the penalty of the weight, as nn.L2(0.01), or its name.
         bias_regularizer: the penalty of the bias."""
 
-def Dice(smooth: float = 1e-05, scale: float = 1.0, weighted: bool = False,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Dice(smooth: float = 1e-05, scale: float = 1.0, weighted: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Soft Dice loss of scores (B, K, *space) and a class for each point, a mean over rows and classes (kDiceLoss).
 
     One channel is the score of class 1 of two. Points with the label -1 or NaN are left out.
@@ -522,7 +604,10 @@ def Dice(smooth: float = 1e-05, scale: float = 1.0, weighted: bool = False,
         weighted: whether the last channel of the labels has a weight for each point."""
 
 def DistributionLoss(distribution: str = 'normal', score: str = 'nll', scale: float = 1.0, masked: bool = False,
-        weighted: bool = False, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        weighted: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Score of a predicted distribution, Σ s(x, y)·scale / B: its negative log-likelihood, or its CRPS (kDistributionLoss).
 
     Args:
@@ -532,25 +617,38 @@ def DistributionLoss(distribution: str = 'normal', score: str = 'nll', scale: fl
         masked: whether points whose target is NaN are left out.
         weighted: whether the last channel of the target has a weight for each point."""
 
-def DistributionParams(distribution: str = 'normal', axis: int = 1, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def DistributionParams(distribution: str = 'normal', axis: int = 1, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Parameters of a distribution: those that are above 0 are log(1 + exp(x)) + 1e-6, the others x (kDistributionParams).
 
     Args:
         distribution: the distribution.
         axis: the axis of the parameters: 1, or 2 of sequences."""
 
-def Dropout(rate: float, unit: str = 'kNumber', **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Dropout(rate: float, unit: str = 'kNumber', *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
 
     Args:
         rate: the fraction of units set to zero.
         unit: what is set to zero together: single numbers, channels, or rows; beyond SINGA."""
 
-def Dueling(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Dueling(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """v + a - mean(a) of a value v (B, 1) and advantages a (B, K): (B, K) (Wang et al. 2016, equation 9) (kDueling)."""
 
-def Dummy(input: bool = False, output: bool = False, shape: list[int] = [],
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Dummy(input: bool = False, output: bool = False, shape: list[int] = [], *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Pass on the source; with ``input``, make uniform random numbers in [0, 1) of ``dummy_conf.shape`` instead (kDummy).
 
     Args:
@@ -559,7 +657,11 @@ def Dummy(input: bool = False, output: bool = False, shape: list[int] = [],
         shape: the shape of the random numbers, the batch first."""
 
 def Embedding(input_dim: int, output_dim: int, embeddings_initializer: Any = 'uniform', dense_gradient: bool = False,
-        embeddings_regularizer: Any = None, mask_zero: bool = False, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        embeddings_regularizer: Any = None, mask_zero: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Look up codes (B, T) in a table: (B, T, ``output_dim``), or (B, ``output_dim``) for one step (B,) (kEmbedding).
 
     Args:
@@ -571,7 +673,10 @@ def Embedding(input_dim: int, output_dim: int, embeddings_initializer: Any = 'un
         mask_zero: whether steps of the code 0 are left out, as those after the end of a sequence."""
 
 def EnsembleLoss(members: int, fairness: float = 0.0, scale: float = 1.0, masked: bool = False, weighted: bool = False,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        *, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """CRPS of K members x, Σ (Σ |x_i - y| / K - Σ |x_i - x_j|·c)·scale / B over numbers y, c = 1 / (2·K²) (kEnsembleLoss).
 
     Args:
@@ -581,16 +686,22 @@ def EnsembleLoss(members: int, fairness: float = 0.0, scale: float = 1.0, masked
         masked: whether points whose target is NaN are left out.
         weighted: whether the last channel of the target has a weight for each point."""
 
-def EntropyLoss(distribution: str = 'kCategorical', scale: float = 1.0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def EntropyLoss(distribution: str = 'kCategorical', scale: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Minus the entropy of the policy, -scale·Σ H(π) / B: what keeps a policy from being certain too early (kEntropyLoss).
 
     Args:
         distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
         scale: the factor of the loss."""
 
-def EuclideanLoss(scale: float = 1.0, masked: bool = False, weighted: bool = False, std: list[float] = [],
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def EuclideanLoss(scale: float = 1.0, masked: bool = False, weighted: bool = False, std: list[float] = [], *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Squared error, Σ (x - target)²·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kEuclideanLoss).
 
     Args:
@@ -617,7 +728,11 @@ def FieldError(channel: Sequence[str] = (), climatology: Any = None) -> MetricLa
     Raises:
         UserError: the climatology is no array of numbers, or has NaN."""
 
-def FieldSoftmaxLoss(scale: float = 1.0, weighted: bool = False, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def FieldSoftmaxLoss(scale: float = 1.0, weighted: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Softmax and cross-entropy with a class for each point, as a mean over points (kFieldSoftmaxLoss).
 
     It takes scores (B, K, *space) and labels (B, *space) or (B, 1, *space); points with the label -1 or NaN are
@@ -627,13 +742,19 @@ def FieldSoftmaxLoss(scale: float = 1.0, weighted: bool = False, **layer: Unpack
         scale: the factor of the loss and its gradient.
         weighted: whether the last channel of the labels has a weight for each point."""
 
-def Flatten(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Flatten(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Makes each row a vector, (B, n): a kReshape in the job where the next layer does not flatten its source itself.
 
     The numbers keep their order, that of channels, rows and columns of images; in Keras channels are last."""
 
-def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Focal loss, Σ α'·(1 - p')^gamma·c·scale / B, where c is the loss of kSigmoidCrossEntropyLoss; the feature is p (kFocalLoss).
 
     Args:
@@ -641,22 +762,31 @@ def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0,
         alpha: the weight of the answer 1; 1 - alpha is that of 0.
         scale: the factor of the loss and its gradient."""
 
-def FunctionLoss(function: str, scale: float = 1.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def FunctionLoss(function: str, scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """A user's loss f(labels, x)·scale: one number a row, several, of which the mean counts, or the mean over rows (kFunctionLoss).
 
     Args:
         function: the function: "module:function", or a name by dsinga.register("function", ...).
         scale: the factor of the loss and its gradient."""
 
-def GELU(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def GELU(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Gaussian error linear unit x·Φ(x), with the normal distribution Φ in its exact form (kActivation)."""
 
 def GRU(units: int, activation: str | None = 'tanh', recurrent_activation: str | None = 'sigmoid',
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None, bias_regularizer: Any = None,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Gated recurrent units (Cho et al. 2014), as in SINGA (kGRU).
 
     Args:
@@ -674,44 +804,72 @@ def GRU(units: int, activation: str | None = 'tanh', recurrent_activation: str |
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias."""
 
-def GlobalAveragePooling1D(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def GlobalAveragePooling1D(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n).
 
     A second source gives the lengths of the sequences; without it they have all T steps."""
 
-def GlobalAveragePooling2D(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def GlobalAveragePooling2D(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Mean of each channel of images (kPooling): (B, C)."""
 
-def GlobalAveragePooling3D(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def GlobalAveragePooling3D(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Mean of each channel of volumes (kPooling): (B, C)."""
 
-def GlobalMaxPooling1D(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def GlobalMaxPooling1D(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n).
 
     A second source gives the lengths of the sequences; without it they have all T steps."""
 
-def GlobalMaxPooling2D(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def GlobalMaxPooling2D(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each channel of images (kPooling): (B, C)."""
 
-def GlobalMaxPooling3D(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def GlobalMaxPooling3D(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each channel of volumes (kPooling): (B, C)."""
 
-def GroupNorm(groups: int = 32, epsilon: float = 1e-05, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def GroupNorm(groups: int = 32, epsilon: float = 1e-05, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Group normalisation of (B, C, ...): scale·(x - mean)/√(var + epsilon) + bias for each channel (kGroupNorm).
 
     Args:
         groups: into how many equal groups the channels are divided.
         epsilon: what is added to the variance; beyond SINGA."""
 
-def GroupNormalization(groups: int = 32, epsilon: float = 1e-05, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def GroupNormalization(groups: int = 32, epsilon: float = 1e-05, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Group normalisation (kGroupNorm): each row over groups of channels, with a scale and bias for each channel.
 
     Args:
         groups: into how many equal groups the channels are divided.
         epsilon: what is added to the variance; beyond SINGA."""
 
-def HingeLoss(norm: str = 'L1', margin: float = 1.0, topk: int = 1, scale: float = 1.0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def HingeLoss(norm: str = 'L1', margin: float = 1.0, topk: int = 1, scale: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Hinge loss, Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k other than the label (kHingeLoss).
 
     Args:
@@ -721,7 +879,10 @@ def HingeLoss(norm: str = 'L1', margin: float = 1.0, topk: int = 1, scale: float
         scale: the factor of the loss and its gradient."""
 
 def Huber(delta: float = 1.0, masked: bool = False, weighted: bool = False, std: list[float] = [], scale: float = 1.0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        *, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Huber's loss as a mean over the numbers of a row (kHuberLoss); of fields over all their points.
 
     The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
@@ -734,7 +895,10 @@ def Huber(delta: float = 1.0, masked: bool = False, weighted: bool = False, std:
         scale: the factor of the loss and its gradient."""
 
 def HuberLoss(delta: float = 1.0, scale: float = 1.0, masked: bool = False, weighted: bool = False,
-        std: list[float] = [], **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        std: list[float] = [], *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Huber's loss, Σ h(x - target)·scale / B over two sources of equal sizes; the feature is x - target, (B, n) (kHuberLoss).
 
     Args:
@@ -744,11 +908,17 @@ def HuberLoss(delta: float = 1.0, scale: float = 1.0, masked: bool = False, weig
         weighted: whether the last channel of the target has a weight for each point.
         std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
-def Identity(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Identity(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Passes on its source; no layer of the job."""
 
-def ImagePreprocess(scale: float = 1.0, cropsize: int = 0, mirror: bool = False, meanfile: str = '', pad: int = 0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def ImagePreprocess(scale: float = 1.0, cropsize: int = 0, mirror: bool = False, meanfile: str = '', pad: int = 0, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Crop images (B, C, H, W) to (B, C, cropsize, cropsize) and mirror them: at random in training, else centred (kImagePreprocess).
 
     Args:
@@ -758,8 +928,11 @@ def ImagePreprocess(scale: float = 1.0, cropsize: int = 0, mirror: bool = False,
         meanfile: not read: name it as mean_file of the input layer's store_conf.
         pad: how many pixels of zeros are added on every side before the crop; beyond SINGA."""
 
-def InnerProduct(num_output: int, bias_term: bool = True, transpose: bool = False,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def InnerProduct(num_output: int, bias_term: bool = True, transpose: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Fully connected layer, x·Wᵀ + b from (B, ...) to (B, num_output); rows are flattened in the order of their axes (kInnerProduct).
 
     Args:
@@ -792,7 +965,10 @@ def InverseTimeDecay(initial_learning_rate: float, decay_steps: float, decay_rat
 
     The latter takes a whole number of ``decay_steps``."""
 
-def KLDivergenceLoss(scale: float = 1.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def KLDivergenceLoss(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Kullback-Leibler divergence, Σ t·(log t - log p)·scale / B, where p is the softmax of the scores x (kKLDivergenceLoss).
 
     Args:
@@ -811,8 +987,11 @@ def L2(l2: float = 0.01) -> Penalty:
 
     Training adds its gradient 2·l2·w to that of the loss, after clipping; the loss that is reported is without it."""
 
-def LRN(local_size: int = 5, alpha: float = 1.0, beta: float = 0.75, knorm: float = 1.0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def LRN(local_size: int = 5, alpha: float = 1.0, beta: float = 0.75, knorm: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Local response normalisation of images (B, C, H, W), over ``local_size`` neighbouring channels (kLRN).
 
     Args:
@@ -825,8 +1004,11 @@ def LSTM(units: int, activation: str | None = 'tanh', recurrent_activation: str 
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None, bias_regularizer: Any = None,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Long short-term memory over sequences (kLSTM); the bias of the forget gate begins at 0, in Keras at 1.
 
     ``activation`` is that of the candidate and of the cell state.
@@ -846,7 +1028,11 @@ def LSTM(units: int, activation: str | None = 'tanh', recurrent_activation: str 
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias."""
 
-def Label(first: int = 0, count: int = 0, weighted: bool = False, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Label(first: int = 0, count: int = 0, weighted: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The labels of the source, as labels and as a float32 feature of their shape: (B,), (B, K) or (B, T) (kLabel).
 
     Args:
@@ -890,21 +1076,31 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
     ``fields`` are settings of its type, fields of a layer in a job file, and the arguments of every layer. Raises
     UserError for an unknown type or field."""
 
-def LayerNorm(first_axis: int = 1, epsilon: float = 1e-05, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def LayerNorm(first_axis: int = 1, epsilon: float = 1e-05, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Layer normalisation of (B, ...): scale·(x - mean)/√(var + epsilon) + bias, elementwise (kLayerNorm).
 
     Args:
         first_axis: the first axis normalised: 1 for all numbers of a row, 2 for each step.
         epsilon: what is added to the variance; beyond SINGA."""
 
-def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-05,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-05, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm).
 
     Where records have their channels last, -1 are the channels."""
 
-def LeadRecord(source: list[int] = [], channel: list[int] = [], mask: list[int] = [], fill: list[float] = [],
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def LeadRecord(source: list[int] = [], channel: list[int] = [], mask: list[int] = [], fill: list[float] = [], *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The record of one lead (B, C, *space), of channels of its sources (kLeadRecord).
 
     Args:
@@ -913,13 +1109,20 @@ def LeadRecord(source: list[int] = [], channel: list[int] = [], mask: list[int] 
         mask: the channel of the first source with the mask of each channel, -1 for none.
         fill: the number at masked points of each channel."""
 
-def LeakyReLU(negative_slope: float = 0.3, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def LeakyReLU(negative_slope: float = 0.3, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault (kReLU).
 
     Args:
         negative_slope: the slope for negative inputs."""
 
-def LearnedVector(num_output: int, leading: list[int] = [], **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def LearnedVector(num_output: int, leading: list[int] = [], *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """A param (n,), ``num_output`` numbers, as the feature of each row, (B, n); the source gives only B (kLearnedVector).
 
     Args:
@@ -939,8 +1142,11 @@ def Lion(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.99,
         beta_1: the weight of the mean, beside the newest gradient, in the direction of a step.
         beta_2: the decay of the running mean of gradients."""
 
-def LocalResponseNormalization(size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def LocalResponseNormalization(size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Local response normalisation of images (B, C, H, W), over ``size`` neighbouring channels (kLRN).
 
     Args:
@@ -949,8 +1155,11 @@ def LocalResponseNormalization(size: int = 5, alpha: float = 1.0, beta: float = 
         beta: the exponent of the norm.
         k: what is added to the mean of squares."""
 
-def MaxPooling1D(pool_size: int | None = 2, strides: int | None = None,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def MaxPooling1D(pool_size: int | None = 2, strides: int | None = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each window of steps before the end of a sequence (kPooling1D); ``strides`` are ``pool_size`` by
     default, as in Keras.
 
@@ -958,8 +1167,11 @@ def MaxPooling1D(pool_size: int | None = 2, strides: int | None = None,
         pool_size: how many steps are pooled together; all without it.
         strides: by how many steps the window moves; by kernel without it."""
 
-def MaxPooling2D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid',
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def MaxPooling2D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid', *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras.
 
     Args:
@@ -967,8 +1179,11 @@ def MaxPooling2D(pool_size: Size = 2, strides: Size | None = None, padding: str 
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
-def MaxPooling3D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid',
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def MaxPooling3D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid', *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum of each window of volumes (B, C, D, H, W) (kPooling); ``strides`` are ``pool_size`` by default, as in
     Keras.
 
@@ -977,11 +1192,17 @@ def MaxPooling3D(pool_size: Size = 2, strides: Size | None = None, padding: str 
         strides: by how much the window moves, a number or one for each axis.
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
-def Maximum(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Maximum(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The larger ones of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
 
-def MeanAbsoluteError(masked: bool = False, weighted: bool = False, std: list[float] = [], scale: float = 1.0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def MeanAbsoluteError(masked: bool = False, weighted: bool = False, std: list[float] = [], scale: float = 1.0, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Absolute error as a mean over the numbers of a row (kAbsoluteLoss); of fields over all their points.
 
     The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
@@ -992,14 +1213,20 @@ def MeanAbsoluteError(masked: bool = False, weighted: bool = False, std: list[fl
         std: what differences are divided by first: a number for each channel of the target, or one for all.
         scale: the factor of the loss and its gradient."""
 
-def MeanLoss(scale: float = 1.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def MeanLoss(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """scale·Σ w·x / B: the mean of a row's weighted sum as a loss; with a negative ``scale``, what is to become large (kMeanLoss).
 
     Args:
         scale: the factor of the loss."""
 
-def MeanSquaredError(masked: bool = False, weighted: bool = False, std: list[float] = [], scale: float = 1.0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def MeanSquaredError(masked: bool = False, weighted: bool = False, std: list[float] = [], scale: float = 1.0, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Squared error as a mean over the numbers of a row (kEuclideanLoss); of fields over all their points.
 
     The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
@@ -1010,12 +1237,18 @@ def MeanSquaredError(masked: bool = False, weighted: bool = False, std: list[flo
         std: what differences are divided by first: a number for each channel of the target, or one for all.
         scale: the factor of the loss and its gradient."""
 
-def Minimum(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Minimum(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The smaller ones of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
 
 def Mnist(norm_a: float = 1.0, norm_b: float = 0.0, kernel: int = 0, sigma: float = 0.0, alpha: float = 0.0,
-        beta: float = 0.0, gamma: float = 0.0, resize: int = 0, elastic_freq: int = 0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        beta: float = 0.0, gamma: float = 0.0, resize: int = 0, elastic_freq: int = 0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Scale and shift pixels (B, ...): x/norm_a - norm_b, float32 (kMnist).
 
     Args:
@@ -1031,14 +1264,20 @@ def Mnist(norm_a: float = 1.0, norm_b: float = 0.0, kernel: int = 0, sigma: floa
 
 def MultiHeadAttention(num_heads: int, key_dim: int, value_dim: int | None = None, use_bias: bool = True,
         output_shape: int | None = None, kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros',
-        use_causal_mask: bool = False, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        use_causal_mask: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Attention of ``num_heads`` projected queries, keys and values, called on [query, value] or [query, value, key].
 
     The projections are kInnerProduct layers with ``per_step``, to ``num_heads`` times ``key_dim`` features, or
     ``value_dim`` for the values; a last one gives ``output_shape`` features, by default as many as the query has. The
     labels of a last source (B, Tk), an input of codes, or of any fourth source, give the lengths of keys and values."""
 
-def Multiply(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Multiply(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The product of the sources, such as x·gate(x) (kMultiply)."""
 
 def Muon(learning_rate: Rate = 0.001, beta: float = 0.95, rms: float = 0.2, adamw_match: list[str] = [],
@@ -1056,7 +1295,10 @@ def Muon(learning_rate: Rate = 0.001, beta: float = 0.95, rms: float = 0.2, adam
         beta_2: the decay of the second moment of AdamW."""
 
 def Normalization(mean: Any = None, variance: Any = None, mean_file: str | None = None, std_file: str | None = None,
-        std: Any = None, invert: bool = False, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        std: Any = None, invert: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """(x - mean) / √variance, or with ``invert`` its inverse x·√variance + mean, which gives back the data's units.
 
     ``mean`` and ``variance``, or ``std``, are numbers, or arrays with a number for each channel or for each number of a
@@ -1074,14 +1316,20 @@ def OneCycle(max_lr: float, total_steps: int, pct_start: float = 0.3, div_factor
 def OneCycleMomentum(highest: float = 0.95, lowest: float = 0.85) -> MomentumConf:
     """Return a momentum that moves against the rate of :func:`OneCycle`: ``lowest`` where that is highest."""
 
-def OneHot(num_tokens: int | None, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def OneHot(num_tokens: int | None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """One-hot vectors (B, T, ``num_tokens``) of codes (B, T), or (B, ``num_tokens``) of the codes (B,) of one step (kOneHot).
 
     Args:
         num_tokens: the number of different codes; must be given."""
 
-def PPOLoss(distribution: str = 'kCategorical', clip: float = 0.2, scale: float = 1.0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def PPOLoss(distribution: str = 'kCategorical', clip: float = 0.2, scale: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The clipped loss of proximal policy optimisation (Schulman et al. 2017, equation 7) (kPPOLoss).
 
     Args:
@@ -1089,15 +1337,22 @@ def PPOLoss(distribution: str = 'kCategorical', clip: float = 0.2, scale: float 
         clip: the change of an action's probability, as a share of it, beyond which the gradient is 0.
         scale: the factor of the loss."""
 
-def PReLU(initial_slope: float = 0.25, shared: bool = False, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def PReLU(initial_slope: float = 0.25, shared: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Rectifier with learnt slopes, x where x > 0 and slope·x elsewhere, (B, C, ...) with a slope for each channel (kPReLU).
 
     Args:
         initial_slope: the slope for negative inputs with which training begins.
         shared: whether all channels have the same slope."""
 
-def Padding(before: list[int] = [], after: list[int] = [], mode: list[str] = [],
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Padding(before: list[int] = [], after: list[int] = [], mode: list[str] = [], *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images (B, C, H, W) or volumes (B, C, D, H, W) with points added around them: (B, C, H', W') (kPadding).
 
     Args:
@@ -1105,16 +1360,22 @@ def Padding(before: list[int] = [], after: list[int] = [], mode: list[str] = [],
         after: how many points are added after the last; 0 by default.
         mode: what is added; kZero by default."""
 
-def Padding2D(padding: str | Sides = 1, padding_mode: str | tuple[str, str] = 'zero',
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Padding2D(padding: str | Sides = 1, padding_mode: str | tuple[str, str] = 'zero', *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images with pixels added on every side (kPadding): zeros, the edge, a mirror image, or the opposite side.
 
     Args:
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)."""
 
-def Padding3D(padding: str | Sides = 1, padding_mode: str | tuple[str, str] = 'zero',
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Padding3D(padding: str | Sides = 1, padding_mode: str | tuple[str, str] = 'zero', *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Volumes with pixels added on every side (kPadding): zeros, the edge, a mirror image, or the opposite side.
 
     Args:
@@ -1136,7 +1397,10 @@ def ParamSettings(match: str, learning_rate: Rate | None = None, momentum: Momen
     What is not given is as in the optimizer. A number as ``learning_rate`` takes the place of the initial one and keeps
     the optimizer's schedule."""
 
-def Permute(dims: list[int], **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Permute(dims: list[int], *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Its source with the axes of rows in another order: (B, n1, n2, ...) to (B, n_dims[0], n_dims[1], ...) (kPermute).
 
     Args:
@@ -1145,8 +1409,11 @@ def Permute(dims: list[int], **layer: Unpack[LayerArguments]) -> LayerBuilder:
 def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -> LRGenConf:
     """Return the schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ..."""
 
-def PolicyGradientLoss(distribution: str = 'kCategorical', scale: float = 1.0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def PolicyGradientLoss(distribution: str = 'kCategorical', scale: float = 1.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The policy gradient as a loss, -scale·Σ advantage·log π(action) / B (Williams 1992; Sutton et al. 2000) (kPolicyGradientLoss).
 
     Args:
@@ -1166,8 +1433,11 @@ def PolynomialDecay(initial_learning_rate: float, decay_steps: int, end_learning
 def Pooling(kernel: int | None = None, pad: int | None = None, stride: int | None = None, kernel_x: int | None = None,
         kernel_y: int | None = None, pad_x: int | None = None, pad_y: int | None = None, stride_x: int | None = None,
         stride_y: int | None = None, kernel_z: int | None = None, pad_z: int | None = None, stride_z: int | None = None,
-        same: bool = False, pool: str = 'MAX', global_pooling: bool = False, count_include_pad: bool = True,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        same: bool = False, pool: str = 'MAX', global_pooling: bool = False, count_include_pad: bool = True, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down (kPooling).
 
     Args:
@@ -1188,8 +1458,11 @@ def Pooling(kernel: int | None = None, pad: int | None = None, stride: int | Non
         global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA.
         count_include_pad: whether a mean counts padding as zeros; false leaves it out, as in Keras; beyond SINGA."""
 
-def Pooling1D(pool: str = 'MAX', kernel: int | None = None, stride: int | None = None,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Pooling1D(pool: str = 'MAX', kernel: int | None = None, stride: int | None = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum, mean, sum, first or last step of each window: (B, T, n) to (B, T', n), or of all steps: (B, n) (kPooling1D).
 
     Args:
@@ -1197,14 +1470,20 @@ def Pooling1D(pool: str = 'MAX', kernel: int | None = None, stride: int | None =
         kernel: how many steps are pooled together; all without it.
         stride: by how many steps the window moves; by kernel without it."""
 
-def PositionalEncoding(scale: float = 1.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def PositionalEncoding(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """(B, T, n) to x·``scale`` + p, where p[t, 2i] = sin(t/10000^(2i/n)) and p[t, 2i + 1] = cos(t/10000^(2i/n)) (kPositionalEncoding).
 
     Args:
         scale: what the source is multiplied by before the encoding is added."""
 
 def QuantileLoss(quantile: list[float] = [0.1, 0.5, 0.9], scale: float = 1.0, masked: bool = False,
-        weighted: bool = False, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        weighted: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Pinball loss of K quantiles, Σ max(q·(y - x), (q - 1)·(y - x))·scale / (B·K) over numbers and quantiles q (kQuantileLoss).
 
     Args:
@@ -1214,15 +1493,22 @@ def QuantileLoss(quantile: list[float] = [0.1, 0.5, 0.9], scale: float = 1.0, ma
         weighted: whether the last channel of the target has a weight for each point."""
 
 def RBM(units: int, gaussian: bool = False, gaussian_visible: bool = False, persistent: bool = False,
-        use_bias: bool = True, kernel_initializer: Any = None, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        use_bias: bool = True, kernel_initializer: Any = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Restricted Boltzmann machine with ``units`` hidden units (kRBMVis and kRBMHid); its feature are their means.
 
     A model with one trains by contrastive divergence, and the layers below it stay as they are. Units are binary unless
     ``gaussian``; ``persistent`` chains continue from batch to batch. Its params are called after the layer:
     ``rbm_weight`` (units, n), ``rbm_visible_bias`` and ``rbm_bias``."""
 
-def RBMHid(hdim: int, bias_term: bool = True, gaussian: bool = False, persistent: bool = False,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def RBMHid(hdim: int, bias_term: bool = True, gaussian: bool = False, persistent: bool = False, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The hidden side of a restricted Boltzmann machine: means (B, hdim) of its units given the visible ones (B, n) (kRBMHid).
 
     Args:
@@ -1231,8 +1517,11 @@ def RBMHid(hdim: int, bias_term: bool = True, gaussian: bool = False, persistent
         gaussian: whether the units of the side are real numbers of variance 1, not 0 or 1.
         persistent: whether the Gibbs chains of a hidden layer are persistent; beyond SINGA."""
 
-def RBMVis(hdim: int, bias_term: bool = True, gaussian: bool = False, persistent: bool = False,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def RBMVis(hdim: int, bias_term: bool = True, gaussian: bool = False, persistent: bool = False, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The visible side of a restricted Boltzmann machine: the data (B, ...) as (B, n), from 0 to 1 unless ``gaussian`` (kRBMVis).
 
     Args:
@@ -1241,7 +1530,10 @@ def RBMVis(hdim: int, bias_term: bool = True, gaussian: bool = False, persistent
         gaussian: whether the units of the side are real numbers of variance 1, not 0 or 1.
         persistent: whether the Gibbs chains of a hidden layer are persistent; beyond SINGA."""
 
-def RMSNorm(first_axis: int = 1, epsilon: float = 1e-05, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def RMSNorm(first_axis: int = 1, epsilon: float = 1e-05, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + epsilon), elementwise, without mean or bias (kRMSNorm).
 
     Args:
@@ -1261,7 +1553,10 @@ def RMSprop(learning_rate: Rate = 0.001, rho: float = 0.9, epsilon: float = 1e-0
         centered: beyond SINGA: whether the square of the running mean of the gradients is subtracted (Graves 2013)."""
 
 def RNNDummy(dynamic_srclayer: str | None = None, shape: list[int] = [], integer: bool = False, low: float = 0.0,
-        high: float = 0.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        high: float = 0.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Random numbers of ``rnn_dummy_conf.shape`` from ``low`` to ``high``, or the feature of the source if it has one (kRNNDummy).
 
     Args:
@@ -1271,15 +1566,24 @@ def RNNDummy(dynamic_srclayer: str | None = None, shape: list[int] = [], integer
         low: the lowest number.
         high: what all numbers are below."""
 
-def RNNLabel(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def RNNLabel(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The next code of each step of codes (B, T + 1), as labels (B, T) and as the feature (kRNNLabel)."""
 
-def RandomCrop(height: int, width: int, pad: int = 0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def RandomCrop(height: int, width: int, pad: int = 0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Crop of images: at a random place in training, in the centre otherwise (kImagePreprocess).
 
     ``pad`` pixels of zeros are put around images before. The crop is square."""
 
-def RandomFlip(mode: str = 'horizontal', **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def RandomFlip(mode: str = 'horizontal', *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images, every other one mirrored at random in training (kImagePreprocess)."""
 
 def RandomNormal(mean: float = 0.0, stddev: float = 0.05) -> ParamGenConf:
@@ -1288,22 +1592,34 @@ def RandomNormal(mean: float = 0.0, stddev: float = 0.05) -> ParamGenConf:
 def RandomUniform(minval: float = -0.05, maxval: float = 0.05) -> ParamGenConf:
     """Return the initialiser that draws from [minval, maxval)."""
 
-def ReLU(negative_slope: float = 0.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def ReLU(negative_slope: float = 0.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault (kReLU).
 
     Args:
         negative_slope: the slope for negative inputs."""
 
-def RepeatVector(n: int, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def RepeatVector(n: int, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images.
 
     Args:
         n: the number of steps."""
 
-def Rescaling(scale: float, offset: float = 0.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Rescaling(scale: float, offset: float = 0.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Records x·scale + offset, computed where they are read: it follows nn.Input."""
 
-def Reshape(target_shape: list[int], **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Reshape(target_shape: list[int], *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Its source with rows of another shape: (B, ...) to (B, *shape) (kReshape).
 
     Args:
@@ -1318,11 +1634,17 @@ def SGD(learning_rate: Rate = 0.01, momentum: Momentum = 0.0, nesterov: bool = F
     ``momentum`` is a number, or :func:`LinearMomentum`. ``param_settings`` of all optimizers are what
     :func:`ParamSettings` returns for some params; of several that match a param's name, the first holds."""
 
-def STanh(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def STanh(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Scaled tanh, 1.7159047·tanh(0.66666667·x) (kSTanh)."""
 
 def SampledLoss(vocab_size: int, num_samples: int = 5, method: str = 'kNegativeSampling', counts: list[int] = [],
-        power: float = 0.75, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        power: float = 0.75, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Logistic loss of the label and of ``num_samples`` random words, -Σ (log σ(z[label]) + Σ_k log σ(-z[k])) / B (kSampledLoss).
 
     Args:
@@ -1339,13 +1661,20 @@ def SeparableConv2D(filters: int, kernel_size: Size, strides: Size | None = 1, p
         dilation_rate: Size = 1, depth_multiplier: int = 1, activation: Any = None, use_bias: bool = True,
         depthwise_initializer: Any = 'glorot_uniform', pointwise_initializer: Any = 'glorot_uniform',
         bias_initializer: Any = 'zeros', depthwise_regularizer: Any = None, pointwise_regularizer: Any = None,
-        bias_regularizer: Any = None, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """A depthwise convolution of images without a bias, then a convolution of single pixels, and its activation.
 
     (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first called as the layer with ``_depthwise``
     after it. Chollet, Xception (2017)."""
 
-def SequenceLength(end: int | None = None, anywhere: bool = False, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def SequenceLength(end: int | None = None, anywhere: bool = False, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps (kSequenceLength).
 
     Args:
@@ -1358,10 +1687,16 @@ def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int], min
 
     It is PyTorch's SequentialLR and optax' join_schedules: the second begins at step boundaries[0]."""
 
-def Sigmoid(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Sigmoid(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Logistic sigmoid, 1 / (1 + exp(-x)) (kSigmoid)."""
 
-def SigmoidCrossEntropyLoss(scale: float = 1.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def SigmoidCrossEntropyLoss(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Binary cross-entropy, -Σ (t·log p + (1 - t)·log(1 - p))·scale / B; the feature is p = sigmoid(x), (B, n) (kSigmoidCrossEntropyLoss).
 
     Args:
@@ -1370,8 +1705,11 @@ def SigmoidCrossEntropyLoss(scale: float = 1.0, **layer: Unpack[LayerArguments])
 def SimpleRNN(units: int, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None, bias_regularizer: Any = None,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``use_bias`` is false (kRNN).
 
     Args:
@@ -1387,14 +1725,23 @@ def SimpleRNN(units: int, use_bias: bool = True, kernel_initializer: Any = 'glor
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias."""
 
-def Slice(parts: int, axis: int = 1, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Slice(parts: int, axis: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Its source, cut in ``parts`` along ``axis`` (kSlice): calling it gives a list of as many features."""
 
-def Softmax(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Softmax(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Softmax of each row, or of each step of sequences (kSoftmax)."""
 
-def SoftmaxLoss(topk: int = 1, scale: float = 1.0, label_smoothing: float = 0.0,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def SoftmaxLoss(topk: int = 1, scale: float = 1.0, label_smoothing: float = 0.0, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Softmax and cross-entropy with labels of classes (kSoftmaxLoss), of sequences step by step.
 
     It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too.
@@ -1404,25 +1751,40 @@ def SoftmaxLoss(topk: int = 1, scale: float = 1.0, label_smoothing: float = 0.0,
         scale: the factor of the loss and its gradient.
         label_smoothing: the share of the target that is spread over all classes; beyond SINGA."""
 
-def SpatialDropout2D(rate: float, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def SpatialDropout2D(rate: float, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
 
     Args:
         rate: the fraction of units set to zero."""
 
-def SpatialDropout3D(rate: float, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def SpatialDropout3D(rate: float, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
 
     Args:
         rate: the fraction of units set to zero."""
 
-def Split(parts: int, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Split(parts: int, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Its source, ``parts`` times (kSplit); nets need none, because one is added where a feature is used twice."""
 
-def Subtract(**layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Subtract(*, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The difference of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
 
-def TDLoss(delta: float = 1.0, scale: float = 1.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def TDLoss(delta: float = 1.0, scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Loss of the temporal difference e = Q[action] - target of each row, scale·Σ w·h(e) / B; the feature is e, (B, 1) (kTDLoss).
 
     Args:
@@ -1437,7 +1799,10 @@ def TransposedConvolution(num_filters: int, kernel: int | None = None, pad: int 
         pad_y: int | None = None, stride_x: int | None = None, stride_y: int | None = None, kernel_z: int | None = None,
         pad_z: int | None = None, stride_z: int | None = None, same: bool = False, bias_term: bool = True,
         output_pad: int | None = None, output_pad_x: int | None = None, output_pad_y: int | None = None,
-        output_pad_z: int | None = None, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        output_pad_z: int | None = None, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Transposed convolution of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes with a depth (kTransposedConvolution).
 
     Args:
@@ -1461,28 +1826,43 @@ def TransposedConvolution(num_filters: int, kernel: int | None = None, pad: int 
         output_pad_y: how many rows it has more; by default output_pad.
         output_pad_z: how many slices it has more, of volumes; by default output_pad."""
 
-def TripletLoss(margin: float = 1.0, scale: float = 1.0, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def TripletLoss(margin: float = 1.0, scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Triplet loss, Σ max(0, d₁ - d₂ + margin)·scale / B of a row's distances to one like it, d₁, and one unlike, d₂ (kTripletLoss).
 
     Args:
         margin: by how much the second distance should be the larger one.
         scale: the factor of the loss and its gradient."""
 
-def UpSampling2D(size: Size = 2, interpolation: str = 'nearest', **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def UpSampling2D(size: Size = 2, interpolation: str = 'nearest', *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images with ``size`` times as many pixels, repeated or interpolated (kUpsampling).
 
     Args:
         size: the factor of the size, a number or (rows, columns).
         interpolation: whether points are repeated or interpolated: nearest, bilinear."""
 
-def UpSampling3D(size: Size = 2, interpolation: str = 'nearest', **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def UpSampling3D(size: Size = 2, interpolation: str = 'nearest', *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Volumes with ``size`` times as many pixels, repeated or interpolated (kUpsampling).
 
     Args:
         size: the factor of the size, a number or (rows, columns).
         interpolation: whether points are repeated or interpolated: nearest, trilinear."""
 
-def Upsampling(factor: list[int] = [2], method: str = 'kNearest', **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def Upsampling(factor: list[int] = [2], method: str = 'kNearest', *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images (B, C, H, W) or volumes (B, C, D, H, W) with ``factor`` times as many points along each axis (kUpsampling).
 
     Args:
@@ -1490,7 +1870,10 @@ def Upsampling(factor: list[int] = [2], method: str = 'kNearest', **layer: Unpac
         method: whether points are repeated or interpolated."""
 
 def VTraceLoss(distribution: str = 'kCategorical', rho_clip: float = 1.0, c_clip: float = 1.0, value_scale: float = 0.5,
-        **layer: Unpack[LayerArguments]) -> LayerBuilder:
+        *, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Loss of a policy and of its values with V-trace targets (Espeholt et al. 2018, IMPALA, section 4) (kVTraceLoss).
 
     Args:
@@ -1499,13 +1882,19 @@ def VTraceLoss(distribution: str = 'kCategorical', rho_clip: float = 1.0, c_clip
         c_clip: the largest such ratio in the factors that carry later errors back.
         value_scale: the factor of the loss of the values."""
 
-def ZeroPadding2D(padding: str | Sides = 1, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def ZeroPadding2D(padding: str | Sides = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Images with ``padding`` pixels of zeros on every side (kPadding).
 
     Args:
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
-def ZeroPadding3D(padding: str | Sides = 1, **layer: Unpack[LayerArguments]) -> LayerBuilder:
+def ZeroPadding3D(padding: str | Sides = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Volumes with ``padding`` pixels of zeros on every side (kPadding).
 
     Args:

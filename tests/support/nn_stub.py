@@ -22,9 +22,6 @@ from dsinga.nn.writing import symbol
 STUB = Path(nn.__file__).with_suffix(".pyi")
 HEAD = '"""Nets in a few lines of Python. Written by ``python -m tests.support.nn_stub``: do not edit."""\n\n'
 STANDARD = {"Any": "typing", **dict.fromkeys(("Callable", "Mapping", "Sequence", "Iterable"), "collections.abc")}
-# The arguments of every layer, which its signature names by this class.
-SHARED = inspect.signature(symbol.common).parameters
-SHARED_CLASS = "LayerArguments"
 BUILT_IN = {"int", "float", "str", "bool", "None", "tuple", "list", "dict", "object", "type"}
 
 
@@ -35,8 +32,8 @@ def stub() -> str:
     functions = {name: getattr(nn, name) for name in sorted(functions)}
     others = sorted(set(nn.__all__) - functions.keys())
     imports = {f"from {getattr(nn, name).__module__} import {name} as {name}" for name in others}
-    imports |= {"from dsinga.nn.words import augment as augment", "from typing import TypedDict, Unpack"}
-    texts = [shared_text()]
+    imports.add("from dsinga.nn.words import augment as augment")
+    texts = []
     for name, function in functions.items():
         signature = inspect.signature(function)
         imports |= set(imports_for(function, signature))
@@ -63,13 +60,6 @@ def imports_for(function: Callable[..., Any], signature: inspect.Signature) -> l
     return found
 
 
-def shared_text() -> str:
-    """Return the class of the arguments of every layer."""
-    doc = textwrap.indent(f'"""{inspect.getdoc(symbol.common)}"""', "    ", lambda line: bool(line.strip()))
-    fields = [f"    {name}: {text_of(parameter.annotation)}" for name, parameter in SHARED.items()]
-    return "\n".join([f"class {SHARED_CLASS}(TypedDict, total=False):", doc, "", *fields, ""])
-
-
 def text_of(annotation: Any) -> str:
     """Return an annotation as source."""
     return annotation.__name__ if type(annotation) is type else str(annotation)
@@ -78,10 +68,7 @@ def text_of(annotation: Any) -> str:
 def function_text(name: str, function: Callable[..., Any], signature: inspect.Signature) -> str:
     """Return a function with its signature and docstring."""
     parameters, is_keyword_only = [], False
-    is_layer = all(signature.parameters.get(name) == shared for name, shared in SHARED.items())
     for parameter in signature.parameters.values():
-        if is_layer and parameter.name in SHARED:
-            continue
         if parameter.kind is parameter.KEYWORD_ONLY and not is_keyword_only:
             is_keyword_only = True
             parameters.append("*")
@@ -93,8 +80,6 @@ def function_text(name: str, function: Callable[..., Any], signature: inspect.Si
         if parameter.default is not parameter.empty:
             text += f" = {parameter.default!r}"
         parameters.append(text)
-    if is_layer:
-        parameters.append(f"**layer: Unpack[{SHARED_CLASS}]")
     doc = textwrap.indent(f'"""{inspect.getdoc(function)}"""', "    ", lambda line: bool(line.strip()))
     head, tail = f"def {name}(", f") -> {text_of(signature.return_annotation)}:"
     unbroken = [parameter.replace(" ", "\0") for parameter in parameters]  # lines end after a whole parameter
