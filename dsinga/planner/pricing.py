@@ -22,7 +22,7 @@ from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.planner.barrier_probe import measure_barrier
 from dsinga.planner.choice import PricedCuts, compared, needs_several_workers, predict, scaled
 from dsinga.planner.cost_model import EXACT_WORKERS, CostModel
-from dsinga.planner.fitting import Fit, NetVariants, cannot_fit, fit, fit_or_refuse, whole_job
+from dsinga.planner.fitting import Fit, NetVariants, cannot_fit, fit, fit_or_refuse, slots_and_bf16, whole_job
 from dsinga.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
 from dsinga.planner.memory import snapshot_memory, worker_memory
@@ -230,9 +230,8 @@ def _with_memory(job: Job, alternative: Alternative, net: NeuralNet, choice: Pri
     """Return the alternative with a worker's memory, without that for records, whose store may be missing."""
     if choice.workers > EXACT_WORKERS:
         return alternative
-    slots = len(create_updater(job.updater).state_slots)
+    slots, bf16 = slots_and_bf16(job)
     locals_ = partition(net, choice.workers, cuts=choice.cuts).locals
-    bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     memories = [worker_memory(local, slots, choice.workers, bf16=bf16) for local in locals_]
     return alternative._replace(memory=max(memories, key=lambda memory: memory.peak))
 
@@ -268,12 +267,10 @@ def _fitted(row: Alternative, found: Fit, fitting: Fitting) -> Alternative:
 def open_variants(checked: CheckedJob) -> NetVariants:
     """Return the nets of a job; without its stores, in the shapes that the job gives, and without memory of records."""
     job = checked.job
-    slots = len(create_updater(job.updater).state_slots)
-    bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     try:
-        return NetVariants.of(job, checked.reader(Phase.kTrain), slots, bf16)
+        return NetVariants.of(job, checked.reader(Phase.kTrain))
     except UserError:
-        return NetVariants(job.neuralnet, plan_infos(checked), {}, 0, slots, bf16)
+        return NetVariants(job.neuralnet, plan_infos(checked), {}, 0, *slots_and_bf16(job))
 
 
 def plan_net(checked: CheckedJob) -> NeuralNet:
