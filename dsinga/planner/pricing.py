@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision
 from dsinga.job.enums import CPU_PRECISIONS, PRECISIONS
@@ -89,7 +90,7 @@ def make_plan(
     in_one_process = network is None and count <= cores
     numbers = [number for number in CURVE if number <= batch or has_space(net, number)]
     curve: list[Alternative] = []
-    subject = f"{count_workers(count)}, all strategies"
+    subject = f"{counted(count, 'worker')}, all strategies"
 
     def announce_step(sentence: str) -> None:
         if announce:
@@ -115,10 +116,10 @@ def make_plan(
             precisions[precision.name] = prediction.seconds
     model = models.create(*remote)
     for number in numbers:
-        step, subject = step + 1, count_workers(number)
+        step, subject = step + 1, counted(number, "worker")
         curve += _curve(model, number)
     models.store.save()
-    machines = f"machines of {count_workers(per_process)}, joined by {describe_link(link)}"
+    machines = f"machines of {counted(per_process, 'worker')}, joined by {describe_link(link)}"
     where = "threads of one process" if in_one_process else machines
     snapshots = snapshot_memory(net, len(create_updater(job.updater).state_slots))
     together = count if in_one_process else min(count, per_process)
@@ -302,8 +303,3 @@ def _info(layer: LayerConf, job: Job) -> RecordInfo:
 def describe_link(link: Link) -> str:
     """Return a network in words."""
     return f"{8 * link.bandwidth / 1e9:g} Gbit/s, {1e3 * link.latency:g} ms"
-
-
-def count_workers(workers: int) -> str:
-    """Return a number of workers with its noun: "1 worker", "3 workers"."""
-    return f"{workers} worker{'s' if workers > 1 else ''}"

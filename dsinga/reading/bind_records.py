@@ -154,6 +154,11 @@ def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
     return [bound, layer.replace(exclude=[*layer.exclude, phase])]
 
 
+def input_layer(name: str) -> LayerConf:
+    """Return an input layer for arrays, such as the features of a layer, actions or targets."""
+    return LayerConf(name=name, type=LayerType.kRecordInput, store_conf=StoreConf(batchsize=[1]))
+
+
 def with_batchsize(job: Job, batchsize: int) -> Job:
     """Return the job with this number of records in a batch of each input layer that reads a store."""
     layers = [

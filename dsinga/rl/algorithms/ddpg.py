@@ -15,10 +15,11 @@ from dsinga.engine.local_results import Means
 from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, NonNegative, Unit
+from dsinga.reading.bind_records import input_layer
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments.spaces import BoxSpace, Spaces
 from dsinga.rl.experience import Sampled, Transitions
-from dsinga.rl.model import Model, critic_layers, critic_of, input_layer, with_static_params
+from dsinga.rl.model import Model, critic_layers, critic_of, with_static_params
 from dsinga.rl.updaters import adam
 from dsinga.training.local_updater import LocalUpdater
 from dsinga.training.target_params import copy_params, follow
