@@ -58,10 +58,7 @@ def translation_layers(conf: NetConf) -> TranslationLayers:
 def one_word_net(conf: NetConf) -> NeuralNet:
     """Return the net of a translator for sentences of one word, with all params."""
     source, target, scores = translation_layers(conf)
-    infos = {
-        source: RecordInfo((1,), 1, has_labels=False),
-        target: RecordInfo((1,), 1, label_shape=(1,)),
-    }
+    infos = {source: RecordInfo((1,), 1, has_labels=False), target: RecordInfo((1,), 1, label_shape=(1,))}
     needed = needed_layers(conf, Phase.kTest, (scores,))
     names = {layer.name for layer in needed.layer}
     for name, role in ((source, "source"), (target, "target")):
@@ -140,12 +137,7 @@ class Translator:
     """
 
     def __init__(
-        self,
-        conf: NetConf,
-        params: Mapping[str, Array],
-        start: int,
-        end: int,
-        processor: Processor = ONE_CORE,
+        self, conf: NetConf, params: Mapping[str, Array], start: int, end: int, processor: Processor = ONE_CORE
     ):
         self.layers = translation_layers(conf)
         self._start, self._end, self._processor = start, end, processor

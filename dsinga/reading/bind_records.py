@@ -76,12 +76,7 @@ def _names_of_training(net: NetConf) -> dict[str, RecordNames]:
 
 
 def _open(
-    net: NetConf,
-    layer: LayerConf,
-    source: Any,
-    names: Mapping[str, RecordNames],
-    roots: Sequence[str],
-    phase: Phase,
+    net: NetConf, layer: LayerConf, source: Any, names: Mapping[str, RecordNames], roots: Sequence[str], phase: Phase
 ) -> RecordSource:
     """Return the records of a source; of a Dataset its windows, where the settings of the layer define some.
 

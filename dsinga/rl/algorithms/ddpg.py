@@ -127,11 +127,7 @@ class DDPG(Algorithm):
     def _critic_losses(self) -> list[LayerConf]:
         """Return the layers that the critic's net gets besides those of the model."""
         losses = [
-            LayerConf(
-                name=f"{CRITIC_LOSS}{value}",
-                type=LayerType.kEuclideanLoss,
-                srclayers=[value, TARGET, WEIGHT],
-            )
+            LayerConf(name=f"{CRITIC_LOSS}{value}", type=LayerType.kEuclideanLoss, srclayers=[value, TARGET, WEIGHT])
             for value in self._values
         ]
         return [input_layer(TARGET), input_layer(WEIGHT), *losses]
