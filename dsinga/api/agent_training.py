@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -64,9 +63,6 @@ class AgentResult(Result):
         sentences = [sentence for sentence in (self.stopped, *self.remarks, self.unsaved) if sentence]
         text = "; ".join([*(means or ["no episode has ended"]), *sentences])
         return f"<Result of {name} after {self.step} steps: {text}>"
-
-    def _repr_html_(self) -> str:
-        return f"<p>{html.escape(repr(self)[1:-1])}</p>{self.history._repr_html_()}"
 
 
 def without_effect(job: Job) -> dict[str, str]:

@@ -59,6 +59,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{' '.join(text[:SHOWN].split())} ..."
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: "1 worker", "3 workers"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 class Remedies(UserDict[str, str]):
     """What to write in place of names, read from tables of a TOML file when the first name is looked up.
 

@@ -14,9 +14,7 @@ MASK = "***"
 SHORT = 3
 
 # In a URL what stands before the last @ of the host, or, for secrets with a slash, before the last @ of the URL.
-_USER = re.compile(
-    r"""(?P<scheme>\w+)://(?P<user>[^\s/'"<>]*@|[^\s/@:'"<>]+:(?P<rest>(?:(?!://)[^\s'"<>])*)@)""",
-)
+_USER = re.compile(r"""(?P<scheme>\w+)://(?P<user>[^\s/'"<>]*@|[^\s/@:'"<>]+:(?P<rest>(?:(?!://)[^\s'"<>])*)@)""")
 # A port, of URLs that have one, with a path behind it that has an @.
 _PORT = re.compile(r"\d{1,5}/")
 _WITH_PORTS = {"http", "https", "ftp", "sftp", "ssh", "smb", "hdfs", "webhdfs", "tcp", "tls"}

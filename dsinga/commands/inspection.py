@@ -11,7 +11,7 @@ import click
 from dsinga.commands.options import DEVICE, cluster_options, job_and_connection, job_options, where_options
 
 if TYPE_CHECKING:
-    from dsinga.net import NeuralNet, PartitionedNet
+    from dsinga.net import PartitionedNet
 
 
 @click.command()
@@ -40,6 +40,7 @@ def show(
         print_topology,
     )
     from dsinga.job import load
+    from dsinga.net import NeuralNet
 
     job = load(conf, overrides)
     if job.reinforcement is not None:
@@ -54,10 +55,11 @@ def show(
         net = api.partition_net(job, partitions, phase, data_root=data_root)
         print_parts(net)
     if phase == "train":
+        whole = net if isinstance(net, NeuralNet) else net.whole
         print_topology(job)
-        print_settings(job, net)
-        print_precision(job, net)
-        print_graphs(job, net)
+        print_settings(job, whole)
+        print_precision(job, whole)
+        print_graphs(job, whole)
         print_padding(job, data_root)
         print_memory(expected_memory(job, net, data_root))
     svg = svg or Path(f"{job.name}.svg")

@@ -13,19 +13,18 @@ import rich.table
 from dsinga.api import roots
 from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, Phase, Precision
-from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import topology
 from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.net.drawing import with_sites
-from dsinga.ops.processor import cpu_ops
+from dsinga.planner.fitting import slots_and_bf16
 from dsinga.planner.memory import Memory, worker_memory
 from dsinga.planner.plan_table import format_bytes
 from dsinga.planner.sites import BITS
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.sequence_lengths import padding_share
-from dsinga.training import algorithm, check_patterns, create_updater, describe_settings
+from dsinga.training import algorithm, check_patterns, describe_settings
 from dsinga.worker.captured_iterations import why_not
 
 PADDING_BATCHES = 200  # that are read for the share of padding
@@ -64,11 +63,10 @@ def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | 
         return []
     locals_ = (net,) if isinstance(net, NeuralNet) else net.locals
     try:
-        slots = len(create_updater(job.updater).state_slots)
+        slots, bf16 = slots_and_bf16(job)
         feed = CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain, len(locals_))
     except UserError:
         return []
-    bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     return [worker_memory(local, slots, len(locals_), *feed.sizes(local), bf16, job.micro_batches) for local in locals_]
 
 
@@ -89,34 +87,31 @@ def drawn(job: Job, net: NeuralNet | PartitionedNet) -> str:
     return with_sites(net._repr_html_(), groups, f"each link carries {size} each way, every {groups.sync_freq} steps")
 
 
-def print_settings(job: Job, net: NeuralNet | PartitionedNet) -> None:
+def print_settings(job: Job, net: NeuralNet) -> None:
     """Print which params of the net of kTrain each of the updater's param_settings holds for."""
-    params = (net if isinstance(net, NeuralNet) else net.whole).params
-    check_patterns(job.updater, params)
-    for line in describe_settings(job.updater, params):
+    check_patterns(job.updater, net.params)
+    for line in describe_settings(job.updater, net.params):
         click.echo(line)
 
 
-def print_precision(job: Job, net: NeuralNet | PartitionedNet) -> None:
+def print_precision(job: Job, net: NeuralNet) -> None:
     """Print which layers compute in float32 on CPU cores although the job's precision is kBF16."""
-    whole = net if isinstance(net, NeuralNet) else net.whole
-    layers = [node.layer for node in whole.nodes]
+    layers = [node.layer for node in net.nodes]
     names = [layer.name for layer in layers if layer.bf16 is Bfloat16.kNothing and not layer.is_input]
     if job.precision is Precision.kBF16 and names:
         click.echo(f"in kBF16 on CPU cores, these layers compute in float32: {', '.join(names)}")
 
 
-def print_graphs(job: Job, net: NeuralNet | PartitionedNet) -> None:
+def print_graphs(job: Job, net: NeuralNet) -> None:
     """Print why the iterations of a job on GPUs are not captured as CUDA graphs, where that is known beforehand."""
-    whole = net if isinstance(net, NeuralNet) else net.whole
     cluster = job.cluster or ClusterConf()
     is_single = cluster.nworker_groups == cluster.nworkers_per_group == 1
     reason = why_not(is_single, algorithm(job.train_one_batch), job.updater, job.micro_batches, job.skip_bad_batches)
-    layers = [node.layer for node in whole.nodes if isinstance(node.layer, BatchNorm)]
+    layers = [node.layer for node in net.nodes if isinstance(node.layer, BatchNorm)]
     norms = [layer.name for layer in layers if layer.synchronized and not layer.use_global_stats]
     if not reason and norms and cluster.nworkers_per_group > 1:
         reason = f"statistics of workers are added up in host memory, unless {', '.join(norms)} has synchronized: false"
-    sparse = [param.name for param in whole.params.values() if param.spec.sparse and param.trainable]
+    sparse = [param.name for param in net.params.values() if param.spec.sparse and param.trainable]
     if not reason and sparse:
         reason = f"gradients have few rows, of {', '.join(sparse)}"
     if job.gpu and reason:

@@ -41,12 +41,7 @@ WIDTH = 1000
 @where_options
 @cluster_options
 def search(
-    conf: Path,
-    settings: Path | None,
-    samples: int | None,
-    workspace: str | None,
-    only: tuple[int, ...],
-    **options: Any,
+    conf: Path, settings: Path | None, samples: int | None, workspace: str | None, only: tuple[int, ...], **options: Any
 ) -> None:
     """Train the job file CONF with many settings, and print them, the best first.
 

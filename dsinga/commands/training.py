@@ -5,23 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from dsinga.base.advice import join_resume, short_path
-from dsinga.commands.options import (
-    CHECKPOINT,
-    DEVICE,
-    cluster_options,
-    job_and_source,
-    job_options,
-    where_options,
-)
-
-if TYPE_CHECKING:
-    pass
+from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_source, job_options, where_options
 
 NEWEST = "newest"  # the value of --resume without a path
 

@@ -17,7 +17,7 @@ from tornado.ioloop import IOLoop
 from dsinga.dashboard.curves import byte_curves, loss_curves, metric_curves, speed_curves, staleness_curves
 from dsinga.dashboard.history import RunHistory
 from dsinga.dashboard.line_panel import LinePanel
-from dsinga.dashboard.panel import Choice, DashboardPanel
+from dsinga.dashboard.panel import DashboardPanel
 from dsinga.dashboard.queue_panel import QueuePanel
 from dsinga.dashboard.records import RunRecord
 from dsinga.dashboard.site_panel import SitePanel
@@ -27,65 +27,31 @@ from dsinga.dashboard.time_panel import TimePanel
 UPDATE_MS = 500
 
 
-def loss_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
-    """Return the panel of the loss."""
-    return LinePanel(history, "Loss", loss_curves, "loss", logarithmic=True, choose=choose)
+_over_time = functools.partial(LinePanel, over_time=True)
+_logarithmic = functools.partial(LinePanel, logarithmic=True)
+NO_METRICS = "no run with metrics besides the loss"
+NO_STALENESS = "no run with several worker groups:<br>synchronous runs have no stale gradients"
 
-
-def metrics_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
-    """Return the panel of the other metrics, of which the user chooses one."""
-    nothing = "no run with metrics besides the loss"
-    return LinePanel(
-        history, "Metrics", metric_curves, "metric", has_choice=True, nothing=nothing, logarithmic=True, choose=choose
-    )
-
-
-def speed_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
-    """Return the panel of samples a second."""
-    return LinePanel(history, "Speed", speed_curves, "samples per second", over_time=True, choose=choose)
-
-
-def time_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
-    """Return the panel of the time of an iteration."""
-    return TimePanel(history, choose)
-
-
-def staleness_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
-    """Return the panel of the staleness of gradients."""
-    nothing = "no run with several worker groups:<br>synchronous runs have no stale gradients"
-    label = "updates between pull and push"
-    return LinePanel(
-        history, "Staleness of gradients", staleness_curves, label, over_time=True, nothing=nothing, choose=choose
-    )
-
-
-def bytes_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
-    """Return the panel of bytes a second."""
-    return LinePanel(
-        history, "Bytes moved", byte_curves, "bytes per second", over_time=True, in_bytes=True, choose=choose
-    )
-
-
-def site_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
-    """Return the table of sites."""
-    return SitePanel(history, choose)
-
-
-def queue_panel(history: RunHistory, scheduler: Any, choose: Choice | None = None) -> DashboardPanel:
-    """Return the table of runs."""
-    return QueuePanel(history, scheduler)
-
-
+# By name, a function of the history, the scheduler, and what chooses the runs, which are the newest by default.
 PANELS: dict[str, Callable[..., DashboardPanel]] = {
-    "loss": loss_panel,
-    "metrics": metrics_panel,
-    "speed": speed_panel,
-    "time": time_panel,
-    "staleness": staleness_panel,
-    "bytes": bytes_panel,
-    "sites": site_panel,
-    "queue": queue_panel,
-}
+    "loss": lambda history, _, choose=None: _logarithmic(history, "Loss", loss_curves, "loss", choose=choose),
+    "metrics": lambda history, _, choose=None: _logarithmic(
+        history, "Metrics", metric_curves, "metric", has_choice=True, nothing=NO_METRICS, choose=choose
+    ),
+    "speed": lambda history, _, choose=None: _over_time(
+        history, "Speed", speed_curves, "samples per second", choose=choose
+    ),
+    "time": lambda history, _, choose=None: TimePanel(history, choose),
+    "staleness": lambda history, _, choose=None: _over_time(
+        history, "Staleness of gradients", staleness_curves, "updates between pull and push", nothing=NO_STALENESS,
+        choose=choose,
+    ),
+    "bytes": lambda history, _, choose=None: _over_time(
+        history, "Bytes moved", byte_curves, "bytes per second", in_bytes=True, choose=choose
+    ),
+    "sites": lambda history, _, choose=None: SitePanel(history, choose),
+    "queue": QueuePanel,
+}  # fmt: skip
 
 
 def panel_page(name: str, history: RunHistory, scheduler: Any, extra: Any, doc: Any) -> None:

@@ -26,12 +26,7 @@ class TimePanel(DashboardPanel):
     def __init__(self, history: RunHistory, choose: Choice | None = None):
         super().__init__(history, "Time of an iteration by worker", choose)
         self.source = ColumnDataSource({column: [] for column in COLUMNS}, name=self.title)
-        self._figure = new_figure(
-            self.title,
-            x_axis_label="milliseconds",
-            y_range=FactorRange(),
-            visible=False,
-        )
+        self._figure = new_figure(self.title, x_axis_label="milliseconds", y_range=FactorRange(), visible=False)
         self._figure.hbar_stack(
             list(KINDS), y="worker", height=0.8, color=list(KIND_COLOURS.values()), source=self.source,
             legend_label=list(KINDS), line_color=None,

@@ -37,12 +37,7 @@ class NetsByShape:
         self._predictors: dict[Any, Predictor] = {}
 
     def predictor(
-        self,
-        phase: Phase,
-        unlabelled: tuple[str, ...] | None = None,
-        rows: int = 0,
-        *,
-        gradients: tuple[str, ...] = (),
+        self, phase: Phase, unlabelled: tuple[str, ...] | None = None, rows: int = 0, *, gradients: tuple[str, ...] = ()
     ) -> Predictor:
         """Return the predictor of the net of a phase; where names are given, of what these layers need, without labels.
 

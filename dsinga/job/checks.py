@@ -8,13 +8,7 @@ from dsinga.base.registry import nearest
 from dsinga.job.check_cluster import check_cluster
 from dsinga.job.check_net import check_net
 from dsinga.job.component import Component, Settings, component_settings
-from dsinga.job.enums import (
-    AlgType,
-    LayerType,
-    ParamType,
-    PartitionMethod,
-    Phase,
-)
+from dsinga.job.enums import AlgType, LayerType, ParamType, PartitionMethod, Phase
 from dsinga.job.layerconf import AugmentConf, LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import JobError, Message, field_types, is_message, item_type, set_fields

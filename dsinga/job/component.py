@@ -12,15 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, version
 from dsinga.job.limits import Range, metadata, out_of_range, ranges
-from dsinga.job.message import (
-    Message,
-    convert,
-    default_values,
-    field_types,
-    is_message,
-    item_type,
-    missing,
-)
+from dsinga.job.message import Message, convert, default_values, field_types, is_message, item_type, missing
 
 S = TypeVar("S", bound="Settings")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
+from dsinga.base.arguments import counted
 from dsinga.job.enums import SlicingMethod, SyncMethod, SyncTopology
 from dsinga.job.meanconf import MeanConf
 from dsinga.job.schema import ClusterConf, Job
@@ -93,19 +94,15 @@ class Topology(NamedTuple):
             apart = "" if self.mean is None or self.is_synchronous else " asynchronously"
             parts.append(f"synchronised{mean}{apart} along {edges} {interval}")
         if self.staleness is not None and self.groups > 1:
-            parts.append(f"at most {_count(self.staleness, 'step')} apart")
+            parts.append(f"at most {counted(self.staleness, 'step')} apart")
         if self.warmup and self.groups > 1:
-            parts.append(f"after {_count(self.warmup, 'step')} of group 0 alone")
+            parts.append(f"after {counted(self.warmup, 'step')} of group 0 alone")
         return (f"{self.framework}: " if self.framework else "") + ", ".join(parts)
 
 
 def _groups(groups: int, members: int, noun: str, grouped: bool) -> str:
-    words = _count(members, noun)
-    return f"{_count(groups, 'group')} of {words}" if grouped else words
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    words = counted(members, noun)
+    return f"{counted(groups, 'group')} of {words}" if grouped else words
 
 
 def topology(job: Job, available: int, processes: int) -> Topology:

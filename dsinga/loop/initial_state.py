@@ -97,10 +97,7 @@ def begin_anew(
 
 
 def complete_state(
-    job: Job,
-    net_params: Mapping[str, Param],
-    params: ParamArrays,
-    state: Mapping[str, Mapping[str, np.ndarray]],
+    job: Job, net_params: Mapping[str, Param], params: ParamArrays, state: Mapping[str, Mapping[str, np.ndarray]]
 ) -> dict[str, ParamArrays]:
     """Return copies of an updater's state, and that with which training begins for params that it lacks.
 

@@ -51,11 +51,7 @@ def resnet(
     if blocks < 1 or rest:
         raise UserError(f"a residual net has 6n + 2 layers, such as 8, 14 or 20, not {depth}")
     images = read_images(data, batchsize, size, augment)
-    layers = [
-        *images,
-        *normalised("conv1", images[-1].name, STAGES[0]),
-        relu("relu1", "conv1_bn"),
-    ]
+    layers = [*images, *normalised("conv1", images[-1].name, STAGES[0]), relu("relu1", "conv1_bn")]
     source, channels = "relu1", STAGES[0]
     for stage, filters in enumerate(STAGES, 2):
         for number in range(1, blocks + 1):

@@ -10,14 +10,7 @@ from collections.abc import Sequence
 from dsinga import nn
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
-from dsinga.models.field_blocks import (
-    FieldLayers,
-    Normalisation,
-    Padding,
-    Statistics,
-    fields_input,
-    fields_output,
-)
+from dsinga.models.field_blocks import FieldLayers, Normalisation, Padding, Statistics, fields_input, fields_output
 from dsinga.nn.writing.symbol import Symbol
 
 

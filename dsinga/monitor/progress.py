@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from html import escape
-from typing import TextIO
+from typing import Self, TextIO
 
 from dsinga.base.advice import in_notebook
 from dsinga.monitor.rows import NOT_METRICS, Row, draw_curves
@@ -35,8 +35,26 @@ def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, ear
     return LiveLine(throughput, name, out) if out.isatty() else PlainLines(throughput, out)
 
 
-class Progress(ABC):
-    """A display of the progress of a run; a context manager that closes it. All methods are called by one thread."""
+class ProgressDisplay(ABC):
+    """A display of progress; a context manager that closes it. All methods are called by one thread."""
+
+    @abstractmethod
+    def remark(self, sentence: str) -> None:
+        """Show a sentence, such as why a run stopped early."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the display; its last state stays visible."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Progress(ProgressDisplay):
+    """A display of the progress of a run."""
 
     @abstractmethod
     def update(self, row: Row) -> None:
@@ -45,20 +63,6 @@ class Progress(ABC):
     @abstractmethod
     def show_row(self, row: Row) -> None:
         """Show a row of the history: of training (every ``disp_freq`` steps), a test or a validation."""
-
-    @abstractmethod
-    def remark(self, sentence: str) -> None:
-        """Show a sentence about the run, such as why it stopped early."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the display; its last state stays visible."""
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class ThroughputEstimate:
@@ -107,21 +111,34 @@ class PlainLines(Progress):
         self._out.flush()
 
 
-class LiveLine(Progress):
-    """A display with a progress bar at the bottom of the terminal, and lines for tests and validations above it."""
+class ProgressBar(ProgressDisplay):
+    """A progress bar at the bottom of a terminal, titled ``name``, and lines above it."""
 
-    def __init__(self, throughput: ThroughputEstimate, name: str, out: TextIO):
+    def __init__(self, total: int, name: str, out: TextIO):
         from rich.console import Console  # imported here, since only a terminal needs it
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as Bar
+        from rich.progress import Progress as RichProgress
 
-        self._throughput = throughput
         title, tail = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[tail]}", markup=False)
         columns = (title, BarColumn(), MofNCompleteColumn(), tail)
         # The program's standard output is not redirected to the bar's terminal, since it may be piped.
-        self._bar = Bar(*columns, console=Console(file=out, highlight=False), redirect_stdout=False)
-        self._task = self._bar.add_task(name, total=throughput.total_steps, tail="")
+        self._bar = RichProgress(*columns, console=Console(file=out, highlight=False), redirect_stdout=False)
+        self._task = self._bar.add_task(name, total=total, tail="")
         self._bar.start()
+
+    def remark(self, sentence: str) -> None:
+        self._bar.console.print(sentence, markup=False)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+class LiveLine(ProgressBar, Progress):
+    """A display with a progress bar, and lines for tests and validations above it."""
+
+    def __init__(self, throughput: ThroughputEstimate, name: str, out: TextIO):
+        super().__init__(throughput.total_steps, name, out)
+        self._throughput = throughput
 
     def update(self, row: Row) -> None:
         self._throughput.update(row)
@@ -129,13 +146,7 @@ class LiveLine(Progress):
 
     def show_row(self, row: Row) -> None:
         if row["phase"] != "train":
-            self._bar.console.print(event_line(row, self._throughput.total_steps), markup=False)
-
-    def remark(self, sentence: str) -> None:
-        self._bar.console.print(sentence, markup=False)
-
-    def close(self) -> None:
-        self._bar.stop()
+            self.remark(event_line(row, self._throughput.total_steps))
 
 
 class Picture(Progress):

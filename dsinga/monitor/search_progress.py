@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from html import escape
 from typing import TextIO
 
 from dsinga.base.advice import in_notebook
+from dsinga.monitor.progress import ProgressBar, ProgressDisplay
 
 
 def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool = False) -> SearchProgress:
@@ -24,29 +25,15 @@ def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool
     out = out or sys.stderr
     if in_notebook():
         return SearchPicture(total, name)
-    return SearchBar(total, name, out) if out.isatty() else SearchLines(total, out)
+    return SearchBar(total, f"search {name}", out) if out.isatty() else SearchLines(total, out)
 
 
-class SearchProgress(ABC):
-    """A display of the progress of a search; a context manager that closes it. All methods are called by one thread."""
+class SearchProgress(ProgressDisplay):
+    """A display of the progress of a search."""
 
     @abstractmethod
     def update(self, done: int, running: int, best: str) -> None:
         """Show how many runs have ended, how many are running, and which setting is the best."""
-
-    @abstractmethod
-    def remark(self, sentence: str) -> None:
-        """Show a sentence about one run, such as how it has ended, or about the search."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the display; its last state stays visible."""
-
-    def __enter__(self) -> SearchProgress:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class HiddenSearch(SearchProgress):
@@ -79,29 +66,13 @@ class SearchLines(SearchProgress):
         self._out.flush()
 
 
-class SearchBar(SearchProgress):
-    """A display with a progress bar at the bottom of the terminal, and a line for every ended run above it."""
-
-    def __init__(self, total: int, name: str, out: TextIO):
-        from rich.console import Console  # imported here, since only a terminal needs it
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        title, tail = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[tail]}", markup=False)
-        columns = (title, BarColumn(), MofNCompleteColumn(), tail)
-        self._bar = Progress(*columns, console=Console(file=out, highlight=False), redirect_stdout=False)
-        self._task = self._bar.add_task(f"search {name}", total=total, tail="")
-        self._bar.start()
+class SearchBar(ProgressBar, SearchProgress):
+    """A display with a progress bar, and a line for every ended run above it."""
 
     def update(self, done: int, running: int, best: str) -> None:
         self._bar.update(
             self._task, completed=done, tail=f"{running} running; {best}" if best else f"{running} running"
         )
-
-    def remark(self, sentence: str) -> None:
-        self._bar.console.print(sentence, markup=False)
-
-    def close(self) -> None:
-        self._bar.stop()
 
 
 class SearchPicture(SearchProgress):

@@ -27,11 +27,7 @@ class LabelRedistribution:
     """
 
     def __init__(
-        self,
-        net: NeuralNet,
-        graph: GraphBuilder,
-        features: Mapping[Edge, ShardedFeature],
-        cuts: Mapping[str, LayerCut],
+        self, net: NeuralNet, graph: GraphBuilder, features: Mapping[Edge, ShardedFeature], cuts: Mapping[str, LayerCut]
     ):
         self._net, self._graph, self._features, self._cuts = net, graph, features, cuts
         self._as_feature: dict[Edge, ShardedFeature] = {}  # labels as features, by producer

@@ -154,11 +154,7 @@ def _record_layers(
                 type=LayerType.kLabel,
                 srclayers=[data.name],
                 lead=number + 1,
-                label_conf={
-                    "first": number * plan.channels,
-                    "count": plan.channels,
-                    "weighted": plan.weighted,
-                },
+                label_conf={"first": number * plan.channels, "count": plan.channels, "weighted": plan.weighted},
                 **common,
             )
         )

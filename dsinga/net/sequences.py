@@ -51,11 +51,7 @@ def _check_edge(layer: LayerConf, index: int, steps: int, source_steps: int) -> 
 
 
 def make_sequence_layer(
-    cls: type[Layer],
-    layer: LayerConf,
-    shapes: Sequence[Shape],
-    info: RecordInfo | None,
-    named: Mapping[str, LayerConf],
+    cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape], info: RecordInfo | None, named: Mapping[str, LayerConf]
 ) -> Layer:
     """Return the layer that computes all steps of a chain, or of whole sequences if the job says ``per_step``.
 

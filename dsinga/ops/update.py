@@ -63,7 +63,7 @@ def apply(update: Update, clip_norm: float = 0.0) -> None:
 
 def _apply(update: Update, clip_norm: float) -> None:
     formula, value, gradient, state = update[:4]
-    factor = clip_factor(gradient, clip_norm) if clip_norm else 1.0
+    factor = norm_factor(math.sqrt(sum_of_squares(gradient)), clip_norm) if clip_norm else 1.0
     arrays = [value, gradient, *state]
     if not value.size:
         return
@@ -103,23 +103,11 @@ def blocks(size: int) -> Iterator[slice]:
         _updating.pop()
 
 
-def block_length(array: Any) -> int:
-    """Return how many elements are updated at once, at most: BLOCK on a CPU, the whole array on a device."""
-    return max(1, min(array.size, BLOCK) if type(array) is np.ndarray else array.size)
-
-
-def clip_factor(gradient: Array, max_norm: float) -> float:
-    """Return the factor, at most 1, that scales a gradient down to the Euclidean norm ``max_norm``.
-
-    It is 1 for a gradient that is not finite, so that NaN and infinity stay visible.
-    """
-    return norm_factor(math.sqrt(sum_of_squares(gradient)), max_norm)
-
-
 def sum_of_squares(array: Array) -> float:
     """Return the sum of the squares of an array in float64, block by block, with the same bits in every run."""
     array = array.reshape(-1)
-    squares, length = 0.0, block_length(array)
+    squares = 0.0
+    length = max(1, min(array.size, BLOCK) if type(array) is np.ndarray else array.size)  # a device takes it whole
     for start in range(0, array.size, length):
         squares += float(np.square(array[start : start + length], dtype=np.float64).sum())
     return squares

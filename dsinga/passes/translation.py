@@ -14,13 +14,14 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, resolve
 from dsinga.data.vocabulary import SENTENCE_END, SENTENCE_START, UNKNOWN, SymbolEncoder
-from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf
+from dsinga.job import Job, LayerType, NetConf, Phase
 from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.net.needed_layers import needed_layers, with_followers
 from dsinga.ops import Array
 from dsinga.ops.processor import Processor
 from dsinga.passes.predictor import ONE_CORE, Predictor
+from dsinga.reading.bind_records import input_layer
 from dsinga.training import Hypothesis, beam_search, check_params
 
 SENTENCES_AT_ONCE = 32
@@ -57,10 +58,7 @@ def translation_layers(conf: NetConf) -> TranslationLayers:
 def one_word_net(conf: NetConf) -> NeuralNet:
     """Return the net of a translator for sentences of one word, with all params."""
     source, target, scores = translation_layers(conf)
-    infos = {
-        source: RecordInfo((1,), 1, has_labels=False),
-        target: RecordInfo((1,), 1, label_shape=(1,)),
-    }
+    infos = {source: RecordInfo((1,), 1, has_labels=False), target: RecordInfo((1,), 1, label_shape=(1,))}
     needed = needed_layers(conf, Phase.kTest, (scores,))
     names = {layer.name for layer in needed.layer}
     for name, role in ((source, "source"), (target, "target")):
@@ -139,12 +137,7 @@ class Translator:
     """
 
     def __init__(
-        self,
-        conf: NetConf,
-        params: Mapping[str, Array],
-        start: int,
-        end: int,
-        processor: Processor = ONE_CORE,
+        self, conf: NetConf, params: Mapping[str, Array], start: int, end: int, processor: Processor = ONE_CORE
     ):
         self.layers = translation_layers(conf)
         self._start, self._end, self._processor = start, end, processor
@@ -167,10 +160,10 @@ class Translator:
         by_step = top.per_step and len(top.srclayers) == 1 and top.srclayers[0] in decoder
         self._last = top.srclayers[0] if by_step else scores
         self._encoder_conf = needed_layers(whole, Phase.kTest, self._handed)
-        inputs = [_input(name) for name in self._handed]
+        inputs = [input_layer(name) for name in self._handed]
         decoder_layers = [layer for name, layer in layers.items() if name in decoder]
         self._decoder_conf = needed_layers(whole.replace(layer=[*inputs, *decoder_layers]), Phase.kTest, (self._last,))
-        self._head_conf = needed_layers(whole.replace(layer=[_input(self._last), top]), Phase.kTest, (scores,))
+        self._head_conf = needed_layers(whole.replace(layer=[input_layer(self._last), top]), Phase.kTest, (scores,))
 
     def translate(
         self, sentences: Sequence[Sequence[int]], beam: int = 5, alpha: float = 0.6, excluded: Sequence[int] = ()
@@ -245,11 +238,6 @@ class Translator:
 def _as_codes(feature: np.ndarray) -> np.ndarray:
     """Return whole numbers as int32, which input layers take."""
     return feature.astype(np.int32) if feature.dtype.kind == "i" else feature
-
-
-def _input(name: str) -> LayerConf:
-    """Return an input layer in place of the layer ``name``."""
-    return LayerConf(name=name, type=LayerType.kRecordInput, store_conf=StoreConf(batchsize=[1]))
 
 
 def _info(records: Records) -> RecordInfo:

@@ -22,15 +22,7 @@ from dsinga.net.region_redistribution import needed_shape, space_sharding
 from dsinga.planner.layer_timing import LayerTime, LayerWork
 from dsinga.planner.machine import MachineModel
 from dsinga.planner.processes import ParamUse, ProcessMap
-from dsinga.planner.program import (
-    AllToAll,
-    Compute,
-    GroupProgram,
-    ProgramBuilder,
-    Receive,
-    Send,
-    start_group,
-)
+from dsinga.planner.program import AllToAll, Compute, GroupProgram, ProgramBuilder, Receive, Send, start_group
 from dsinga.planner.transfers import FeatureTransfer, find_transfers, locations
 
 

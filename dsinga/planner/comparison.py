@@ -11,6 +11,7 @@ import rich.box
 import rich.console
 import rich.table
 
+from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
 from dsinga.job import Job, SlicingMethod
 from dsinga.job.signature import job_signature
@@ -18,7 +19,7 @@ from dsinga.monitor.timings_file import RunTimings, read_timings
 from dsinga.net.cut import SPACE, LayerCut
 from dsinga.planner.fitting import price_of, whole_job
 from dsinga.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, SHARED_MEMORY, Link, Links
-from dsinga.planner.pricing import CostModels, count_workers, describe_link, plan_net
+from dsinga.planner.pricing import CostModels, describe_link, plan_net
 from dsinga.planner.processes import ProcessMap
 from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.simulate import Prediction
@@ -141,7 +142,7 @@ def compare_run(
         cuts = by_rows(net, 1)
     prediction = model.predict(cuts, workers).computing(price_of(job, net.nodes[0].layer.shape[0], workers))
     models.store.save()
-    return compare(prediction, run, f"{count_workers(workers)} in {where}", models.store.warning)
+    return compare(prediction, run, f"{counted(workers, 'worker')} in {where}", models.store.warning)
 
 
 def check_same_job(job: Job, run: RunTimings, workspace: object) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
 from dsinga.data import kept_bytes
-from dsinga.job import AlgType, Job, NetConf, Phase
+from dsinga.job import AlgType, Job, NetConf, Phase, Precision
 from dsinga.job.enums import PRECISIONS
 from dsinga.layers import RecordInfo
 from dsinga.layers.dense.batchnorm import BatchNorm
@@ -26,7 +26,7 @@ from dsinga.net.stretches import narrow_places
 from dsinga.ops.processor import cpu_ops
 from dsinga.planner.choice import PricedCuts
 from dsinga.planner.memory import FIXED, Memory, worker_memory
-from dsinga.reading.batch_reader import batch_bytes
+from dsinga.reading.batch_reader import BatchReader, batch_bytes
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import create_updater
 
@@ -96,11 +96,11 @@ class NetVariants:
     bf16: bool = False
 
     @classmethod
-    def of(cls, job: Job, reader: Any, slots: int, bf16: bool = False) -> NetVariants:
-        """Return the variants of a job whose records ``reader``, a BatchReader, reads."""
+    def of(cls, job: Job, reader: BatchReader) -> NetVariants:
+        """Return the variants of a job whose records ``reader`` reads."""
         sizes = {name: (store.record_bytes, store.label_bytes) for name, store in reader.stores.items()}
         kept = kept_bytes((store, 1.0) for store in reader.stores.values())
-        return cls(job.neuralnet, dict(reader.infos), sizes, kept, slots, bf16)
+        return cls(job.neuralnet, dict(reader.infos), sizes, kept, *slots_and_bf16(job))
 
     @property
     def batchsize(self) -> int:
@@ -150,6 +150,12 @@ class NetVariants:
             most = max(self.batchsize // workers, given)  # fewer rows than workers where points are cut
             counts = [count for count in range(given, most + 1) if self.batchsize % count == 0]
         return [(count, stretch) for count in counts for stretch in stretches]
+
+
+def slots_and_bf16(job: Job) -> tuple[int, bool]:
+    """Return how many arrays the updater of a job keeps for each param, and whether features are in bfloat16 here."""
+    bf16 = job.precision is Precision.kBF16 and cpu_ops(PRECISIONS[job.precision]).has_bf16_features
+    return len(create_updater(job.updater).state_slots), bf16
 
 
 def _has_statistics(layer: Any) -> bool:
@@ -213,19 +219,23 @@ def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
     job = checked.job
     if job.train_one_batch.alg is AlgType.kCD or job.gpu:
         return checked
-    bf16, slots = cpu_ops(PRECISIONS[job.precision]).has_bf16_features, len(create_updater(job.updater).state_slots)
-    choice = fit_or_refuse(NetVariants.of(job, checked.reader(Phase.kTrain), slots, bf16), limit)
-    fitted = choice.applied(job)
+    found = fit_or_refuse(NetVariants.of(job, checked.reader(Phase.kTrain)), limit)
+    return checked.with_job(with_fit(job, found, limit))
+
+
+def with_fit(job: Job, found: Fit, limit: int) -> Job:
+    """Return the job with micro-batches and recomputation as they were found; say so where it has others."""
+    fitted = found.applied(job)
     if fitted != job:
-        _log.info("partition: auto trains with %s, to fit into %s of memory", choice.text(), as_size(limit))
-    return checked.with_job(fitted)
+        _log.info("partition: auto trains with %s, to fit into %s of memory", found.text(), as_size(limit))
+    return fitted
 
 
-def fit_or_refuse(variants: NetVariants, limit: int, workers: int = 1) -> Fit:
-    """Return how a net that is cut as the job says fits into the memory; raise UserError where it does not."""
-    found, fits = fit(variants, limit, workers)
+def fit_or_refuse(variants: NetVariants, limit: int) -> Fit:
+    """Return how one worker with the whole net fits into the memory; raise UserError where it does not."""
+    found, fits = fit(variants, limit)
     if not fits:
-        raise cannot_fit(found, limit, workers)
+        raise cannot_fit(found, limit, 1)
     return found
 
 

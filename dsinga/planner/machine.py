@@ -45,12 +45,7 @@ class MachineModel:
 
 
 def measure_machine(
-    net: NeuralNet,
-    updater: Updater,
-    ops: Ops,
-    threads: int,
-    workers: int,
-    store: RateStore,
+    net: NeuralNet, updater: Updater, ops: Ops, threads: int, workers: int, store: RateStore
 ) -> MachineModel:
     """Return a model of this machine with ``workers`` workers; measure what ``store`` does not contain yet.
 

@@ -28,11 +28,6 @@ class Bar(NamedTuple):
     text: str
 
 
-def bars_height(count: int) -> int:
-    """Return the height in pixels of a picture with so many bars."""
-    return TITLE_HEIGHT + ROW_HEIGHT * count
-
-
 def draw_bars(
     title: str, bars: Sequence[Bar], colours: Mapping[str, str], left: float, top: float, width: float
 ) -> str:
@@ -96,7 +91,7 @@ def draw_plan(plan: Plan) -> str:
     Above, a row for each strategy: the time of an iteration, split into computing and the rest, and the memory of a
     worker. Below, for 1, 2, 4, ... workers: the time of an iteration, both axes logarithmic, and the efficiency.
     """
-    bars = bars_height(len(plan.alternatives)) + 12
+    bars = TITLE_HEIGHT + ROW_HEIGHT * len(plan.alternatives) + 12
     height = HEADER_HEIGHT + bars + 24 + PANEL_HEIGHT
     workers = _workers(plan)
     body = [
@@ -111,7 +106,7 @@ def draw_plan(plan: Plan) -> str:
         ),
         draw_bars(
             "memory of a worker",
-            [_memory_bar(row) for row in plan.alternatives],
+            [Bar("", {"memory": row.memory_bytes}, format_bytes(row.memory_bytes)) for row in plan.alternatives],
             MEMORY_COLOURS,
             WIDTH - MEMORY_WIDTH - 10,
             HEADER_HEIGHT,
@@ -163,10 +158,6 @@ def _time_bar(row: Alternative) -> Bar:
     milliseconds, computing = 1e3 * row.prediction.seconds, 1e3 * row.prediction.compute
     text = f"{milliseconds:,.1f} ms, {row.efficiency * row.workers:.2f}×"
     return Bar(row.name, {COMPUTING: min(computing, milliseconds), WAITING: max(0.0, milliseconds - computing)}, text)
-
-
-def _memory_bar(row: Alternative) -> Bar:
-    return Bar("", {"memory": row.memory_bytes}, format_bytes(row.memory_bytes))
 
 
 def _sentence(text: str, y: float, size: int) -> str:

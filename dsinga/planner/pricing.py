@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision
 from dsinga.job.enums import CPU_PRECISIONS, PRECISIONS
@@ -22,7 +23,7 @@ from dsinga.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.planner.barrier_probe import measure_barrier
 from dsinga.planner.choice import PricedCuts, compared, needs_several_workers, predict, scaled
 from dsinga.planner.cost_model import EXACT_WORKERS, CostModel
-from dsinga.planner.fitting import Fit, NetVariants, cannot_fit, fit, fit_or_refuse, whole_job
+from dsinga.planner.fitting import Fit, NetVariants, cannot_fit, fit, fit_or_refuse, slots_and_bf16, whole_job
 from dsinga.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
 from dsinga.planner.memory import snapshot_memory, worker_memory
@@ -89,7 +90,7 @@ def make_plan(
     in_one_process = network is None and count <= cores
     numbers = [number for number in CURVE if number <= batch or has_space(net, number)]
     curve: list[Alternative] = []
-    subject = f"{count_workers(count)}, all strategies"
+    subject = f"{counted(count, 'worker')}, all strategies"
 
     def announce_step(sentence: str) -> None:
         if announce:
@@ -115,10 +116,10 @@ def make_plan(
             precisions[precision.name] = prediction.seconds
     model = models.create(*remote)
     for number in numbers:
-        step, subject = step + 1, count_workers(number)
+        step, subject = step + 1, counted(number, "worker")
         curve += _curve(model, number)
     models.store.save()
-    machines = f"machines of {count_workers(per_process)}, joined by {describe_link(link)}"
+    machines = f"machines of {counted(per_process, 'worker')}, joined by {describe_link(link)}"
     where = "threads of one process" if in_one_process else machines
     snapshots = snapshot_memory(net, len(create_updater(job.updater).state_slots))
     together = count if in_one_process else min(count, per_process)
@@ -230,9 +231,8 @@ def _with_memory(job: Job, alternative: Alternative, net: NeuralNet, choice: Pri
     """Return the alternative with a worker's memory, without that for records, whose store may be missing."""
     if choice.workers > EXACT_WORKERS:
         return alternative
-    slots = len(create_updater(job.updater).state_slots)
+    slots, bf16 = slots_and_bf16(job)
     locals_ = partition(net, choice.workers, cuts=choice.cuts).locals
-    bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     memories = [worker_memory(local, slots, choice.workers, bf16=bf16) for local in locals_]
     return alternative._replace(memory=max(memories, key=lambda memory: memory.peak))
 
@@ -268,12 +268,10 @@ def _fitted(row: Alternative, found: Fit, fitting: Fitting) -> Alternative:
 def open_variants(checked: CheckedJob) -> NetVariants:
     """Return the nets of a job; without its stores, in the shapes that the job gives, and without memory of records."""
     job = checked.job
-    slots = len(create_updater(job.updater).state_slots)
-    bf16 = cpu_ops(PRECISIONS[job.precision]).has_bf16_features
     try:
-        return NetVariants.of(job, checked.reader(Phase.kTrain), slots, bf16)
+        return NetVariants.of(job, checked.reader(Phase.kTrain))
     except UserError:
-        return NetVariants(job.neuralnet, plan_infos(checked), {}, 0, slots, bf16)
+        return NetVariants(job.neuralnet, plan_infos(checked), {}, 0, *slots_and_bf16(job))
 
 
 def plan_net(checked: CheckedJob) -> NeuralNet:
@@ -305,8 +303,3 @@ def _info(layer: LayerConf, job: Job) -> RecordInfo:
 def describe_link(link: Link) -> str:
     """Return a network in words."""
     return f"{8 * link.bandwidth / 1e9:g} Gbit/s, {1e3 * link.latency:g} ms"
-
-
-def count_workers(workers: int) -> str:
-    """Return a number of workers with its noun: "1 worker", "3 workers"."""
-    return f"{workers} worker{'s' if workers > 1 else ''}"

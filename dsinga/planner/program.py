@@ -116,7 +116,7 @@ class WorkerProgram:
         pushes = [
             operation
             for operation in self.operations
-            if isinstance(operation, PushGradients) and self._is_awaited_later(operation.packet)
+            if isinstance(operation, PushGradients) and AwaitReply(operation.packet) not in self.operations
         ]
         others = [
             operation
@@ -125,10 +125,6 @@ class WorkerProgram:
         ]
         replies: list[Operation] = [AwaitReply(push.packet) for push in pushes]
         return WorkerProgram([*others, *pushes, *replies], self.packets, self.memory)
-
-    def _is_awaited_later(self, packet: int) -> bool:
-        """Whether the reply to a packet is awaited in the next iteration, not in this one."""
-        return AwaitReply(packet) not in self.operations
 
 
 class GroupProgram(NamedTuple):

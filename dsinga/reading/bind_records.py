@@ -76,12 +76,7 @@ def _names_of_training(net: NetConf) -> dict[str, RecordNames]:
 
 
 def _open(
-    net: NetConf,
-    layer: LayerConf,
-    source: Any,
-    names: Mapping[str, RecordNames],
-    roots: Sequence[str],
-    phase: Phase,
+    net: NetConf, layer: LayerConf, source: Any, names: Mapping[str, RecordNames], roots: Sequence[str], phase: Phase
 ) -> RecordSource:
     """Return the records of a source; of a Dataset its windows, where the settings of the layer define some.
 
@@ -152,6 +147,11 @@ def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
     if layer.include:
         return [bound, layer.replace(include=[other for other in layer.include if other != phase])]
     return [bound, layer.replace(exclude=[*layer.exclude, phase])]
+
+
+def input_layer(name: str) -> LayerConf:
+    """Return an input layer for arrays, such as the features of a layer, actions or targets."""
+    return LayerConf(name=name, type=LayerType.kRecordInput, store_conf=StoreConf(batchsize=[1]))
 
 
 def with_batchsize(job: Job, batchsize: int) -> Job:

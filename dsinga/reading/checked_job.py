@@ -154,10 +154,7 @@ def _sampler(
 
 
 def _by_length(
-    sampler: Sampler,
-    layers: Sequence[LayerConf],
-    stores: Mapping[str, RecordSource],
-    infos: Mapping[str, RecordInfo],
+    sampler: Sampler, layers: Sequence[LayerConf], stores: Mapping[str, RecordSource], infos: Mapping[str, RecordInfo]
 ) -> Sampler:
     """Return the sampler with the lengths of the first input layer that asks for batches of similar lengths."""
     for layer in layers:

@@ -61,7 +61,7 @@ class Collector:
         hidden = None if self.hidden is None else self.hidden.copy()
         self.ended = []
         for _ in range(steps):
-            sampled = self._sample(sample)
+            sampled = sample(self.observations) if self.hidden is None else sample(self.observations, self.hidden)
             recorder.begin(self.observations, sampled)
             step = self._step(sampled.actions)
             recorder.add(step, self._end_states(step) if len(step.ended) else None)
@@ -78,9 +78,6 @@ class Collector:
         """Take a step of each environment by actions chosen elsewhere. Raises RunError as :meth:`rollout`."""
         self.ended = []
         return self._step(actions)
-
-    def _sample(self, sample: Sample) -> Sampled:
-        return sample(self.observations) if self.hidden is None else sample(self.observations, self.hidden)
 
     def _end_states(self, step: EnvironmentStep) -> HiddenStates | None:
         """Return the hidden states with which episodes have ended, and reset them."""

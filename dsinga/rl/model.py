@@ -9,11 +9,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
-from dsinga.job import Job, LayerConf, LayerType, NetConf, ParamConf, Phase, StoreConf, UpdaterConf, loads
+from dsinga.job import Job, LayerConf, NetConf, ParamConf, Phase, StoreConf, UpdaterConf, loads
 from dsinga.job.check_net import check_net
 from dsinga.net import NeuralNet, input_layers
 from dsinga.net.layer_classes import layer_class
-from dsinga.reading.bind_records import with_batchsize
+from dsinga.reading.bind_records import input_layer, with_batchsize
 from dsinga.rl.environments.spaces import Space
 
 FIELDS = ("gpu", "precision")  # of the job of a net, which say where and how it is computed
@@ -136,11 +136,6 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model from {self.input!r} to {', '.join(self.heads)}>"
-
-
-def input_layer(name: str) -> LayerConf:
-    """Return an input layer for arrays that an algorithm gives, such as actions or targets."""
-    return LayerConf(name=name, type=LayerType.kRecordInput, store_conf=StoreConf(batchsize=[1]))
 
 
 def critic_layers(model: Model, action: str, values: Sequence[str]) -> set[str]:

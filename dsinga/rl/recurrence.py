@@ -14,8 +14,9 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Backward, Means
 from dsinga.job import LayerConf, LayerType, NetConf
 from dsinga.layers.sequences.recurrent import RecurrentConf
+from dsinga.reading.bind_records import input_layer
 from dsinga.rl.loss_gradients import loss_gradients
-from dsinga.rl.model import Model, input_layer
+from dsinga.rl.model import Model
 
 # Among the rows of a batch: whether a sequence of steps begins with the row, (R,) bool.
 BEGINS = "rl_begins"

@@ -217,13 +217,8 @@ def feature_cuts(layer: Layer) -> list[list[Columns]]:
     return [
         [Columns(start * each, stop * each, columns) for start, stop in pairwise(cut)]
         for cut in sorted(cuts)
-        if is_rising(cut)
+        if all(start < stop for start, stop in pairwise(cut))
     ]
-
-
-def is_rising(bounds: Sequence[int]) -> bool:
-    """Whether each bound is above the one before."""
-    return all(start < stop for start, stop in pairwise(bounds))
 
 
 def gradient_for(case: LayerCase, params: Sequence[Any], sources: Sequence[Any], ops: Ops) -> Any:

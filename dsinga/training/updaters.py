@@ -165,8 +165,7 @@ class Adam(Updater):
         beta1: Share = setting(0.9, "the decay of the first moment, the running mean of gradients")
         beta2: Share = setting(0.999, "the decay of the second moment, the running mean of squared gradients")
         bias_correction: bool = setting(
-            False,
-            "beyond SINGA: whether the moments are corrected for their bias, as published",
+            False, "beyond SINGA: whether the moments are corrected for their bias, as published"
         )
 
     settings: Conf

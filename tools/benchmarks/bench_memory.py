@@ -22,7 +22,6 @@ from dsinga.data import write_store
 from dsinga.job import Job, Phase
 from dsinga.planner.fitting import USABLE, NetVariants, fit
 from dsinga.reading.checked_job import CheckedJob
-from dsinga.training import create_updater
 from tools.benchmarks.ours import job as job_of_case
 
 STEPS = 7
@@ -64,7 +63,7 @@ def training_job(net: str, folder: Path) -> Job:
 
 def variants_of(job: Job) -> NetVariants:
     reader = CheckedJob(job).reader(Phase.kTrain)
-    return NetVariants.of(job, reader, len(create_updater(job.updater).slots))
+    return NetVariants.of(job, reader)
 
 
 def train(net: str, micro_batches: int, recompute: int, folder: Path) -> dict[str, float]:

@@ -158,7 +158,9 @@ def _make_jobs(job: JobSource, settings: Sequence[Setting], numbers: Sequence[in
         else:
             if not isinstance(jobs[number], Job):
                 raise UserError(f"the function must return a dsinga.Job, not {jobs[number]!r}")
-    _raise_common_error(jobs.values())
+    errors = [job for job in jobs.values() if isinstance(job, Exception)]
+    if len(errors) == len(jobs):
+        raise errors[0]
     return jobs
 
 
@@ -196,12 +198,6 @@ def _first_valid(
         except UserError as error:
             errors.append(error)
     raise errors[0]
-
-
-def _raise_common_error(jobs: Any) -> None:
-    errors = [job for job in jobs if isinstance(job, Exception)]
-    if len(errors) == len(jobs):
-        raise errors[0]
 
 
 def _default_monitor(job: Job) -> str:

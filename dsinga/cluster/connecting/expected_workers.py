@@ -14,13 +14,7 @@ from dsinga.base.errors import ClusterNotReady, SchedulerLost, TooFewWorkers, Us
 from dsinga.base.settings import read_setting
 from dsinga.cluster.connecting.adaptive import keep_workers, minimum_workers
 from dsinga.cluster.connecting.slurm_jobs import SlurmJobs
-from dsinga.cluster.dask.dask_workers import (
-    Workers,
-    ask_scheduler,
-    available_workers,
-    require_workers,
-    staying_workers,
-)
+from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers, require_workers, staying_workers
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
 from dsinga.job import ClusterConf
 from dsinga.loop.cancellation import Cancellation

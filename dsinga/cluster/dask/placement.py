@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.base.advice import option
+from dsinga.base.arguments import counted
 from dsinga.base.errors import TooFewWorkers
 from dsinga.cluster.dask.dask_workers import Workers, count_processes, host, process
 from dsinga.cluster.dask.site_threads import Sites, Thread, choose_sites, matches, worker_names
@@ -165,7 +166,7 @@ def _place_workers(topology: Topology, workers: Workers, crowded: bool) -> Group
         threads = list(itertools.islice(itertools.cycle(threads), needed))
     if needed > len(threads):
         fewer = "" if topology.groups == 1 else "cluster.nworker_groups or "
-        available = f"{len(threads)} worker thread{'' if len(threads) == 1 else 's'}"
+        available = counted(len(threads), "worker thread")
         apart = " beside those of the servers" if topology.separate else ""
         raise TooFewWorkers(
             f"the job needs {needed} workers, but the Dask cluster has {available}{apart}; start more Dask workers, or "

@@ -20,11 +20,7 @@ from dask.utils import key_split
 # Environment of worker processes. Dask's default returns freed memory to the system at once, so that each iteration has
 # to fault its pages in again. These limits, in bytes, are those that glibc arrives at by itself. A variable that is set
 # in the user's environment takes precedence.
-MALLOC_SETTINGS = {
-    "MALLOC_MMAP_THRESHOLD_": 32 << 20,
-    "MALLOC_TRIM_THRESHOLD_": 64 << 20,
-    "MALLOC_ARENA_MAX": 1,
-}
+MALLOC_SETTINGS = {"MALLOC_MMAP_THRESHOLD_": 32 << 20, "MALLOC_TRIM_THRESHOLD_": 64 << 20, "MALLOC_ARENA_MAX": 1}
 # Seconds from the end of a part of a run until memory is given back: by then Dask has released the other parts, on a
 # busy machine after the second delay; with a lock for each, which is held while a thread waits.
 DELAYS = {0.2: threading.Lock(), 2.0: threading.Lock()}

@@ -32,8 +32,7 @@ def _submit_round(run: ClusterRun, group: int, start: int, stop: int) -> list[Fu
     plans = [plan_iteration(local) for local in run.config.nets[Phase.kTrain].locals]
     several = run.config.topology.groups > 1
     return run.workers.submit_graph(
-        group,
-        lambda client, keys, tokens: send_iterations(client, keys, plans, range(start, stop), tokens, several),
+        group, lambda client, keys, tokens: send_iterations(client, keys, plans, range(start, stop), tokens, several)
     )
 
 

@@ -31,7 +31,6 @@ from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
-from dsinga.net.memory_check import as_size
 from dsinga.ops import Ops
 from dsinga.ops.processor import cpu_ops
 from dsinga.planner.barrier import BarrierCost
@@ -44,7 +43,7 @@ from dsinga.planner.barrier_probe import (
 )
 from dsinga.planner.choice import compared, needs_several_workers
 from dsinga.planner.cost_model import CostModel
-from dsinga.planner.fitting import Fit, NetVariants, cheapest_that_fits
+from dsinga.planner.fitting import Fit, NetVariants, cheapest_that_fits, with_fit
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
 from dsinga.planner.processes import ProcessMap
@@ -103,14 +102,6 @@ def choose_cuts(
         return job, create_topology(job, 1, 1), None
     _log.info("partition: auto cuts the net over %d workers so: %s", len(workers), description)
     return job, topology, cuts
-
-
-def with_fit(job: Job, found: Fit, limit: int) -> Job:
-    """Return the job with micro-batches and recomputation as they were found; say so where it has others."""
-    fitted = found.applied(job)
-    if fitted != job:
-        _log.info("partition: auto trains with %s, to fit into %s of memory", found.text(), as_size(limit))
-    return fitted
 
 
 def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:

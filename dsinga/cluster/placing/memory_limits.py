@@ -52,14 +52,13 @@ def choose_training(
     The job has the micro-batches and the recomputation that the memory of its workers needs. Raises UserError where the
     net cannot be trained in it.
     """
-    from dsinga.cluster.placing.automatic import choose_cuts, with_fit  # only partition: auto needs the planner
-    from dsinga.planner.fitting import NetVariants, fit_or_refuse, whole_job
+    from dsinga.cluster.placing.automatic import choose_cuts  # only partition: auto needs the planner
+    from dsinga.planner.fitting import NetVariants, fit_or_refuse, whole_job, with_fit
     from dsinga.planner.memory import FIXED
 
     is_predicted = job.train_one_batch.alg in PREDICTED and not job.gpu
     limit = worker_limit(client, placement, FIXED) if is_predicted else sys.maxsize
-    bf16 = job.precision is Precision.kBF16 and cpu_ops(PRECISIONS[job.precision]).has_bf16_features
-    variants = NetVariants.of(job, opened.readers[Phase.kTrain], len(updater.state_slots), bf16)
+    variants = NetVariants.of(job, opened.readers[Phase.kTrain])
     if topology.workers == 1:
         return with_fit(job, fit_or_refuse(variants, limit), limit), topology, None
     net = opened.nets[Phase.kTrain] if whole_job(job) == job else variants.net(1, 0)

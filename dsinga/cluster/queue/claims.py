@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from distributed import Client
 from distributed.protocol.pickle import dumps
 
+from dsinga.base.arguments import counted
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers
@@ -172,23 +173,19 @@ def _wait(client: Client, request: Request, cancellation: Cancellation, announce
 
 def _waits_for(request: Request, view: Mapping[str, Any]) -> str:
     """Return a sentence: for how much and for whom a run waits."""
-    threads = _counted(request.threads, "worker thread")
+    threads = counted(request.threads, "worker thread")
     if request.topology.separate:
         threads += " and Dask workers for the servers alone"
     threads += f" {request.selection}" if str(request.selection) else ""
     sentence = f"the run of {request.job!r} has waited {duration(view['seconds'])} for {threads}"
     if not view["fits"]:
         count, workers = view["room"]
-        room = f"{_counted(count, 'thread')} on {_counted(workers, 'Dask worker')}" if count else "none"
+        room = f"{counted(count, 'thread')} on {counted(workers, 'Dask worker')}" if count else "none"
         return f"{sentence}, more than the Dask cluster has now ({room}); it needs more Dask workers"
     reasons = [f"{_named(run)} has held {run['threads']} for {duration(run['seconds'])}" for run in view["holders"]]
     if view["ahead"]:
         reasons.append(f"{', '.join(map(_named, view['ahead']))} came before")
     return f"{sentence}: {'; '.join(reasons)}" if reasons else sentence
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _named(summary: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 
 from distributed import Client
 
+from dsinga.base.arguments import counted
 from dsinga.base.errors import ClusterNotReady, UserError
 from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers, count_processes
 from dsinga.cluster.dask.placement import Placement, place, place_lost
@@ -112,8 +113,7 @@ class WorkersAtHand:
             count = count_processes(claim.workers)
             if count >= least:
                 return None
-            plural = "s" if least > 1 else ""
-            lack = f"the run needs {least} Dask worker{plural} to go on, and there are {count or 'none'}"
+            lack = f"the run needs {counted(least, 'Dask worker')} to go on, and there are {count or 'none'}"
             failure = ClusterNotReady(f"{lack}; waited {waited:.0f} s, as cluster.patience says")
             sentence = f"{lack}; waiting for others; {duration(waited)} so far, {how_to_give_up()}"
             return StillWaiting(sentence, failure, topic=count)

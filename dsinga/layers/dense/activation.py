@@ -257,8 +257,7 @@ class Dropout(Layer):
 
         dropout_ratio: Share = setting(0.5, "the fraction of units set to zero")
         unit: DropoutUnit = setting(
-            DropoutUnit.kNumber,
-            "what is set to zero together: single numbers, channels, or rows; beyond SINGA",
+            DropoutUnit.kNumber, "what is set to zero together: single numbers, channels, or rows; beyond SINGA"
         )
         member: Natural = setting(
             0, "the member of an ensemble, from 1, whose units are dropped outside of training; 0 drops none there"

@@ -34,8 +34,7 @@ class InnerProduct(Layer):
         num_output: Count = required("the number of outputs for each row")
         bias_term: bool = setting(True, "whether a bias is added")
         transpose: bool = setting(
-            False,
-            "whether the weight has the shape (inputs, num_output), not (num_output, inputs)",
+            False, "whether the weight has the shape (inputs, num_output), not (num_output, inputs)"
         )
 
     settings: Conf

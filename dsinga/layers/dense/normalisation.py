@@ -120,8 +120,7 @@ class LayerNorm(RowNorm):
         """Settings of kLayerNorm."""
 
         first_axis: Annotated[int, Range(1, 3)] = setting(
-            1,
-            "the first axis normalised: 1 for all numbers of a row, 2 for each step",
+            1, "the first axis normalised: 1 for all numbers of a row, 2 for each step"
         )
         epsilon: Positive = setting(1e-5, "what is added to the variance; beyond SINGA")
 
@@ -160,8 +159,7 @@ class RMSNorm(RowNorm):
         """Settings of kRMSNorm."""
 
         first_axis: Annotated[int, Range(1, 3)] = setting(
-            1,
-            "the first axis normalised: 1 for all numbers of a row, 2 for each step",
+            1, "the first axis normalised: 1 for all numbers of a row, 2 for each step"
         )
         epsilon: Positive = setting(1e-5, "what is added to the mean square; beyond SINGA")
 
@@ -193,8 +191,7 @@ class Softmax(Layer):
         """Settings of kSoftmax."""
 
         num_softmax_per_instance: Count = setting(
-            1,
-            "into how many equal parts a row is divided, each with a softmax of its own",
+            1, "into how many equal parts a row is divided, each with a softmax of its own"
         )
 
     settings: Conf

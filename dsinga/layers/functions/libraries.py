@@ -42,9 +42,9 @@ class LibraryFunction(ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    @abstractmethod
     def value(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """Return the function of numpy arrays, as a numpy array."""
+        return np.asarray(self.function(*arrays))
 
     @abstractmethod
     def compute(self, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
@@ -131,9 +131,6 @@ class AutogradFunction(LibraryFunction):
 
     library = package = "autograd"
 
-    def value(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        return np.asarray(self.function(*arrays))
-
     def compute(self, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
         from autograd import make_vjp
 
@@ -180,9 +177,6 @@ class NumpyFunction(LibraryFunction):
     """A function of numpy's arrays, which has no gradient: its sources must need none."""
 
     library = package = "numpy"
-
-    def value(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        return np.asarray(self.function(*arrays))
 
     def compute(self, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
         return Computed(self.value(arrays), lambda grad: [None] * len(needs))

@@ -13,14 +13,7 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf, PoolMethod
 from dsinga.job.component import required, setting
 from dsinga.job.limits import Count, Pixels
-from dsinga.layers.images.sliding import (
-    WindowConf,
-    as_images,
-    sliding_window,
-    whole_image,
-    window_shape,
-    window_sizes,
-)
+from dsinga.layers.images.sliding import WindowConf, as_images, sliding_window, whole_image, window_shape, window_sizes
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes

@@ -173,9 +173,7 @@ class Convolution1D(WindowLayer):
             steps, real = steps[positions], real[positions]
         asarray = ctx.ops.asarray
         return _Gathered(
-            None if positions is None else asarray(positions),
-            asarray(steps),
-            None if real.all() else asarray(~real),
+            None if positions is None else asarray(positions), asarray(steps), None if real.all() else asarray(~real)
         )
 
     def _windows(self, x: Array, gathered: _Gathered, ctx: Context) -> Array:

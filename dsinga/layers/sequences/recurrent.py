@@ -34,8 +34,7 @@ class RecurrentConf(Settings):
     dim_hidden: Count = required("the width of the hidden state")
     bias_term: bool = setting(True, "whether a bias is added")
     bidirectional: bool = setting(
-        False,
-        "whether a second direction, from the last step to the first, is joined to it; beyond SINGA",
+        False, "whether a second direction, from the last step to the first, is joined to it; beyond SINGA"
     )
     carry: bool | None = setting(
         None,

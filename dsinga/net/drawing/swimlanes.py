@@ -57,11 +57,7 @@ def find_boxes(net: PartitionedNet) -> list[LayerBox]:
 
 
 def place_boxes(
-    net: PartitionedNet,
-    boxes: Sequence[LayerBox],
-    width: Callable[[LayerBox], float],
-    edge_width: float,
-    gap: float,
+    net: PartitionedNet, boxes: Sequence[LayerBox], width: Callable[[LayerBox], float], edge_width: float, gap: float
 ) -> SwimlaneLayout:
     """Place the boxes in swimlanes ``gap`` apart; ``edge_width`` is the width of an edge in a row that it passes."""
     rank = rank_boxes(net, boxes)

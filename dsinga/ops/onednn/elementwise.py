@@ -147,8 +147,7 @@ class _SoftmaxDerivative:
         table = dense((rows, columns))
         forward = MatrixSoftmax(rows, columns).run.description
         self.run = Primitive(
-            *("softmax_backward", engine, SOFTMAX, table, table, table, 1, forward),
-            operands=(DST, DIFF_DST, DIFF_SRC),
+            *("softmax_backward", engine, SOFTMAX, table, table, table, 1, forward), operands=(DST, DIFF_DST, DIFF_SRC)
         )
 
 

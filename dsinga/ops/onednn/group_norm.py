@@ -25,9 +25,7 @@ class _ProductAndSum:
     def __init__(self, rows: int, channels: int):
         self.group, x, row = wide_table(rows, channels, FLOAT32)
         self.run = Primitive(
-            *("binary", engine, MULTIPLY, x, row, x),
-            operands=(SRC, SRC_1, operand_of(0), DST),
-            post_ops=((ADD, x),),
+            *("binary", engine, MULTIPLY, x, row, x), operands=(SRC, SRC_1, operand_of(0), DST), post_ops=((ADD, x),)
         )
 
     def __call__(self, x: Array, factor: Array, other: Array, y: Array) -> None:

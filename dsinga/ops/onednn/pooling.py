@@ -33,14 +33,7 @@ class PoolingForward:
     """The library's pooling; max pooling in training stores the position of each maximum in a workspace."""
 
     def __init__(
-        self,
-        algorithm: int,
-        x: Shape,
-        window: Sizes,
-        stride: Sizes,
-        pad: Sizes,
-        train: bool,
-        dtype: np.dtype = FLOAT32,
+        self, algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool, dtype: np.dtype = FLOAT32
     ):
         self.dtype = dtype
         self.output_shape = (*x[:2], *output_sizes(x, window, stride, pad))

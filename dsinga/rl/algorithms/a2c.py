@@ -36,8 +36,7 @@ class A2C(ActorCritic):
         value_scale: NonNegative = setting(0.5, "factor of the squared error of the value")
         entropy_scale: NonNegative = setting(0.0, "factor of the entropy of the policy")
         normalize_advantages: bool = setting(
-            False,
-            "whether the advantages of a rollout get mean 0 and standard deviation 1",
+            False, "whether the advantages of a rollout get mean 0 and standard deviation 1"
         )
         max_gradient_norm: Limit = setting(0.5, "the gradient is scaled down to this Euclidean norm; 0 for no limit")
 

@@ -11,12 +11,13 @@ from dsinga.base.arguments import check_range
 from dsinga.engine.local_results import Means
 from dsinga.job import Job, LayerConf, LayerType, UpdaterConf
 from dsinga.job.enums import PolicyDistribution
+from dsinga.reading.bind_records import input_layer
 from dsinga.rl.advantages import Advantages, gae
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.distributions import best_actions, policy_size, sample_actions
 from dsinga.rl.environments.spaces import DiscreteSpace, Space, Spaces
 from dsinga.rl.experience import Rollout, Sampled
-from dsinga.rl.model import Model, input_layer
+from dsinga.rl.model import Model
 from dsinga.rl.recurrence import BEGINS, HiddenStates, state_input
 from dsinga.training import declared_metrics
 

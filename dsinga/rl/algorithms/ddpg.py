@@ -15,10 +15,11 @@ from dsinga.engine.local_results import Means
 from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, NonNegative, Unit
+from dsinga.reading.bind_records import input_layer
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments.spaces import BoxSpace, Spaces
 from dsinga.rl.experience import Sampled, Transitions
-from dsinga.rl.model import Model, critic_layers, critic_of, input_layer, with_static_params
+from dsinga.rl.model import Model, critic_layers, critic_of, with_static_params
 from dsinga.rl.updaters import adam
 from dsinga.training.local_updater import LocalUpdater
 from dsinga.training.target_params import copy_params, follow
@@ -126,11 +127,7 @@ class DDPG(Algorithm):
     def _critic_losses(self) -> list[LayerConf]:
         """Return the layers that the critic's net gets besides those of the model."""
         losses = [
-            LayerConf(
-                name=f"{CRITIC_LOSS}{value}",
-                type=LayerType.kEuclideanLoss,
-                srclayers=[value, TARGET, WEIGHT],
-            )
+            LayerConf(name=f"{CRITIC_LOSS}{value}", type=LayerType.kEuclideanLoss, srclayers=[value, TARGET, WEIGHT])
             for value in self._values
         ]
         return [input_layer(TARGET), input_layer(WEIGHT), *losses]

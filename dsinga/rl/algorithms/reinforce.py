@@ -12,13 +12,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Limit, NonNegative
 from dsinga.rl.advantages import discounted_returns
-from dsinga.rl.algorithms.actor_critic import (
-    ADVANTAGE,
-    ActorCritic,
-    entropy_loss,
-    mean_metrics,
-    normalized,
-)
+from dsinga.rl.algorithms.actor_critic import ADVANTAGE, ActorCritic, entropy_loss, mean_metrics, normalized
 from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model
@@ -47,8 +41,7 @@ class REINFORCE(ActorCritic):
         value_scale: NonNegative = setting(0.5, "factor of the squared error of the value")
         entropy_scale: NonNegative = setting(0.0, "factor of the entropy of the policy")
         normalize_advantages: bool = setting(
-            True,
-            "whether the advantages of an update get mean 0 and standard deviation 1",
+            True, "whether the advantages of an update get mean 0 and standard deviation 1"
         )
         max_gradient_norm: Limit = setting(0.5, "the gradient is scaled down to this Euclidean norm; 0 for no limit")
 
