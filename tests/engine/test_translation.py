@@ -82,9 +82,7 @@ def trained(tmp_path_factory) -> tuple[Path, Job, dsinga.Result]:
     sizes = [
         len(dsinga.data.RecordStore(folder / "train" / f"{side}.zarr").vocabulary) for side in ("source", "target")
     ]
-    job = models.gru_translator(
-        *sizes, str(folder), embedding=32, hidden=32, dropout=0.0, batchsize=32, train_steps=150
-    )
+    job = models.gru_translator(*sizes, str(folder), embedding=32, hidden=32, dropout=0.0, batchsize=16, train_steps=90)
     job.updater.learning_rate.base_lr = 0.01
     result = dsinga.train(job, progress=False, workspace=str(folder / "workspace"))
     (folder / "job.conf").write_text(to_text(job), encoding="utf-8")
