@@ -97,8 +97,11 @@ def test_a_trained_net_translates_sentences_that_it_has_not_seen(trained):
     folder, job, result = trained
     translations = dsinga.translate(job, result.params, lines(folder, "de"))
     assert bleu(translations, lines(folder, "en")) > 50
-    upper = [sentence.upper() for sentence in lines(folder, "de")[:2]]
-    assert dsinga.translate(job, result, upper) == translations[:2]
+    pairs = zip(lines(folder, "de"), translations, strict=True)
+    lower, expected = zip(
+        *[pair for pair in pairs if "ß" not in pair[0]][:2], strict=True
+    )  # of which SS is the capital
+    assert tuple(dsinga.translate(job, result, [sentence.upper() for sentence in lower])) == expected
 
 
 def test_the_command_translates_a_file_and_reports_bleu(trained):
