@@ -82,9 +82,7 @@ def trained(tmp_path_factory) -> tuple[Path, Job, dsinga.Result]:
     sizes = [
         len(dsinga.data.RecordStore(folder / "train" / f"{side}.zarr").vocabulary) for side in ("source", "target")
     ]
-    job = models.gru_translator(
-        *sizes, str(folder), embedding=32, hidden=32, dropout=0.0, batchsize=32, train_steps=150
-    )
+    job = models.gru_translator(*sizes, str(folder), embedding=32, hidden=32, dropout=0.0, batchsize=16, train_steps=90)
     job.updater.learning_rate.base_lr = 0.01
     result = dsinga.train(job, progress=False, workspace=str(folder / "workspace"))
     (folder / "job.conf").write_text(to_text(job), encoding="utf-8")
@@ -99,8 +97,11 @@ def test_a_trained_net_translates_sentences_that_it_has_not_seen(trained):
     folder, job, result = trained
     translations = dsinga.translate(job, result.params, lines(folder, "de"))
     assert bleu(translations, lines(folder, "en")) > 50
-    upper = [sentence.upper() for sentence in lines(folder, "de")[:2]]
-    assert dsinga.translate(job, result, upper) == translations[:2]
+    pairs = zip(lines(folder, "de"), translations, strict=True)
+    lower, expected = zip(
+        *[pair for pair in pairs if "ß" not in pair[0]][:2], strict=True
+    )  # of which SS is the capital
+    assert tuple(dsinga.translate(job, result, [sentence.upper() for sentence in lower])) == expected
 
 
 def test_the_command_translates_a_file_and_reports_bleu(trained):
