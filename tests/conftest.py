@@ -2,10 +2,12 @@
 
 import asyncio
 import concurrent.futures
+import faulthandler
 import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +37,7 @@ pytest.register_assert_rewrite("dsinga.testing")
 
 from tests.support.clusters import client, forked, job, processes, stores, threads  # noqa: E402, F401
 from tests.support.freed_memory import freed_memory, use_few_arenas  # noqa: E402, F401
+from tests.support.gc_thresholds import collect_rarely  # noqa: E402
 from tests.support.order import rank  # noqa: E402
 from tests.support.quick_rates import measure_quickly  # noqa: E402
 from tests.support.small_disk import small_disk  # noqa: E402, F401
@@ -44,11 +47,35 @@ hypothesis.settings.register_profile("dsinga", deadline=None, derandomize=True, 
 hypothesis.settings.load_profile("dsinga")
 use_few_arenas()
 SCRATCH = f"{os.sep}dask-scratch-space{os.sep}"
+# A test that hangs outside Python's reach ends its process after so many seconds, with the stacks: the run, or with -n
+# that of some of the tests, which fails this one and goes on with the next.
+HANG_SECONDS, REARMED_SECONDS = 1500, 60
+hang = {"errors": 2, "armed": -float(REARMED_SECONDS)}
 
 
 def pytest_xdist_auto_num_workers() -> int:
     """Return the number of processes of ``-n auto``: one more than cores, since tests wait for processes that start."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_configure() -> None:
+    """Keep where errors go, which a test may capture."""
+    hang["errors"] = os.dup(2)
+
+
+def pytest_runtest_logstart() -> None:
+    """Wait anew for a test that hangs, once a minute: each time starts a thread, a quarter of what an empty test takes.
+
+    That is why pytest's own ``faulthandler_timeout``, which does so for each test, is not set.
+    """
+    if time.monotonic() - hang["armed"] > REARMED_SECONDS:
+        hang["armed"] = time.monotonic()
+        faulthandler.dump_traceback_later(HANG_SECONDS, exit=True, file=int(hang["errors"]))
+
+
+def pytest_unconfigure() -> None:
+    """Wait for no test any more."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_collectstart() -> None:
@@ -62,9 +89,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector the modules and tests: it took a second each time."""
-    gc.collect()
+    """Spare the garbage collector the modules and tests: it took a second each time.
+
+    Later it comes for more objects at once: with Python's threshold it takes one second of twelve that tests take.
+    """
     gc.freeze()
+    collect_rarely()
     gc.enable()
 
 

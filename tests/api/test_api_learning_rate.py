@@ -22,6 +22,12 @@ from tests.cluster.test_cluster_rbm import job_of, machine
 from tests.support.small_job import linear, with_topology
 
 
+@pytest.fixture
+def job(job: Job) -> Job:
+    """The small job on one worker: alone it would take all three."""
+    return with_topology(job, 1)
+
+
 def search(job: Job, client: Client, **more) -> RateSearch:
     return dsinga.find_learning_rate(job, client, progress=False, **more)
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.process
 WORKERS = 4
 TOLERANCE = 1e-5
 DIVERGED = 100  # params that have grown to this, from about 1
-STEPS, ALL_STEPS = 10, 20  # of the default tests, and of the product of everything with everything
+STEPS, ALL_STEPS = 6, 20  # of the default tests, and of the product of everything with everything
 
 Clients = dict[str, Client]
 Setting = tuple[str, str]  # the workers, threads or processes, and the grain

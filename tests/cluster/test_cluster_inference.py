@@ -89,7 +89,7 @@ def test_batches_of_any_shapes_are_joined_and_split_again() -> None:
 @pytest.mark.parametrize("most_bytes", [inference.ROUND_BYTES, 1])
 def test_rounds_of_any_length_give_the_same_bits(job: Job, threads: Client, params, monkeypatch, most_bytes: int):
     rng = np.random.default_rng(0)
-    x, y = rng.random((400, 1, 8, 8), np.float32), rng.integers(0, 10, 400)
+    x, y = rng.random((120, 1, 8, 8), np.float32), rng.integers(0, 10, 120)
     job.neuralnet.layer[1].store_conf.batchsize = [2]
     local = LocalNet(job, x, y, workers=1)
     features = local.predict(params, x, "ip", batchsize=2)
@@ -104,8 +104,8 @@ def test_rounds_of_any_length_give_the_same_bits(job: Job, threads: Client, para
 
     monkeypatch.setattr(inference, "RoundLength", RecordedLength)
     np.testing.assert_array_equal(predict(job, params, "ip", client=threads, data=x), features)
-    assert sum(rounds) == 200
-    assert rounds == [1] * 200 if most_bytes == 1 else len(rounds) < 20
+    assert sum(rounds) == 60
+    assert rounds == [1] * 60 if most_bytes == 1 else len(rounds) < 20
     assert evaluate(job, params, client=threads, data=(x, y)) == local.evaluate(params, x, y, batchsize=2)
 
 

@@ -17,7 +17,7 @@ import pytest
 from dsinga.checkpoint import latest, read_params
 from dsinga.data import write_store
 from dsinga.monitor import read_metrics
-from tests.commands.test_cli import JOB
+from tests.commands.test_cli import JOB, Dsinga, dsinga  # noqa: F401
 from tests.support.default_signals import default_signals
 from tests.support.polling import wait_until
 
@@ -72,11 +72,11 @@ def wait_for_line(process: subprocess.Popen[str], pattern: str) -> None:
         assert lines[-1], "".join(lines)
 
 
-def go_on(folder: Path, step: int, *arguments: str) -> None:
+def go_on(dsinga: Dsinga, folder: Path, step: int, *arguments: str) -> None:  # noqa: F811
     """Run the command again until ``step``, and compare with an undisturbed run."""
-    length = ["--set", f"train_steps={step}"]
-    run(folder, *TRAIN, *arguments, *length)
-    run(folder, *TRAIN, "--workspace", "whole", *arguments, *length)
+    for more in ((), ("--workspace", "whole")):
+        ended = dsinga(*TRAIN, *more, *arguments, "--set", f"train_steps={step}")
+        assert ended.returncode == 0, ended.stderr
     params, expected = (read_params(folder / name) for name in ("work", "whole"))
     assert params.keys() == expected.keys()
     assert all((params[name] == expected[name]).all() for name in expected)
@@ -95,15 +95,7 @@ def steps_done(err: str, sentence: str) -> int:
     return int(last[1])
 
 
-def run(folder: Path, *arguments: str) -> str:
-    """Run a command that must succeed, in a process, and return what it prints."""
-    command = [sys.executable, "-m", "dsinga", *arguments]
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
-def test_a_signal_ends_training_with_a_checkpoint_of_the_last_round(folder):
+def test_a_signal_ends_training_with_a_checkpoint_of_the_last_round(dsinga, folder):  # noqa: F811
     """``tests/faults/test_faults_cuts.py`` sends the others."""
     process = start(folder)
     process.send_signal(signal.SIGTERM)
@@ -113,7 +105,7 @@ def test_a_signal_ends_training_with_a_checkpoint_of_the_last_round(folder):
     said = rf"dsinga: terminated: (\d+) steps were done; go on from work/checkpoint/step(\d+) with dsinga {command}"
     steps = steps_done(err, said)
     assert not (folder / "work/running.json").exists()
-    go_on(folder, steps + 25)
+    go_on(dsinga, folder, steps + 25)
 
 
 @pytest.mark.slow
@@ -160,7 +152,7 @@ def test_a_run_that_waits_for_workers_ends_at_once(folder, number):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_when_its_scheduler_is_started_again(folder):
+def test_a_run_goes_on_when_its_scheduler_is_started_again(dsinga, folder):  # noqa: F811
     cluster = start_cluster(folder)
     more = ["--scheduler-file", "s.json", "--workers", "2", "--retry", "--set", "checkpoint_freq=30"]
     process = start(folder, *more, steps=3000)
@@ -172,7 +164,7 @@ def test_a_run_goes_on_when_its_scheduler_is_started_again(folder):
     try:
         _, err = process.communicate(timeout=90)
         assert process.returncode == 0, err
-        go_on(folder, 3000, *more)
+        go_on(dsinga, folder, 3000, *more)
     finally:
         for each in cluster:
             each.kill()

@@ -9,10 +9,10 @@ import pytest
 
 from dsinga import plotting
 from dsinga.base.errors import UserError
+from tests.support.later_import import LaterImport
 
-plt = pytest.importorskip("matplotlib.pyplot")
-measures = pytest.importorskip("sklearn.metrics")
-plt.switch_backend("agg")
+plt = LaterImport("matplotlib.pyplot")
+measures = LaterImport("sklearn.metrics")
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.permutation(60) % 3
@@ -21,6 +21,7 @@ SCORES = RNG.dirichlet(np.ones(3), 60).round(1)  # with ties
 
 @pytest.fixture(autouse=True)
 def closed_figures() -> Any:
+    plt.switch_backend("agg")
     yield
     plt.close("all")
 

@@ -12,9 +12,9 @@ import pytest
 from dsinga import plotting
 from dsinga.base.errors import UserError
 from dsinga.monitor import History
+from tests.support.later_import import LaterImport
 
-plt = pytest.importorskip("matplotlib.pyplot")
-plt.switch_backend("agg")
+plt = LaterImport("matplotlib.pyplot")
 
 ROWS = [
     {"step": 10, "epoch": 1, "phase": "train", "time": 0.1, "accuracy": 0.5, "loss": 2.0},
@@ -27,6 +27,7 @@ ROWS = [
 
 @pytest.fixture(autouse=True)
 def closed_figures() -> Any:
+    plt.switch_backend("agg")
     yield
     plt.close("all")
 

@@ -9,9 +9,9 @@ import pytest
 
 from dsinga import plotting
 from dsinga.base.errors import UserError
+from tests.support.later_import import LaterImport
 
-plt = pytest.importorskip("matplotlib.pyplot")
-plt.switch_backend("agg")
+plt = LaterImport("matplotlib.pyplot")
 
 LABELS = np.array([0, 1, 2, 2, 1])
 PREDICTED = np.array([0, 2, 2, 1, 1])
@@ -21,6 +21,7 @@ IMAGES = np.arange(5 * 4 * 4).reshape(5, 1, 4, 4)
 
 @pytest.fixture(autouse=True)
 def closed_figures() -> Any:
+    plt.switch_backend("agg")
     yield
     plt.close("all")
 

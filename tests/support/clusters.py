@@ -27,6 +27,7 @@ QUIET = {
 WORKER_MODULES = [
     *("dsinga.cluster.run.driver", "dsinga.estimators", "dask.array", "distributed.nanny", "hypothesis", "pytest"),
     *("distributed.protocol.numpy", "distributed.http.worker.prometheus", "distributed.http.health"),
+    "tests.support.gc_thresholds",
 ]
 
 

@@ -24,6 +24,7 @@ CLIENT = Path(__file__).with_name("forked_command.py")
 PRELOAD = [
     *("dsinga.cluster.run.driver", "dsinga.commands.cli", "dsinga.rl", "distributed.nanny", "rich.progress", "pandas"),
     *("distributed.protocol.numpy", "distributed.http.scheduler.prometheus", "distributed.http.worker.prometheus"),
+    "tests.support.gc_thresholds",
 ]
 REQUEST_BYTES = 1 << 17
 # What a command may have otherwise than the server, beside Dask's configuration: none of it is read when a module of

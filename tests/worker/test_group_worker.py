@@ -137,7 +137,7 @@ class TestExchange:
 
 def wide(stores: Path, workers: int, gather: bool) -> Job:
     """Return the small job with a fully connected layer whose weight is larger than its activations, cut by rows."""
-    job = small(stores, "batch", workers, workers, fullc_gather=gather)
+    job = small(stores, "batch", workers, workers, fullc_gather=gather).replace(train_steps=8, test_freq=4)
     layers = """neuralnet {
       layer { name: "fc" type: kInnerProduct srclayers: "drop" innerproduct_conf { num_output: 800 } }
       layer { name: "sharp" type: kReLU srclayers: "fc" }

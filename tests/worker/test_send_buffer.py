@@ -196,7 +196,7 @@ def test_processes_give_the_bits_of_threads_and_release_shared_memory(
     stores: Path, threads: Client, processes: Client
 ) -> None:
     job = loads(JOB.replace("num_output: 10 ", "num_output: 80 "), str(stores / "small.conf"))
-    job = with_topology(job.replace(train_steps=10), 2, 2)
+    job = with_topology(job.replace(train_steps=6), 2, 2)
     expected = train(job, threads, progress=False)
     before = processes.run(shared_memory_files)
     for _ in range(2):
