@@ -407,6 +407,7 @@ def make_cupy() -> ModuleType:
         alloc_pinned_memory=bytearray, memory=SimpleNamespace(OutOfMemoryError=MemoryError),
         MemoryPool=graphs.MemoryPool, using_allocator=graphs.using_allocator,
         get_elapsed_time=lambda begin, end: 1e3 * (end.at - begin.at),
+        nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
     )  # fmt: skip
     cupy.__version__ = "14.0.1"
     cupy.ndarray, cupy.RawModule = DeviceArray, RawModule  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.library import cupy
+from dsinga.ops.cupy.library import cupy, missing_library
 from dsinga.ops.types import Array
 
 WORKSPACE = 32 * 2**20  # bytes, as NVIDIA recommends for Hopper
@@ -44,7 +44,10 @@ def find_library() -> ctypes.CDLL:
 
 def load(name: str) -> ctypes.CDLL | None:
     """Return the library of this name that is in this process once CuPy has loaded cuBLAS; None if it is not."""
-    cupy.cuda.device.get_cublas_handle()  # loads it
+    try:
+        cupy.cuda.device.get_cublas_handle()  # loads it
+    except ImportError as error:
+        raise missing_library(cupy.cuda, error) from error
     lines = Path("/proc/self/maps").read_text().splitlines()
     paths = [line.split(maxsplit=5)[-1] for line in lines if name in line]
     return ctypes.CDLL(paths[0]) if paths else None

@@ -122,6 +122,11 @@ class CuBlasLt:
             plans[problem] = None
         return not status
 
+    def count(self) -> tuple[int, int]:
+        """Return for how many problems the calling thread has an algorithm, and for how many there is none."""
+        found = sum(plan is not None for plan in self._thread.plans.values())
+        return found, len(self._thread.plans) - found
+
     def _plan(self, library: ctypes.CDLL, problem: LtProblem) -> _Plan | None:
         """Return what cuBLASLt's heuristic chooses for a problem, None where it has no algorithm."""
         (m, n, k), (turns_a, turns_b), thread = problem.sizes, problem.transposes, self._thread

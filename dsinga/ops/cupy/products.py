@@ -163,6 +163,10 @@ class Blas:
         addresses = right.array.data.ptr, left.array.data.ptr, bias.data.ptr, out.data.ptr
         return self._cublaslt.multiply(problem, addresses, one, zero)
 
+    def algorithms(self) -> tuple[int, int]:
+        """Return for how many products with bias this thread's cuBLASLt has an algorithm, and for how many not."""
+        return (0, 0) if self._cublaslt is None else self._cublaslt.count()
+
     def multiply_all(self, a: Array, b: Array) -> Array:
         """Return the products of the matrices a (..., m, k) and b (..., k, n), without rounding whatever the precision.
 
