@@ -3,7 +3,7 @@
 Fused are a kBM and the kReLU after it, with or without a kAdd of two sources between them, where no other layer takes
 the features in between. The numbers are the same except for the last digits, and two features of three need no memory.
 So are a kInnerProduct and a kSoftmaxLoss after it that compute each step of sequences (``per_step``), and, on kernels
-that save a pass by it, a kConvolution and the kReLU after it.
+that save a pass by it, a kConvolution or a kInnerProduct and the kReLU after it.
 A fused layer is recomputed in the backward pass where the job says that of all its layers.
 The user's net keeps its layers wherever they are asked for by name: in ``forward``, in pictures, in partitioned nets.
 Layers are fused after partitioning, on each worker, and only neighbours in its order, so that messages keep theirs.
@@ -13,28 +13,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from dsinga.layers.dense.activation import Activation, ReLU
 from dsinga.layers.dense.batchnorm import BatchNorm, RectifiedBatchNorm
 from dsinga.layers.dense.combine import Add
+from dsinga.layers.dense.innerproduct import InnerProduct, RectifiedInnerProduct
 from dsinga.layers.images.convolution import Convolution, RectifiedConvolution
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.steploss import StepScoresLoss, are_step_scores_and_loss
 from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.net.node import Node
 
+RECTIFIED: dict[type[Layer], Any] = {Convolution: RectifiedConvolution, InnerProduct: RectifiedInnerProduct}
+"""Products, and the class of each with the rectifier after it; not the classes that a user derived."""
 
-def fuse(nodes: Sequence[Node], convolutions: bool = False) -> tuple[Node, ...]:
+
+def fuse(nodes: Sequence[Node], rectified: bool = False) -> tuple[Node, ...]:
     """Return the nodes of a net in which each run of nodes that can be fused is one node.
 
-    With ``convolutions`` those with a rectifier after them can be.
+    With ``rectified`` convolutions and inner products with a rectifier after them can be.
     """
     uses = Counter(source for node in nodes for source in node.sources)
     fused: list[Node] = []
     moved: list[int] = []  # the new position of the feature of each node
     while len(moved) < len(nodes):
         first = len(moved)
-        node, length = nodes[first], _length(first, nodes, uses, convolutions)
+        node, length = nodes[first], _length(first, nodes, uses, rectified)
         if length > 1:
             node = _fused(first, nodes[first : first + length])
         fused.append(node._replace(sources=tuple(moved[source] for source in node.sources)))
@@ -42,11 +47,11 @@ def fuse(nodes: Sequence[Node], convolutions: bool = False) -> tuple[Node, ...]:
     return tuple(fused)
 
 
-def _length(first: int, nodes: Sequence[Node], uses: Counter[int], convolutions: bool) -> int:
+def _length(first: int, nodes: Sequence[Node], uses: Counter[int], rectified: bool) -> int:
     """Return how many nodes from ``first`` on can be fused, 1 if ``first`` is not fused."""
     if _is_step_loss(first, nodes, uses):
         return 2
-    if convolutions and _is_a(Convolution, nodes[first].layer):
+    if rectified and type(nodes[first].layer) in RECTIFIED:
         return 1 + _is_rectified(first, nodes, uses)
     if not _is_a(BatchNorm, nodes[first].layer):
         return 1
@@ -92,8 +97,8 @@ def _fused_whole(first: int, nodes: Sequence[Node]) -> Node:
         takes = *node.takes, *last.takes[1:]
         loss = StepScoresLoss.of(node.layer, last.layer)
         return node._replace(layer=loss, sources=(*node.sources, *last.sources[1:]), takes=takes)
-    if isinstance(node.layer, Convolution):
-        return node._replace(layer=RectifiedConvolution.of(node.layer))
+    if type(node.layer) in RECTIFIED:
+        return node._replace(layer=RECTIFIED[type(node.layer)].of(node.layer))
     assert isinstance(node.layer, BatchNorm)
     layer = RectifiedBatchNorm.of(node.layer, len(between))
     if not between:

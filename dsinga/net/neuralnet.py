@@ -66,7 +66,7 @@ class NeuralNet:
 
     def fused_for(self, ops: Ops) -> NeuralNet:
         """Return the net as back-propagation computes it with these kernels."""
-        return self._rectified or self if ops.rectifies_convolutions else self.fused
+        return self._rectified or self if ops.fuses_rectifiers else self.fused
 
     @cached_property
     def _fused(self) -> NeuralNet | None:
@@ -75,8 +75,8 @@ class NeuralNet:
 
     @cached_property
     def _rectified(self) -> NeuralNet | None:
-        """Likewise, with fused convolutions."""
-        return self._with(fuse(self.nodes, convolutions=True))
+        """Likewise, with products fused with their rectifiers."""
+        return self._with(fuse(self.nodes, rectified=True))
 
     def _with(self, nodes: tuple[Node, ...]) -> NeuralNet | None:
         return None if len(nodes) == len(self.nodes) else replace(self, nodes=nodes)

@@ -218,11 +218,18 @@ class CapturedPasses:
             return
         if type(error).__name__ == "OutOfMemoryError":  # CuPy's: the memory of other graphs may be what is missing
             self._passes.clear()
-        reason = " ".join(f"{error}".split()) or type(error).__name__
+        reason = reason_of(error)
         if reason not in self._failed.values():
             level = logging.INFO if isinstance(error, NotCapturable) else logging.WARNING
             _log.log(level, "%s are not captured as CUDA graphs: %s", self._what, reason)
         self._failed[key] = reason
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a pass cannot be captured, and in which layer, in one line."""
+    reason = " ".join(f"{error}".split()) or type(error).__name__
+    place = next((note for note in getattr(error, "__notes__", ()) if note.startswith("in ")), "")
+    return f"{reason} ({place})" if place else reason
 
 
 def _with_shapes(key: Hashable, records: Mapping[str, Records]) -> Hashable:

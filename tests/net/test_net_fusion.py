@@ -79,15 +79,19 @@ def test_a_relu_activation_is_fused_like_a_relu_layer(kind):
         assert (net.fused is not net) == fused
 
 
+DENSE = layer("dense", "kInnerProduct", "data", innerproduct_conf={"num_output": 5})
+
+
 @pytest.mark.parametrize("backend", ["numpy", "onednn"])
-def test_a_convolution_and_its_rectifier_are_fused_without_changing_a_bit(backend):
+@pytest.mark.parametrize("product", [CONV, DENSE], ids=lambda product: product.name)
+def test_a_product_and_its_rectifier_are_fused_without_changing_a_bit(product, backend):
     net, leaky = (
-        build(CONV, layer("relu", "kReLU", "conv", relu_conf={"negative_slope": slope})) for slope in (0, 0.1)
+        build(product, layer("relu", "kReLU", product.name, relu_conf={"negative_slope": slope})) for slope in (0, 0.1)
     )
-    fused, ops = net.fused_for(SimpleNamespace(rectifies_convolutions=True)), get_ops(backend)
-    assert names(fused) == ["data", "conv", "ip", "loss"]
+    fused, ops = net.fused_for(SimpleNamespace(fuses_rectifiers=True)), get_ops(backend)
+    assert names(fused) == ["data", product.name, "ip", "loss"]
     assert net.fused_for(ops) is net
-    assert leaky.fused_for(SimpleNamespace(rectifies_convolutions=True)) is leaky
+    assert leaky.fused_for(SimpleNamespace(fuses_rectifiers=True)) is leaky
     rng, runs = np.random.default_rng(0), []
     values = {name: rng.normal(size=param.shape).astype(np.float32) for name, param in net.params.items()}
     records = {"data": Records(rng.normal(size=(4, *IMAGES.shape)).astype(np.float32), np.array([0, 1, 2, 0]))}

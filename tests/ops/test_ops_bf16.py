@@ -158,6 +158,9 @@ def test_inner_product(ops, rows, inputs, outputs, transpose, bias, dtype, dy_dt
     w_placed = ops.as_factor(w_placed)
     y = ops.inner_product(x.astype(dtype), w_placed, b, transpose)
     assert_near(y, x @ w.T + (0 if b is None else b), 0, scale=np.abs(w).sum())
+    np.testing.assert_array_equal(
+        ops.rectified_inner_product(x.astype(dtype), w_placed, b, transpose), np.maximum(y, 0)
+    )
     dy = rounded(normal(seed + 1, rows, outputs))
     dx, dw, db = ops.inner_product_grad(x.astype(dtype), w_placed, dy.astype(dy_dtype), transpose, True, True)
     assert_near(dx, dy @ w, int(dtype == BFLOAT16), scale=np.abs(w).sum())

@@ -103,3 +103,74 @@ def recorded(calls: list[str], name: str, function: Any) -> Any:
 def test_a_product_that_cublas_refuses_is_an_error(ops: Any):
     with pytest.raises(RuntimeError, match=r"cublasGemmEx returned status 7 \(cublasStatus_t\)"):
         ops.blas._cublas.gemm(0, 0, 2, 2, 2, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 1, 68, -1)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_a_bias_and_a_rectifier_are_part_of_the_product(ops: Any, precision: str):
+    """Numbers are those of numpy, whatever the layouts; memory that is not aligned is multiplied by cuBLAS."""
+    worker, rng = ops.for_worker(0, precision), np.random.default_rng(0)
+    bias = rng.integers(-8, 8, 8).astype(np.float32)
+    placed = ops.asarray(np.concatenate([bias, bias]))
+    for a in matrices(ops, 4, 16, np.float32):
+        for w in matrices(ops, 8, 16, np.float32):
+            expected = ops.to_numpy(a) @ ops.to_numpy(w).T + bias
+            for transpose, weight in ((False, w), (True, w.T)):
+                for start in (0, 3):
+                    b = placed[start : start + 8]
+                    wanted = expected - bias + ops.to_numpy(b)
+                    y = worker.inner_product(a, weight, b, transpose)
+                    np.testing.assert_array_equal(ops.to_numpy(y), wanted)
+                    y = worker.rectified_inner_product(a, weight, b, transpose)
+                    np.testing.assert_array_equal(ops.to_numpy(y), np.maximum(wanted, 0))
+
+
+def products(worker: Any, *arrays: Any) -> list[str]:
+    """Return the launches of a rectified inner product, and check its numbers."""
+    emulated_cupy.log.clear()
+    y = worker.rectified_inner_product(*arrays)
+    names = [name for _, what, name in emulated_cupy.log if what == "kernel"]
+    x, w, b = (np.asarray(array, np.float32) for array in arrays)
+    np.testing.assert_array_equal(np.asarray(y), np.maximum(x @ w.T + b, 0))
+    return names
+
+
+def aligned_arrays(ops: Any, inputs: int) -> list[Any]:
+    shapes = (4, inputs), (8, inputs), (8,)
+    return [ops.asarray(np.arange(np.prod(shape)).reshape(shape).astype(np.float32) % 5 - 2) for shape in shapes]
+
+
+def test_products_with_bias_take_one_launch_and_fall_back_to_those_of_cublas(ops: Any, monkeypatch: Any):
+    lt = "gemm with bias"
+    x, w, b = aligned_arrays(ops, 16)
+    assert products(ops.for_worker(0, "tf32"), x, w, b) == [lt]
+    assert products(ops.for_worker(0, "bf16"), x, w, b) == ["to_bfloat16", "to_bfloat16", lt]
+    separate = ["fill_rows", "gemm 77", "relu"]
+    assert products(ops.for_worker(0), x, w, b) == ["fill_rows", "gemm 68", "relu"]  # whose sums are exact
+    worker = ops.for_worker(0, "tf32")
+    assert products(worker, *aligned_arrays(ops, 13)) == separate  # of which the library has no algorithm
+    shifted = ops.asarray(np.concatenate([np.zeros(1, np.float32), np.asarray(b)]))[1:]
+    assert products(worker, x, w, shifted) == separate
+    assert products(worker, x, w, b) == [lt]
+    module = ops.modules["dsinga.ops.cupy.cublaslt"]
+    monkeypatch.setattr(module, "find_library", lambda: None)  # an older CUDA
+    assert products(worker, x, w, b) == separate
+
+
+def test_the_heuristic_is_asked_once_for_a_shape_in_a_thread(ops: Any, monkeypatch: Any):
+    library, calls, name = ops.library.cublaslt, [], "cublasLtMatmulAlgoGetHeuristic"
+    monkeypatch.setattr(library, name, recorded(calls, name, getattr(library, name)), raising=False)
+    worker, arrays = ops.for_worker(0, "tf32"), aligned_arrays(ops, 16)
+    for _ in range(3):
+        products(worker, *arrays)
+        products(worker, *aligned_arrays(ops, 13))
+    assert len(calls) == 2
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(products, worker, *arrays).result(60)
+    assert len(calls) == 3
+
+
+def test_a_failing_product_with_bias_is_computed_by_cublas(ops: Any, monkeypatch: Any):
+    monkeypatch.setattr(ops.library.cublaslt, "cublasLtMatmul", lambda *arguments: 15)
+    worker, arrays = ops.for_worker(0, "tf32"), aligned_arrays(ops, 16)
+    for _ in range(2):
+        assert products(worker, *arrays) == ["fill_rows", "gemm 77", "relu"]

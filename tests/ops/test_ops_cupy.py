@@ -83,6 +83,19 @@ class TestMissing:
         with pytest.raises(UserError, match=words):
             ops.library.check_device(runtime)
 
+    def test_without_a_library_of_cuda(self, ops):
+        """CuPy's packages bring none; what it says without one was read from CuPy 14.2."""
+
+        def get_version() -> Any:
+            raise RuntimeError('Failure finding "libnvrtc.so.13": No such file: libnvrtc.so.13, No such file: x')
+
+        cuda = SimpleNamespace(
+            nvrtc=SimpleNamespace(getVersion=get_version), runtime=SimpleNamespace(runtimeGetVersion=lambda: 13020)
+        )
+        words = r"needs cuBLAS and NVRTC of CUDA 13 \(.*libnvrtc.so.13\): pip install 'cupy-cuda13x\[ctk\]', or .*CPUs$"
+        with pytest.raises(UserError, match=words):
+            ops.library.check_compiler(cuda)
+
     def test_without_cudnn_one_sentence_names_what_convolves_and_what_to_install(self, ops, cudnn):
         assert re.fullmatch(
             r"cuDNN 9 or its front end is missing \(.+\): matrix products of cuBLAS compute convolutions, more slowly; "

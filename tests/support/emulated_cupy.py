@@ -31,6 +31,7 @@ from tests.support import emulated_graphs as graphs
 
 HEADER = Path(__file__).parent / "emulation" / "cuda.h"
 CUBLAS = Path(__file__).parent / "emulation" / "cublas.cpp"
+CUBLASLT = Path(__file__).parent / "emulation" / "cublaslt.cpp"
 WAITS = re.compile(r"__syncthreads|block_sum|block_max|sum_columns")
 
 log: list[tuple[Any, ...]] = []
@@ -335,6 +336,37 @@ class Cublas:
         return functools.partial(gemm, function) if "Gemm" in name else function
 
 
+class CublasLt:
+    """emulation/cublaslt.cpp in place of cuBLASLt; products are recorded as "gemm with bias"."""
+
+    def __init__(self, declare: Any):
+        self._library = declare(ctypes.CDLL(str(built(CUBLASLT.read_text(), ("-O2",)))))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+    def cublasLtMatmul(self, *arguments: int) -> int:
+        """Compute at once, or list the product with the bias that its descriptor has now, as a graph does."""
+        if graphs.capture() is None:
+            status = int(self._library.cublasLtMatmul(*arguments))
+            if not status:
+                note("gemm with bias")
+            return status
+        descriptor = arguments[1]
+        copy = (ctypes.c_char * DESCRIPTOR_BYTES).from_buffer_copy(ctypes.string_at(descriptor, DESCRIPTOR_BYTES))
+        listed = (arguments[0], ctypes.addressof(copy), *arguments[2:])
+
+        def run() -> None:
+            assert copy is not None  # which lives as long as the launch
+            assert not self._library.cublasLtMatmul(*listed)
+
+        graphs.launch(run)
+        return 0
+
+
+DESCRIPTOR_BYTES = 32  # of a Descriptor of emulation/cublaslt.cpp
+
+
 def gemm(function: Any, *arguments: int) -> int:
     """Call a function that multiplies matrices; return its status."""
     note(f"gemm {arguments[-2]}", bytes_of_product(*arguments))
@@ -381,6 +413,7 @@ def make_cupy() -> ModuleType:
         alloc_pinned_memory=bytearray, memory=SimpleNamespace(OutOfMemoryError=MemoryError),
         MemoryPool=graphs.MemoryPool, using_allocator=graphs.using_allocator,
         get_elapsed_time=lambda begin, end: 1e3 * (end.at - begin.at),
+        nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
     )  # fmt: skip
     cupy.__version__ = "14.0.1"
     cupy.ndarray, cupy.RawModule = DeviceArray, RawModule  # type: ignore[attr-defined]
@@ -455,12 +488,13 @@ def load(cudnn: Any = None) -> Any:
     }
     sys.modules["cupy"], sys.modules["cudnn"] = make_cupy(), cudnn  # None: not installed
     try:
-        from dsinga.ops.cupy import cublas, cudnn_choice, cudnn_plans, filters, library
+        from dsinga.ops.cupy import cublas, cublaslt, cudnn_choice, cudnn_plans, filters, library
         from dsinga.ops.cupy.cupy_ops import CupyOps
 
         library.cudnn()  # its result is cached
-        library.cublas = Cublas(cublas.declare)
-        cublas.find_library = lambda: library.cublas
+        library.cublas = Cublas(functools.partial(cublas.declare, prototypes=cublas.PROTOTYPES))
+        library.cublaslt = CublasLt(functools.partial(cublas.declare, prototypes=cublaslt.PROTOTYPES))
+        cublas.find_library, cublaslt.find_library = lambda: library.cublas, lambda: library.cublaslt
         cudnn_plans.choices_file = lambda: None  # nothing is measured, so plans do not depend on the clock
         ops = CupyOps()
         ops.library, ops.choice_module, ops.plans_module = library, cudnn_choice, cudnn_plans  # for tests

@@ -204,7 +204,7 @@ def workers(previous: Figures, steps: int) -> Iterator[Figures]:
 TABLES: dict[str, Callable[[Figures, int], Iterator[Figures]]] = {
     table.__name__: table
     for table in (
-        *(smoke, tests, nets_bf16, precision, limits, copies, nets),
-        *(compiled, contracts, pieces, servers, workers, chooser),
+        *(smoke, tests, nets_bf16, workers, servers, contracts, precision),
+        *(nets, limits, copies, compiled, pieces, chooser),
     )
 }

@@ -46,13 +46,15 @@ class CodesLayer(Layer):
 
         Those that are on the device already are not checked; kernels give NaN for numbers that are no codes.
         """
-        is_recorded = ctx.unread is not None and is_on_device(source) and source.dtype.kind in "iu"
+        is_recorded = ctx.unread is not None and is_on_device(source)
         numbers = source if is_recorded else ctx.ops.to_numpy(source)
         if numbers.ndim == 2:
             numbers = numbers[:, : self.codes_shape[1]] if self.step is None else numbers[:, self.step]
         codes = numbers.astype(np.int64)  # a store may have numbers of any dtype
         if is_recorded:
-            return codes
+            return (
+                codes if numbers.dtype.kind in "iu" else ctx.ops.xp.where(codes == numbers, codes, np.int64(self.size))
+            )
         wrong = (codes < -1) | (codes >= self.size) | (codes != numbers)
         if wrong.any():
             first = numbers[wrong].flat[0]

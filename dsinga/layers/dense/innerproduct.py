@@ -12,7 +12,18 @@ from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
-from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, float_bytes, from_matrix, to_matrix
+from dsinga.layers.interface.layer import (
+    Array,
+    Arrays,
+    Gradients,
+    Layer,
+    Output,
+    Shape,
+    float_bytes,
+    from_matrix,
+    to_matrix,
+)
+from dsinga.ops import Ops
 
 
 @register("layer", kInnerProduct=205)
@@ -58,9 +69,13 @@ class InnerProduct(Layer):
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x = to_matrix(sources[0], ctx.ops)
         weight = ctx.ops.as_factor(params[0])
-        y = ctx.ops.inner_product(x, weight, params[1] if self.bias else None, self.transpose)
+        y = self.multiply(x, weight, params[1] if self.bias else None, ctx.ops)
         # x is saved, since flattening a channels-last image makes a copy
         return Output(y, saved=(x, weight) if ctx.training else None)
+
+    def multiply(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
+        """Return the feature."""
+        return ops.inner_product(x, weight, bias, self.transpose)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
@@ -81,6 +96,30 @@ class InnerProduct(Layer):
     def saved_sizes(self, rows: int) -> list[int]:
         source = self.source_shapes[0]
         return [float_bytes(rows, source)] if len(source) > 2 else []  # the flattened image
+
+
+class RectifiedInnerProduct(InnerProduct):
+    """An inner product and the rectifier after it, fused (:mod:`dsinga.net.fusion`)."""
+
+    bf16 = Bfloat16.kFeatures
+
+    @classmethod
+    def of(cls, layer: InnerProduct) -> RectifiedInnerProduct:
+        """Return the fused layer with the params of ``layer``."""
+        fused = cls.__new__(cls)
+        vars(fused).update(vars(layer))
+        return fused
+
+    def multiply(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
+        return ops.rectified_inner_product(x, weight, bias, self.transpose)
+
+    def backward_sizes(self, rows: int) -> list[int]:
+        return [*super().backward_sizes(rows), float_bytes(rows, self.shape)]  # the gradient where the feature is not 0
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        return super().compute_gradient(params, sources, output, ctx.ops.relu_grad(output.feature, grad), needs, ctx)
 
 
 @register("layer", kLearnedVector=738)

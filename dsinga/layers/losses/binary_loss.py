@@ -90,7 +90,8 @@ class SigmoidCrossEntropyLoss(PairLoss):
         if not target.size:
             return losses
         limits = target.min(), target.max()
-        if type(target) is not np.ndarray and ctx.training and not ctx.skips:
+        is_checked_later = ctx.unread is not None or (ctx.training and not ctx.skips)
+        if type(target) is not np.ndarray and is_checked_later:
             fits = (limits[0] >= 0) & (limits[1] <= 1 + ROUNDING)
             return ctx.ops.xp.where(fits, losses, losses.dtype.type(math.nan))
         low, high = ctx.ops.read(limits)

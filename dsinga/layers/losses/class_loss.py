@@ -26,6 +26,7 @@ from dsinga.layers.losses.row_weights import (
 from dsinga.layers.records.label import check_shares, check_topk, class_labels, required_labels
 from dsinga.ops import Ops
 from dsinga.ops.numpy.elementwise import FLT_MIN
+from dsinga.ops.types import is_on_device
 
 
 @register("layer", kSoftmaxLoss=301, kCudnnSoftmaxLoss=350)
@@ -75,8 +76,10 @@ class SoftmaxLoss(Layer):
         if given.dtype.kind == "f" and given.ndim > 1:
             return self._shared_feature(sources, ctx)
         weights = weights_of(sources, WEIGHTS, ctx.ops)
-        labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes, checked_later=weights is None))
+        labels = ctx.ops.asarray(class_labels(self, sources[1], self.classes, checked_later=True))
         if weights is not None:
+            if is_on_device(sources[1]):
+                labels, weights = self._marked(labels, weights, ctx)
             return self._weighted_feature(to_matrix(sources[0], ctx.ops), labels, weights, ctx)
         scores = to_matrix(sources[0], ctx.ops)
         probabilities, loss, hits = ctx.ops.softmax_loss(scores, labels, self.topk)
@@ -90,6 +93,12 @@ class SoftmaxLoss(Layer):
         """Return what smoothing adds to the loss of each row, ε·(x[label] - mean of x), (B,)."""
         of_labels = scores[ctx.ops.xp.arange(len(labels)), labels]
         return (of_labels - scores.sum(axis=1) / self.classes) * self.smoothing
+
+    def _marked(self, labels: Array, weights: Array, ctx: Context) -> tuple[Array, Array]:
+        """Return labels (B,) of a device, 0 for those that are no class, and weights (B,), NaN for these."""
+        xp, wrong = ctx.ops.xp, (labels < 0) | (labels >= self.classes)
+        nan = weights.dtype.type(math.nan)
+        return xp.where(wrong, labels.dtype.type(0), labels), xp.where(wrong, nan, weights)
 
     def _weighted_feature(self, scores: Array, labels: Array, weights: Array, ctx: Context) -> Output:
         """Return the output for rows of the given ``weights`` (B,)."""
@@ -106,7 +115,7 @@ class SoftmaxLoss(Layer):
 
     def _shared_feature(self, sources: Arrays, ctx: Context) -> Output:
         """Return the output for labels (B, K) that have a share for each class."""
-        xp, shares, scores = ctx.ops.xp, np.asarray(sources[1]), to_matrix(sources[0], ctx.ops)
+        xp, shares, scores = ctx.ops.xp, required_labels(self, sources[1]), to_matrix(sources[0], ctx.ops)
         check_shares(self, shares.shape, self.classes)
         weights, largest = weights_of(sources, WEIGHTS, ctx.ops), ctx.ops.asarray(shares.argmax(axis=1))
         target = ctx.ops.asarray(shares).astype(scores.dtype)

@@ -16,18 +16,20 @@ from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import place_of
 from dsinga.layers.losses.row_weights import WEIGHTS, check_weights, weights_of
 from dsinga.layers.records.label import required_labels
+from dsinga.ops.types import is_on_device
 
 WEIGHTED = "whether the last channel of the labels has a weight for each point"
 
 
 class PointLabels(NamedTuple):
-    """The labels of P points in host memory: classes (B, P) int64, 0 where masked, and float32 weights (B, P).
+    """The labels of P points: classes (B, P) int64, 0 where masked, and float32 weights (B, P).
 
-    ``weights`` are 0 at masked points; they are None where each point counts once.
+    ``weights`` are 0 at masked points; they are None where each point counts once. Both are in host memory, except
+    where a pass is recorded: then they are on the device, and weights are NaN for labels that are no class.
     """
 
-    classes: np.ndarray
-    weights: np.ndarray | None
+    classes: Any
+    weights: Any
 
 
 class PointClasses(Layer):
@@ -97,6 +99,8 @@ class PointClasses(Layer):
             given = self.region.take(given)
         given = given.reshape(len(labels), 1 + self.settings.weighted, self.points)
         codes = given[:, 0]
+        if is_on_device(given):
+            return self._marked(codes, given[:, 1] if self.settings.weighted else None, ctx)
         lowest, highest = (codes.min(), codes.max()) if codes.size else (0, 0)
         if np.isnan(lowest):
             codes = np.where(np.isnan(codes), -1, codes)
@@ -109,6 +113,16 @@ class PointClasses(Layer):
         if self.settings.weighted:
             return PointLabels(classes, np.where(codes >= 0, given[:, 1], 0).astype(np.float32, copy=False))
         return PointLabels(classes, (codes >= 0).astype(np.float32) if lowest < 0 else None)
+
+    def _marked(self, codes: Array, weights: Array | None, ctx: Context) -> PointLabels:
+        """Return labels of codes (B, P), and perhaps weights (B, P), that are on the device."""
+        xp, zero = ctx.ops.xp, codes.dtype.type(0)
+        masked = (codes == -1) | (codes != codes)
+        known = xp.where(masked, zero, codes)
+        wrong = (known < 0) | (known >= self.count) | (known != known.astype(np.int64))
+        counted = xp.where(masked, np.float32(0), np.float32(1) if weights is None else weights.astype(np.float32))
+        weights = xp.where(wrong, np.float32(math.nan), counted)
+        return PointLabels(xp.where(wrong, zero, known).astype(np.int64), weights)
 
     def _refuse(self, codes: np.ndarray, ctx: Context) -> None:
         """Raise UserError for the first of codes (B, P) that is no class."""

@@ -17,7 +17,9 @@ from dsinga.layers.interface.declarations import Bfloat16, Cut, Labels, ParamSpe
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.records.label import class_labels, integer_labels
 from dsinga.ops import SparseRows
+from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.numpy.elementwise import FLT_MIN
+from dsinga.ops.types import is_on_device
 
 
 def labels_and_places(layer: Layer, labels: Any, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -26,6 +28,8 @@ def labels_and_places(layer: Layer, labels: Any, classes: int) -> tuple[np.ndarr
     Raises UserError for a label outside [0, ``classes``).
     """
     flat = integer_labels(layer, labels).reshape(-1)
+    if is_on_device(flat):
+        raise NotCapturable("the host chooses words by the labels")
     places = np.flatnonzero(flat >= 0) if np.ndim(labels) == 2 else np.arange(len(flat))
     return class_labels(layer, flat[places], classes), places
 

@@ -20,6 +20,8 @@ from dsinga.layers.interface.region import Region
 from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.types import is_on_device
 
+CHECKED = "the host checks the labels"
+
 
 @register("layer", kLabel=191)
 class Label(Layer):
@@ -79,7 +81,8 @@ class Label(Layer):
             )
         labels = self._part(labels, ctx) if self.settings.count else labels
         feature = labels if self.region is None else self.region.take(labels)
-        warn_of_rounding(feature, ("labels", self.conf.name), lambda place: f"{self.source_name(0)}, as targets,")
+        if not is_on_device(feature):
+            warn_of_rounding(feature, ("labels", self.conf.name), lambda place: f"{self.source_name(0)}, as targets,")
         return Output(ctx.ops.asarray(feature.astype(np.float32)), labels=labels)
 
     def region_part(self, region: Region, source_shapes: Sequence[Shape]) -> Layer:
@@ -183,7 +186,7 @@ def class_labels(layer: Layer, labels: Any, classes: int, checked_later: bool = 
     check_one_label(layer, labels.shape)
     if is_on_device(labels):
         if not checked_later:
-            raise NotCapturable(f"the host checks the labels of layer {layer.name!r}")
+            raise NotCapturable(CHECKED)
         return labels
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():
@@ -237,6 +240,8 @@ def sequence_labels(layer: Layer, labels: Any, steps: int, classes: int) -> np.n
     """
     labels = integer_labels(layer, labels)
     check_step_labels(layer, labels.shape, steps)
+    if is_on_device(labels):
+        raise NotCapturable(CHECKED)
     real = labels >= 0
     wrong = (labels < -1) | (labels >= classes)
     faults = (

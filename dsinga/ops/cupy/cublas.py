@@ -9,13 +9,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dsinga.ops.cupy.library import cupy
+from dsinga.ops.cupy.library import cupy, missing_library
 from dsinga.ops.types import Array
 
 WORKSPACE = 32 * 2**20  # bytes, as NVIDIA recommends for Hopper
@@ -37,15 +37,25 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
 @functools.cache
 def find_library() -> ctypes.CDLL:
     """Return the cuBLAS that CuPy has loaded into this process."""
-    cupy.cuda.device.get_cublas_handle()  # loads it
+    library = load("libcublas.so")
+    assert library is not None, "CuPy has loaded cuBLAS"
+    return declare(library, PROTOTYPES)
+
+
+def load(name: str) -> ctypes.CDLL | None:
+    """Return the library of this name that is in this process once CuPy has loaded cuBLAS; None if it is not."""
+    try:
+        cupy.cuda.device.get_cublas_handle()  # loads it
+    except ImportError as error:
+        raise missing_library(cupy.cuda, error) from error
     lines = Path("/proc/self/maps").read_text().splitlines()
-    path = next(line.split(maxsplit=5)[-1] for line in lines if "libcublas.so" in line)
-    return declare(ctypes.CDLL(path))
+    paths = [line.split(maxsplit=5)[-1] for line in lines if name in line]
+    return ctypes.CDLL(paths[0]) if paths else None
 
 
-def declare(library: ctypes.CDLL) -> ctypes.CDLL:
+def declare(library: ctypes.CDLL, prototypes: Mapping[str, Sequence[Any]]) -> ctypes.CDLL:
     """Set the types of the arguments of the library's functions; return the library."""
-    for name, types in PROTOTYPES.items():
+    for name, types in prototypes.items():
         function = getattr(library, name)
         function.argtypes, function.restype = types, ctypes.c_int
     return library
@@ -66,6 +76,12 @@ class CuBlas:
         self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
         self._gemm: Any = None
         self._batched: Any = None
+
+    def workspace(self, stream: int) -> int:
+        """Return the address of the workspace of the calling thread, for products on ``stream``."""
+        if self._thread.stream != stream:
+            self._set_stream(stream)
+        return int(self._thread.workspace.data.ptr)
 
     def gemm(self, *arguments: int) -> None:
         """Call cublasGemmEx with ``arguments`` after the handle, on the current stream."""

@@ -51,7 +51,7 @@ class CupyOps(
         super().__init__()
         self.device, self.precision, self._own_streams = device, precision, own_streams
         self._serial = threading.Lock()
-        self.has_bf16_features = self.rectifies_convolutions = precision == "bf16"
+        self.has_bf16_features, self.fuses_rectifiers = precision == "bf16", precision != "float32"
         self.streams, self.blas, self.plans = Streams(device, own_streams), Blas(precision), ConvolutionPlans(precision)
 
     def __reduce__(self) -> tuple[Any, ...]:

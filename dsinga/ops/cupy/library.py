@@ -50,8 +50,26 @@ def check_device(runtime: Any) -> None:
         raise UserError(f"{needs}, and none was found{f' ({why})' if why else ''}; {INSTEAD}")
 
 
+def check_compiler(cuda: Any) -> None:
+    """Raise UserError unless CuPy's ``cuda`` finds NVRTC, which it loads when the first kernel is compiled."""
+    try:
+        cuda.nvrtc.getVersion()
+    except (ImportError, OSError, RuntimeError) as error:
+        raise missing_library(cuda, error) from error
+
+
+def missing_library(cuda: Any, error: Exception) -> UserError:
+    """Return the error about a library of CUDA's that is not installed; CuPy's packages do not bring it."""
+    release, why = cuda.runtime.runtimeGetVersion() // 1000, f"{error}".split(", No such file")[0]
+    return UserError(
+        f"the kernel backend 'cupy' needs cuBLAS and NVRTC of CUDA {release} ({why.strip()}): "
+        f"pip install 'cupy-cuda{release}x[ctk]', or install the CUDA toolkit; {INSTEAD}"
+    )
+
+
 cupy: Any = _load_cupy()
 check_device(cupy.cuda.runtime)
+check_compiler(cupy.cuda)
 
 
 @functools.cache

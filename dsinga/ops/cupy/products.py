@@ -17,6 +17,7 @@ import numpy as np
 
 from dsinga.ops.cupy.arrays import cast, contiguous, real
 from dsinga.ops.cupy.cublas import CuBlas
+from dsinga.ops.cupy.cublaslt import CuBlasLt, LtProblem
 from dsinga.ops.cupy.library import Source, cupy
 from dsinga.ops.interface import Ops
 from dsinga.ops.types import BFLOAT16, FLOAT32, Array
@@ -110,6 +111,7 @@ class Blas:
 
     def __init__(self, precision: str):
         self.bf16, self._cublas = precision == "bf16", CuBlas()
+        self._cublaslt = CuBlasLt(self._cublas) if precision != "float32" else None
         self._single = cublas.CUBLAS_COMPUTE_32F_FAST_TF32 if precision == "tf32" else cublas.CUBLAS_COMPUTE_32F
 
     def multiply(
@@ -142,6 +144,28 @@ class Blas:
             *(cublas.CUBLAS_COMPUTE_64F if kind == _FLOAT64 else self._single, cublas.CUBLAS_GEMM_DEFAULT),
         )
         return out
+
+    def multiply_with_bias(
+        self, left: MatrixOperand, right: MatrixOperand, bias: Array, out: Array, rectified: bool
+    ) -> bool:
+        """Write left·right + bias, perhaps rectified, to ``out`` by one launch; return whether that was possible.
+
+        Left is (m, k), right (k, n), bias (n,); ``out`` (m, n) is C-contiguous, and so is the bias.
+        """
+        if self._cublaslt is None or out.dtype != FLOAT32 or not (out.size and left.shape[1]):
+            return False
+        (m, k), n, (kind, zero, one, _) = left.shape, right.shape[1], _KINDS[FLOAT32]
+        factors = _KINDS[left.array.dtype][0]
+        problem = LtProblem(
+            (right.transposed, left.transposed), (n, m, k), (right.step, left.step, n), (factors, factors, kind),
+            self._single, kind, rectified,
+        )  # fmt: skip
+        addresses = right.array.data.ptr, left.array.data.ptr, bias.data.ptr, out.data.ptr
+        return self._cublaslt.multiply(problem, addresses, one, zero)
+
+    def algorithms(self) -> tuple[int, int]:
+        """Return for how many products with bias this thread's cuBLASLt has an algorithm, and for how many not."""
+        return (0, 0) if self._cublaslt is None else self._cublaslt.count()
 
     def multiply_all(self, a: Array, b: Array) -> Array:
         """Return the products of the matrices a (..., m, k) and b (..., k, n), without rounding whatever the precision.
@@ -191,10 +215,21 @@ class CupyProducts(Ops):
     blas: Blas
 
     def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
+        return self._inner_product(x, w, b, transpose, False)
+
+    def rectified_inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
+        return self._inner_product(x, w, b, transpose, True)
+
+    def _inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool, rectified: bool) -> Array:
         y = cupy.empty((x.shape[0], w.shape[1 if transpose else 0]), real(x.dtype))
+        left, right = operand(x, self.blas.bf16), operand(w if transpose else w.T, self.blas.bf16)
         if b is not None:
-            _elementwise.each("fill_rows", y.dtype, y.size, contiguous(b, y.dtype), y, y.shape[1])
-        return self.blas.multiply(x, w if transpose else w.T, y, add=b is not None)
+            b = contiguous(b, y.dtype)
+            if self.blas.multiply_with_bias(left, right, b, y, rectified):
+                return y
+            _elementwise.each("fill_rows", y.dtype, y.size, b, y, y.shape[1])
+        y = self.blas.multiply(left, right, y, add=b is not None)
+        return self.relu(y) if rectified else y
 
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool

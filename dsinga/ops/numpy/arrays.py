@@ -26,8 +26,8 @@ class NumpyArrays:
     has_bf16_features: bool = False
     """Whether some features are bfloat16 arrays: then only layers that take these get them."""
 
-    rectifies_convolutions: bool = False
-    """Whether ``rectified_convolution`` takes less time than a convolution and a rectifier."""
+    fuses_rectifiers: bool = False
+    """Whether ``rectified_convolution`` and ``rectified_inner_product`` save a pass over the result."""
 
     # -- arrays ----------------------------------------------------------------------------------------------
 

@@ -32,6 +32,10 @@ class NumpyConvolution(NumpyElementwise):
             y += b
         return y
 
+    def rectified_inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
+        """Return max(y, 0) of the result y of :meth:`inner_product`."""
+        return self.relu(self.inner_product(x, w, b, transpose))
+
     def inner_product_grad(
         self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
     ) -> tuple[Array | None, Array, Array | None]:
