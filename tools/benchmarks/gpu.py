@@ -45,7 +45,8 @@ SECONDS = {
 }  # fmt: skip
 """The bounds of the tables. Those up to "nets", in this order, are for ten minutes of a card.
 
-First comes what none has run: bfloat16 between layers, two workers, servers on the card, the contracts of later kernels and layers.
+First comes what none has run: bfloat16 between layers, two workers, servers on the card, the contracts of later kernels
+and layers.
 """
 
 
