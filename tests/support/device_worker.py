@@ -27,8 +27,11 @@ from tests.support.train_in_threads import create_servers, create_workers, prepa
 
 
 @contextlib.contextmanager
-def device_worker(job: Job, roots: Sequence[str] = (), captured: bool = True) -> Iterator[GroupWorker]:
-    """Give a worker that keeps all params on the emulated device; without ``captured`` it has no graphs."""
+def device_worker(job: Job, roots: Sequence[str] = (), captured: bool = True, ops: Any = None) -> Iterator[GroupWorker]:
+    """Give a worker that keeps all params on the emulated device; without ``captured`` it has no graphs.
+
+    ``ops`` are other kernels than those of the emulated device.
+    """
     topology = create_topology(job, 1, 1)
     opened = open_job(CheckedJob(job, roots), topology)
     nets = cut_nets(opened.nets, opened.readers, False)
@@ -38,7 +41,7 @@ def device_worker(job: Job, roots: Sequence[str] = (), captured: bool = True) ->
     values = initial_values(opened.nets[Phase.kTrain].params, job.seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("DSINGA_OPS", raising=False)
-        patch.setitem(dsinga.ops._loaded, "cupy", emulated_cupy.load(cudnn()))
+        patch.setitem(dsinga.ops._loaded, "cupy", ops or emulated_cupy.load(cudnn()))
         worker = _create(config, values, job)
     if not captured:
         worker._ops.new_pass = lambda: None

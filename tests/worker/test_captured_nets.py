@@ -17,6 +17,7 @@ from dsinga import nn
 from dsinga.job import Job, Phase
 from dsinga.worker.group_worker import GroupWorker
 from tests.support import emulated_cupy
+from tests.support.device_array import StubOps
 from tests.support.device_worker import device_worker, params
 from tests.support.field_nets import make_dataset
 from tests.support.small_job import assert_same
@@ -144,6 +145,10 @@ def launched() -> int:
     return sum(what == "graph" for _, what, _ in emulated_cupy.log)
 
 
+def has_tests_of(job: Job) -> bool:
+    return any(Phase.kTest in layer.include for layer in job.neuralnet.layer)
+
+
 def run(worker: GroupWorker, has_tests: bool) -> tuple[dict[str, Any], list[Any], int]:
     """Train and test; return params, metrics and how many graphs of training were launched."""
     emulated_cupy.log.clear()
@@ -157,7 +162,7 @@ def run(worker: GroupWorker, has_tests: bool) -> tuple[dict[str, Any], list[Any]
 def check(net: Made, caplog: pytest.LogCaptureFixture, **fields: Any) -> tuple[dict[str, Any], list[Any]]:
     """Assert that graphs give the bits of calls, or say why there are none; return params and metrics."""
     job = net.job.replace(gpu=[0], **fields)
-    has_tests = any(Phase.kTest in layer.include for layer in job.neuralnet.layer)
+    has_tests = has_tests_of(job)
     with device_worker(job, captured=False) as worker:
         called = run(worker, has_tests)
     caplog.clear()
@@ -200,6 +205,19 @@ def test_a_net_on_a_device_in_bfloat16(name: str, caplog: pytest.LogCaptureFixtu
     _, metrics = check(net, caplog, precision="kBF16")
     for actual, cores in zip(metrics[:STEPS], train_in_threads(net.job).metrics, strict=True):
         assert actual["loss"][0] == pytest.approx(cores["loss"][0], rel=0.02)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", NETS)
+def test_a_net_mixes_no_memory_of_host_and_device(name: str) -> None:
+    """On arrays that host code cannot touch (``device_array.py``), and waits for none but by the backend."""
+    if name == "function":
+        pytest.importorskip("torch")
+    net, ops = NETS[name](), StubOps()
+    with device_worker(net.job.replace(gpu=[0]), ops=ops) as worker:
+        run(worker, has_tests_of(net.job))
+    assert not ops.record.syncs
+    assert ops.record.kernels
 
 
 def test_a_label_that_is_no_class_is_named(caplog: pytest.LogCaptureFixture) -> None:
