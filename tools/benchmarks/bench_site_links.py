@@ -1,18 +1,20 @@
-"""Two sites on a slow link beside synchronous training by dsinga and by PyTorch's DDP: the convnet of CIFAR-10.
+"""Sites on slow links beside synchronous training by dsinga and by PyTorch's DDP: convnet, char-rnn and small GPT.
 
-    python -m tools.benchmarks.bench_site_links --loss RAW  # steps to the same test loss, on real images
-    python -m tools.benchmarks.bench_site_links             # as root: seconds of a step on links of several rates
-    RATE=1e8 DELAY=0.02 tools/benchmarks/hosts.sh 2 python -m tools.benchmarks.bench_site_links
+    python -m tools.benchmarks.bench_site_links --loss RAW             # steps to a test loss, on real images
+    python -m tools.benchmarks.bench_site_links --hosts 4 --net gpt    # as root: a table of links of several rates
     RATE=1e8 DELAY=0.02 tools/benchmarks/hosts.sh 2 python -m tools.benchmarks.bench_site_links --cut 30
 
 RAW is a folder with the files of CIFAR-10, which may be compressed by xz. What a synchronous run computes, of sites or
-of one group, does not depend on the link: so the time to a loss is the steps to it times the seconds of a step. Those
-of dsinga are of the clock, with all that is between iterations; those of DDP are the median of its iterations.
-``--cut`` trains asynchronous sites, cuts the second host off for so many seconds, and prints the steps of the first.
+of one group, does not depend on the link: so the time to a loss is the steps to it times the seconds of a step, and its
+ratio to that at 10 Gbit/s is the ratio of the seconds of a step. Those of dsinga are of the clock, with all that is
+between iterations; those of DDP, which has the convnet only, are the median of its iterations. ``--cut`` trains
+asynchronous sites, cuts the second host off for so many seconds, and prints the steps of the first.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import lzma
 import os
 import statistics
@@ -28,25 +30,34 @@ import numpy as np
 from distributed import Client
 
 import dsinga
-from dsinga import nn
+from dsinga import models, nn
 from dsinga.cluster.run.benchmark import with_synthetic_records
 from dsinga.job import Job
 from tools.benchmarks.bench_hosts import ddp
 from tools.benchmarks.ours import batch_is
 
-BATCH, PERIOD = 64, 25  # records of a site in a step; steps between agreements
+BATCHES = {"convnet": 64, "char-rnn": 16, "gpt": 8}  # records of a site in a step
+PERIOD = 25  # steps between agreements
 MEAN = {"compression": "kInt4", "updater": nn.SGD(0.7, momentum=0.5, nesterov=True)}
 LINKS = [("10gbit", ""), ("1e9", "0.02"), ("1e8", "0.02"), ("1e7", "0.02")]  # rate, seconds of delay one way
+SLOWER = {"10gbit": 4, "1e9": 4, "1e8": 8, "1e7": 16}  # by which synchronous runs have fewer steps
+SETUPS = ("sites", "synchronous", "DDP")
+ROW_SECONDS = 0.01  # less than a step takes
 NEVER = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq"), 0)
 
 
-def job(setup: str, hosts: int, steps: int, **fields: Any) -> Job:
-    """Return the job of a setup, "sites" or "synchronous", for so many hosts."""
-    batch = BATCH if setup == "sites" else BATCH * hosts
-    conf = dsinga.load("datasets/cifar10/convnet.conf", batch_is(batch))
+def job(net: str, setup: str, hosts: int, steps: int, **fields: Any) -> Job:
+    """Return the job of a net and a setup, "sites" or "synchronous", for so many hosts."""
+    batch = BATCHES[net] if setup == "sites" else BATCHES[net] * hosts
+    if net == "convnet":
+        conf = dsinga.load("datasets/cifar10/convnet.conf", batch_is(batch)).replace(updater=nn.AdamW(1e-3))
+    elif net == "char-rnn":
+        conf = models.char_rnn(101, batchsize=batch)
+    else:
+        conf = models.gpt(65, width=128, steps=128, batchsize=batch)
     sites = nn.Cluster(sites=hosts, sync_freq=PERIOD, mean_conf=MEAN)
     cluster = sites if setup == "sites" else nn.Cluster(workers=hosts, servers=hosts)
-    return conf.replace(cluster=cluster, updater=nn.AdamW(1e-3), train_steps=steps, **NEVER | fields)
+    return conf.replace(cluster=cluster, train_steps=steps, **NEVER | fields)
 
 
 def images(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +71,7 @@ def print_losses(raw: Path, steps: int, hosts: int) -> None:
     """Print the test loss of each setup by step."""
     data = {"train": images(next(raw.glob("data_batch_1*"))), "test": images(next(raw.glob("test_batch*")))}
     for setup in ("synchronous", "sites"):
-        conf = job(setup, hosts, steps, test_freq=2 * PERIOD)
+        conf = job("convnet", setup, hosts, steps, test_freq=2 * PERIOD)
         for layer in conf.neuralnet.layer:
             if layer.store_conf is not None:
                 layer.store_conf = layer.store_conf.replace(path=None, mean_file=None, mean_value=120.0, std_value=64.0)
@@ -68,18 +79,21 @@ def print_losses(raw: Path, steps: int, hosts: int) -> None:
         print(setup, " ".join(f"{row['step']}:{row['loss']:.3f}" for row in rows), flush=True)
 
 
-def milliseconds(client: Client, setup: str, hosts: int, steps: int) -> float:
-    """Return the milliseconds of a step by the clock, from the end of the first period on."""
-    conf = job(setup, hosts, steps, disp_freq=min(steps // 4, PERIOD))
+def milliseconds(client: Client, net: str, setup: str, hosts: int, steps: int) -> float:
+    """Return the milliseconds of a step by the clock, from the end of a round in the second period on."""
+    conf = job(net, setup, hosts, steps, disp_freq=1)
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
         rows = list(dsinga.train(with_synthetic_records(conf, Path(folder)), client, progress=False).history)
-    rows = [row for row in rows if row["phase"] == "train"]
-    return 1e3 * (rows[-1]["time"] - rows[0]["time"]) / (rows[-1]["step"] - rows[0]["step"])
+    ends = [(row["step"], row["time"]) for row in rows if row["phase"] == "train"]
+    # The rows of a round come at its end, all at once.
+    ends = [end for end, after in itertools.pairwise([*ends, (0, float("inf"))]) if after[1] - end[1] > ROW_SECONDS]
+    begun = next(end for end in ends if end[0] >= min(PERIOD, steps // 4))
+    return 1e3 * (ends[-1][1] - begun[1]) / (ends[-1][0] - begun[0])
 
 
 def print_cut(client: Client, hosts: int, steps: int, seconds: float) -> None:
     """Train asynchronous sites, cut off the second host for so many seconds, and print the first one's progress."""
-    conf = job("sites", hosts, steps, disp_freq=20)
+    conf = job("convnet", "sites", hosts, steps, disp_freq=20)
     mean = {"asynchronous": True, "updater": nn.SGD(1.0)}
     conf = conf.replace(cluster=nn.Cluster(sites=hosts, sync_freq=20, mean_conf=mean))
     namespace, begun = os.environ["HOSTS"].split()[1], threading.Event()
@@ -106,34 +120,54 @@ def print_cut(client: Client, hosts: int, steps: int, seconds: float) -> None:
     print(f"done at step {result.step}, restarts: {len(result.history.phase('recovery'))}")
 
 
+def measure(client: Client, net: str, setups: tuple[str, ...], namespaces: list[str], steps: int) -> dict[str, float]:
+    """Return the milliseconds of a step of each setup on the link of these hosts."""
+    figures = {}
+    for setup in setups:
+        if setup == "sites":
+            figures[setup] = milliseconds(client, net, setup, len(namespaces), steps)
+        elif setup == "synchronous":
+            figures[setup] = milliseconds(client, net, setup, len(namespaces), steps // SLOWER[os.environ["RATE"]])
+        elif net == "convnet":
+            figures[setup] = statistics.median(ddp("cifar10", namespaces, max(4, steps // 20)))
+    return figures
+
+
+def print_table(arguments: list[str], hosts: int) -> None:
+    """Measure on each link, and print a row for each: milliseconds, and for sites the ratio to the first link."""
+    first = 0.0
+    for rate, delay in LINKS:
+        command = ["tools/benchmarks/hosts.sh", str(hosts), "python -m tools.benchmarks.bench_site_links", *arguments]
+        output = subprocess.run(
+            command, env={**os.environ, "RATE": rate, "DELAY": delay}, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+        figures = json.loads(output.splitlines()[-1])
+        first = first or figures.get("sites", 0.0)
+        ratio = f" {figures['sites'] / first:.2f} |" if first else ""
+        cells = " | ".join(f"{name} {value:.1f} ms" for name, value in figures.items())
+        print(f"| {rate}, {delay or 0} s | {cells} |{ratio}", flush=True)
+
+
 @click.command()
 @click.option("--loss", "raw", type=click.Path(path_type=Path), help="Folder of CIFAR-10: print losses by step.")
-@click.option("--steps", default=400, show_default=True, help="A fourth of it for DDP, and at 10 Mbit/s.")
+@click.option("--net", type=click.Choice(list(BATCHES)), default="convnet", show_default=True)
+@click.option("--hosts", default=2, show_default=True, help="How many, where this command makes them.")
+@click.option("--setup", "setups", multiple=True, type=click.Choice(SETUPS), default=SETUPS)
+@click.option("--steps", default=400, show_default=True, help="Fewer for synchronous training on slow links, and DDP.")
 @click.option("--cut", type=float, help="Seconds for which the second host is cut off.")
-def main(raw: Path | None, steps: int, cut: float | None) -> None:
+def main(raw: Path | None, net: str, hosts: int, setups: tuple[str, ...], steps: int, cut: float | None) -> None:
     """Print losses by step, or the milliseconds of a step of each setup."""
     if raw is not None:
-        print_losses(raw, steps, 2)
-        return
-    if "HOSTS" not in os.environ:
-        for rate, delay in LINKS:
-            command = ["tools/benchmarks/hosts.sh", "2", f"python -m tools.benchmarks.bench_site_links --steps {steps}"]
-            subprocess.run(command, env={**os.environ, "RATE": rate, "DELAY": delay}, check=True)
-        return
-    namespaces = os.environ["HOSTS"].split()
-    with Client(os.environ["SCHEDULER"]) as client:
-        if cut is not None:
-            print_cut(client, len(namespaces), steps, cut)
-            return
-        # Rows come at the ends of rounds of a second, so that few steps say little where steps are fast.
-        slow = 4 if os.environ["RATE"] == "1e7" else 1
-        figures = {
-            "sites": milliseconds(client, "sites", len(namespaces), steps),
-            "synchronous": milliseconds(client, "synchronous", len(namespaces), steps // slow),
-            "DDP": statistics.median(ddp("cifar10", namespaces, steps // 4)),
-        }
-    link = f"{os.environ['RATE']}, {os.environ.get('DELAY') or 0} s"
-    print(f"| {link} | " + " | ".join(f"{name} {value:.1f} ms" for name, value in figures.items()) + " |", flush=True)
+        print_losses(raw, steps, hosts)
+    elif "HOSTS" not in os.environ:
+        print_table([f"--net={net}", f"--steps={steps}", *(f"--setup={setup}" for setup in setups)], hosts)
+    else:
+        namespaces = os.environ["HOSTS"].split()
+        with Client(os.environ["SCHEDULER"]) as client:
+            if cut is not None:
+                print_cut(client, len(namespaces), steps, cut)
+            else:
+                print(json.dumps(measure(client, net, setups, namespaces, steps)), flush=True)
 
 
 if __name__ == "__main__":

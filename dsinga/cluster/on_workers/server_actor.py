@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -169,14 +170,17 @@ def _shared_arrays(sizes: Mapping[int, int]) -> SharedArrays | None:
 class ServerLink:
     """Sends changes of the server ``key`` to the same server of another group, which ``transport`` reaches.
 
-    It has a thread of its own where that is in another process, so that a server's threads never wait for another.
+    No thread of a server waits for another server. Between hosts changes are sent without waiting for earlier ones to
+    be acknowledged, which takes a round trip each; in another process of the host the link has a thread that waits.
     """
 
     def __init__(self, transport: Transport, key: ServerKey, timeout: float):
         self._transport, self._timeout = transport, timeout
         self._sender = key.group, key.generation
-        self.sent, self.seconds = 0, 0.0  # bytes, and the time that sending them took
-        self._thread = SerialExecutor(f"dsinga link of {key.name}") if transport.crosses_process else None
+        self.sent, self.seconds = 0, 0.0  # bytes, and the time in which some of them were on their way
+        self._lock, self._in_flight, self._begun = threading.Lock(), 0, 0.0
+        waits = transport.crosses_process and not transport.crosses_host
+        self._thread = SerialExecutor(f"dsinga link of {key.name}") if waits else None
 
     def send(self, route: int, keys: Sequence[Key], changes: Sequence[Array]) -> Future[Any]:
         """Send the changes of slices on a route; the future resolves when they have been received."""
@@ -188,11 +192,26 @@ class ServerLink:
 
     def _submit(self, method: str, route: int, keys: Sequence[Any], changes: Sequence[Array]) -> Future[Any]:
         if self._thread is not None:
-            return self._thread.submit(self._call, method, route, keys, changes)
-        received: Future[Any] = Future()
-        self._call(method, route, keys, changes)
-        received.set_result(None)
+            received = self._thread.submit(self._call, method, route, keys, changes)
+        else:
+            reply = self._transport.call(method, [route, keys, *self._sender], list(changes))
+            received = reply if isinstance(reply, Future) else _completed(reply.result(self._timeout))
+        with self._lock:
+            if not self._in_flight:
+                self._begun = time.perf_counter()
+            self._in_flight += 1
+            self.sent += sum(change.nbytes for change in changes)
+        received.add_done_callback(self._note_arrival)
         return received
+
+    def _call(self, method: str, route: int, keys: Sequence[Any], changes: Sequence[Array]) -> None:
+        self._transport.call(method, [route, keys, *self._sender], list(changes)).result(self._timeout)
+
+    def _note_arrival(self, received: Future[Any]) -> None:
+        with self._lock:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self.seconds += time.perf_counter() - self._begun
 
     def close(self, message: str) -> None:
         """Send nothing more; the thread ends."""
@@ -201,11 +220,11 @@ class ServerLink:
         if self._transport.crosses_host:
             self._transport.close()
 
-    def _call(self, method: str, route: int, keys: Sequence[Any], changes: Sequence[Array]) -> None:
-        started = time.perf_counter()
-        self._transport.call(method, [route, keys, *self._sender], list(changes)).result(self._timeout)
-        self.seconds += time.perf_counter() - started
-        self.sent += sum(change.nbytes for change in changes)
+
+def _completed(result: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(result)
+    return future
 
 
 @cleared_frames()
