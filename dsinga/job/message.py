@@ -270,7 +270,7 @@ def convert(value: Any, hint: Any, what: str) -> Any:
 
 def convert_item(value: Any, kind: Any, what: str) -> Any:
     """Return ``value`` converted to the type ``kind``; raise JobError, which calls the field ``what``."""
-    if type(value) is kind and kind in (str, float, bool):
+    if type(value) is kind and (kind in (str, float, bool) or (kind is int and value.bit_length() <= 64)):
         return value
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a numpy scalar
         value = value.item()

@@ -18,7 +18,7 @@ from dsinga.ops import Array, Ops
 from dsinga.testing.layer_cases import read_only
 from dsinga.training.metrics import read_metrics
 
-WAIT_SECONDS = 20.0  # for the other threads of a collective
+WAIT_SECONDS = 60.0  # for the other threads of a collective
 MOST_SLOPES = 50  # of an array
 
 threads = functools.cache(ThreadPoolExecutor)  # by their number

@@ -256,7 +256,7 @@ def test_no_dask_is_imported() -> None:
         "x = numpy.eye(9); Classifier().fit(x, x[:, 0]).predict(x); "
         "print(sorted({name.partition('.')[0] for name in sys.modules} & {'dask', 'distributed'}))"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert answer.stdout.strip() == "[]"
 
 

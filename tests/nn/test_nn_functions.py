@@ -377,6 +377,7 @@ def test_names_of_lambdas_are_those_of_their_code_in_each_process():
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONHASHSEED": "7"},
+        timeout=100,
         check=True,
     )
     spaces: list[dict[str, Any]] = [{"__name__": "__main__"} for _ in range(2)]
@@ -401,4 +402,5 @@ def test_a_gradient_that_is_cut_off_is_said(caplog: Any):
 
 def test_dsinga_nn_and_convert_load_none_of_the_three_libraries():
     code = "import sys, dsinga.convert; print([name for name in ('torch', 'jax', 'autograd') if name in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "[]\n"

@@ -47,7 +47,7 @@ def test_computing_and_barriers_are_timed_separately(monkeypatch: pytest.MonkeyP
 
 
 def test_two_threads_wait_at_as_many_barriers() -> None:
-    barrier = threading.Barrier(2, timeout=30)
+    barrier = threading.Barrier(2, timeout=60)
     waits: list[int] = []
     with ThreadPoolExecutor(2) as pool:
         futures = [pool.submit(time_barriers, lambda: waits.append(barrier.wait())) for _ in range(2)]

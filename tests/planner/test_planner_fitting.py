@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
 from distributed import Client
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import dsinga
@@ -55,11 +56,13 @@ def needed(memory: Memory) -> int:
     return int(memory.peak / USABLE) + 1
 
 
+@functools.cache
 def least(text: str = CONVNET) -> int:
     """Return the least memory that a net can be trained in."""
     return needed(fit(variants(text), 0)[0].memory)
 
 
+@functools.cache
 def between() -> int:
     """Return a memory into which the net fits, but not with whole batches."""
     return (least() + needed(variants().memory(1, 0))) // 2
@@ -71,10 +74,21 @@ def test_a_net_that_fits_is_trained_as_a_whole():
     assert (found.micro_batches, found.recompute, found.text()) == (1, 0, "")
 
 
+@functools.cache
+def memory_of(micro_batches: int, recompute: int) -> Memory:
+    return variants().memory(micro_batches, recompute)
+
+
+class Remembered(NetVariants):
+    """Variants whose nets are built once for all examples."""
+
+    def memory(self, micro_batches: int, recompute: int, *_: object) -> Memory:
+        return memory_of(micro_batches, recompute)
+
+
 @given(st.floats(0, 1))
-@settings(max_examples=15, deadline=None)
 def test_the_cheapest_choice_that_fits_is_taken(share: float):
-    nets = variants()
+    nets = Remembered(**vars(variants()))
     lowest, highest = least(), needed(nets.memory(1, 0))
     limit = int(lowest + share * (highest - lowest))
     found, fits = fit(nets, limit)

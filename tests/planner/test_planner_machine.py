@@ -129,7 +129,7 @@ def test_a_share_of_each_class_is_a_label_that_crosses_bridges() -> None:
 
 
 def test_an_error_of_a_thread_is_raised_and_not_that_of_the_barrier_it_breaks() -> None:
-    barrier, numbers = threading.Barrier(3, timeout=9), iter(range(3))
+    barrier, numbers = threading.Barrier(3, timeout=60), iter(range(3))
 
     def wait() -> None:
         if next(numbers) == 2:
