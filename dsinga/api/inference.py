@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,11 +22,8 @@ from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
 from dsinga.job import Job, load
 from dsinga.job.enums import find_phase
-from dsinga.net import NeuralNet
 from dsinga.net.members import with_member
-from dsinga.ops.processor import Processor
 from dsinga.passes import generation, inference, translation
-from dsinga.passes.devices import forward_bytes, local_processor
 from dsinga.passes.evaluation import Forward
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 
@@ -233,7 +229,7 @@ def generate(
     job = job if isinstance(job, Job) else load(job)
     where = roots(job, data_root)
     trained = trained_params(job, params, where)
-    return generation.generate_text(job, trained, seed_text, length, temperature, seed, where, _choose_processor)
+    return generation.generate_text(job, trained, seed_text, length, temperature, seed, where)
 
 
 @typed()
@@ -257,9 +253,4 @@ def translate(
     job = job if isinstance(job, Job) else load(job)
     where = roots(job, data_root)
     trained = trained_params(job, params, where)
-    return translation.translate(job, trained, sentences, beam, length_penalty, where, _choose_processor)
-
-
-def _choose_processor(job: Job, net: NeuralNet) -> Processor:
-    """Return the processor for ``net`` in this process: a GPU if the job or the configuration asks for one."""
-    return local_processor(job, partial(forward_bytes, net))
+    return translation.translate(job, trained, sentences, beam, length_penalty, where)

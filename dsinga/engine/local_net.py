@@ -28,7 +28,7 @@ from dsinga.ops.processor import Processor
 from dsinga.ops.types import is_plain
 from dsinga.passes.captured_passes import CapturedPasses, recorded, split_params, with_params
 from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, whole_shape
-from dsinga.passes.devices import check_precision, forward_bytes, local_processor
+from dsinga.passes.devices import check_precision, forward_processor
 from dsinga.passes.evaluation import evaluate
 from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, has_codes, in_batches
 from dsinga.passes.training_step import KeptGradients, TrainingStep
@@ -288,7 +288,7 @@ class LocalNet:
         if self._processor is None:
             self._processor = Processor(1, None, PRECISIONS[self.job.precision])
             if self.workers == 1:
-                self._processor = local_processor(self.job, functools.partial(forward_bytes, net))
+                self._processor = forward_processor(self.job, net)
         kernels: dict[str, Any] = {"cut": self._cut} if is_cut else {"ops": lambda: self._open().ops}
         return Predictor(net, seed=self.job.seed, threads=self._count_threads(net), **kernels)
 

@@ -48,7 +48,7 @@ def convlstm(
             f"that divide {shape[0]}"
         )
     fields = nn.Input(tuple(shape), name="data")
-    x = steps_of_channels("input", fields, shape[0] // steps, steps, shape[1:])
+    x = steps_of_channels(fields, shape[0] // steps, steps, shape[1:])
     last = len(filters)
     for number, count in enumerate(filters, 1):
         name = f"encoder{number}"
@@ -62,9 +62,9 @@ def convlstm(
     return nn.Model(fields, nn.Reshape([out_channels * out_steps, *shape[1:]], name="fields")(x), name="convlstm")
 
 
-def steps_of_channels(name: str, x: Symbol, channels: int, steps: int, size: Sequence[int]) -> Symbol:
+def steps_of_channels(x: Symbol, channels: int, steps: int, size: Sequence[int]) -> Symbol:
     """Return fields (B, channels·steps, H, W), in which the steps of a channel are neighbours, as (B, T, C, H, W)."""
     if channels == 1:
-        return nn.Reshape([steps, 1, *size], name=f"{name}_steps")(x)
-    x = nn.Reshape([channels, steps, *size], name=f"{name}_channels")(x)
-    return nn.Permute([2, 1, 3, 4], name=f"{name}_steps")(x)
+        return nn.Reshape([steps, 1, *size], name="input_steps")(x)
+    x = nn.Reshape([channels, steps, *size], name="input_channels")(x)
+    return nn.Permute([2, 1, 3, 4], name="input_steps")(x)

@@ -149,10 +149,15 @@ def check_precision(job: Job, devices: Devices) -> None:
         )
 
 
-def local_processor(job: Job, bytes_needed: Callable[[], int], threads: int = 1) -> Processor:
-    """Return the processor of this process: a GPU if the job or the setting asks for one, else ``threads`` cores."""
+def local_processor(job: Job, bytes_needed: Callable[[], int]) -> Processor:
+    """Return the processor of this process: a GPU if the job or the setting asks for one, else a core."""
     ((device,),) = choose_devices(job, ((THIS_PROCESS,),), lambda _: bytes_needed(), describe_worker)
-    return Processor(threads, device, PRECISIONS[job.precision])
+    return Processor(1, device, PRECISIONS[job.precision])
+
+
+def forward_processor(job: Job, net: NeuralNet) -> Processor:
+    """Return the processor of forward passes of a net in this process, as :func:`local_processor` does."""
+    return local_processor(job, functools.partial(forward_bytes, net))
 
 
 def forward_bytes(net: NeuralNet, threads: int = 1) -> int:

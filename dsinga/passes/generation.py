@@ -6,7 +6,7 @@ The states are those of recurrent layers, and the keys and values of the steps b
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from dsinga.layers.sequences.recurrent import RecurrentConf
 from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.ops import Array
 from dsinga.ops.processor import Processor
+from dsinga.passes.devices import forward_processor
 from dsinga.passes.predictor import ONE_CORE, Predictor
 from dsinga.training import check_params
 
@@ -114,12 +115,10 @@ def generate_text(
     temperature: float,
     seed: int,
     roots: Sequence[str],
-    choose_processor: Callable[[Job, NeuralNet], Processor],
 ) -> str:
     """Return a text of ``length`` characters, or words after a blank, that continues ``seed_text``.
 
-    :func:`dsinga.api.generate` explains the arguments; ``choose_processor`` returns the processor that computes the
-    net. Raises UserError for bad input.
+    :func:`dsinga.api.generate` explains the arguments. Raises UserError for bad input.
     """
     if length < 0 or not 0 <= temperature < float("inf"):
         raise UserError(f"length ({length}) and temperature ({temperature}) must be numbers of at least 0")
@@ -128,7 +127,7 @@ def generate_text(
     text_generator = generator(job.neuralnet, count)
     given = encoder.encode(seed_text)
     begin = given or [int(np.random.default_rng([seed, 1]).integers(count))]
-    processor = choose_processor(job, text_generator.net)
+    processor = forward_processor(job, text_generator.net)
     codes = generate(text_generator, params, begin, length, temperature, seed, processor)
     return _continuation(encoder, seed_text, given, list(codes))
 

@@ -16,7 +16,7 @@ from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers import Records
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net, without_labels
-from dsinga.passes.devices import forward_bytes, local_processor
+from dsinga.passes.devices import forward_processor
 from dsinga.passes.evaluation import Forward, evaluate
 from dsinga.passes.predictor import BatchResult, Predictor
 from dsinga.reading.batch_reader import BatchReader
@@ -111,7 +111,7 @@ def forward_in_threads(job: Job, params: ParamArrays) -> Forward:
 def _forward_in_threads(
     job: Job, params: ParamArrays, net: NeuralNet, reader: BatchReader, keep: Sequence[str], batches: int
 ) -> Iterator[BatchResult]:
-    processor = local_processor(job, functools.partial(forward_bytes, net))
+    processor = forward_processor(job, net)
     predictor = Predictor(net, params, seed=job.seed)
     records = min(len(reader), batches * reader.batchsize) if batches else len(reader)
 

@@ -12,7 +12,7 @@ from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.ops import Array
 from dsinga.training import Algorithm, Metrics, accumulate
-from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite, without_warnings
+from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite
 
 # The records and the context of each part of a batch that is computed at once.
 MicroBatches = Iterable[tuple[Mapping[str, Records], Context]]
@@ -92,7 +92,7 @@ class TrainingStep:
                 contexts.append(replace(ctx, skips=True))
                 yield records, contexts[-1]
 
-        with without_warnings(True):
+        with np.errstate(over="ignore", invalid="ignore"):
             metrics = self._accumulate(params, checked(), lambda name, gradient: gradients.append((name, gradient)))
         is_good = is_good and all_finite(metrics)
         not_finite = contexts[-1].all_reduce("not finite", np.array([not is_good], np.float32))

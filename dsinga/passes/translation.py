@@ -6,7 +6,7 @@ computed for the whole prefix at each step, except for the layer of the scores, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.net.needed_layers import needed_layers, with_followers
 from dsinga.ops import Array
 from dsinga.ops.processor import Processor
+from dsinga.passes.devices import forward_processor
 from dsinga.passes.predictor import ONE_CORE, Predictor
 from dsinga.reading.bind_records import input_layer
 from dsinga.training import Hypothesis, beam_search, check_params
@@ -74,12 +75,10 @@ def translate(
     beam: int,
     length_penalty: float,
     roots: Sequence[str],
-    choose_processor: Callable[[Job, NeuralNet], Processor],
 ) -> list[str]:
     """Return the translation of each of ``sentences``.
 
-    :func:`dsinga.api.translate` explains the arguments; ``choose_processor`` returns the processor that computes the
-    net. Raises UserError for bad input.
+    :func:`dsinga.api.translate` explains the arguments. Raises UserError for bad input.
     """
     if isinstance(sentences, str):
         raise UserError("sentences must be a list of texts, not one text; put it into a list")
@@ -95,7 +94,7 @@ def translate(
             )
     encoder = SymbolEncoder(source)
     encoded = [_encode(encoder, number, sentence) for number, sentence in enumerate(sentences, 1)]
-    processor = choose_processor(job, one_word_net(job.neuralnet))
+    processor = forward_processor(job, one_word_net(job.neuralnet))
     translator = Translator(job.neuralnet, params, target.index(SENTENCE_START), target.index(SENTENCE_END), processor)
     excluded = [target.index(UNKNOWN)] if UNKNOWN in target else []
     return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,11 +30,6 @@ def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
 def are_finite(records: Mapping[str, Records]) -> bool:
     """Whether the records of a batch are finite: saturated layers hide infinite records from the loss."""
     return _finite([*records.values()])
-
-
-def without_warnings(skips: bool) -> contextlib.AbstractContextManager[object]:
-    """Return a context without numpy's warnings of infinity and NaN, where batches that have them may be skipped."""
-    return np.errstate(over="ignore", invalid="ignore") if skips else contextlib.nullcontext()
 
 
 def check_metrics(metrics: Metrics, step: int) -> None:
