@@ -85,7 +85,7 @@ class ServerClient:
 
     def shares_gpu(self) -> bool:
         """Whether the server keeps its slices on the GPU of the worker, and not in host memory."""
-        return not self.crosses_process and self._device in [int(gpu) for gpu in self.transport.call("gpu").result()]
+        return not self.crosses_process and self._device in [*map(int, self.transport.call("gpu").result())]
 
     @property
     def crosses_process(self) -> bool:

@@ -21,7 +21,7 @@ from dsinga.ops.device_pass import DevicePass
 from dsinga.ops.types import Array, AsyncCopy
 
 
-class CapturedGraph(NamedTuple):
+class GraphPiece(NamedTuple):
     """A graph of a pass; whether metrics are read after it; what the host does before the next one, if there is one."""
 
     graph: Any
@@ -37,7 +37,7 @@ class CupyPass(DevicePass):
         self._ops, self._streams = ops, streams
         cupy.get_default_memory_pool().free_all_blocks()  # what earlier passes left there, for the pool of this one
         self._pool = cupy.cuda.MemoryPool()
-        self._pieces: list[CapturedGraph] = []
+        self._pieces: list[GraphPiece] = []
         self._captured = self._is_capturing = False
         self._buffers: dict[str, Array] = {}
         self._unread: deque[tuple[np.ndarray, Any]] = (
@@ -100,7 +100,7 @@ class CupyPass(DevicePass):
 
     def _end_piece(self, action: Callable[[], None] | None) -> None:
         reads = self._recording.numbers is not None and not any(piece.reads for piece in self._pieces)
-        self._pieces.append(CapturedGraph(self._streams.compute.end_capture(), reads, action))
+        self._pieces.append(GraphPiece(self._streams.compute.end_capture(), reads, action))
 
     @property
     def captured(self) -> bool:
