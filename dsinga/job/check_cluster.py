@@ -101,7 +101,12 @@ def check_mean(job: Job, cluster: ClusterConf) -> None:
     if cluster.sync_freq > job.train_steps > 0:
         text = f"sync_freq: {cluster.sync_freq} is more than train_steps: {job.train_steps}, so that the groups agree"
         raise cluster.error(f"{text} at the end only; lower sync_freq", "sync_freq")
-    mean = mean or MeanConf()
+    check_mean_conf(job, cluster, mean or MeanConf())
+
+
+def check_mean_conf(job: Job, cluster: ClusterConf, mean: MeanConf) -> None:
+    """Raise JobError for settings of the mean that contradict each other or the job."""
+    groups = cluster.nserver_groups
     if not mean.asynchronous and job.warmup_steps:
         text = "warmup_steps let worker group 0 train alone, but groups that agree by the mean wait for each other; use"
         raise job.error(f"{text} mean_conf {{ every_step_until: {job.warmup_steps} }} in its place", "warmup_steps")

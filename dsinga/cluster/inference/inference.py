@@ -60,21 +60,7 @@ def _batches(
     A task computes a round of batches. ``count`` is the number of batches; 0 means all records. Where a Dask worker is
     lost meanwhile, the others compute its rounds. Raises RunError where all are lost.
     """
-
-    def choose(workers: Workers) -> Workers:
-        usable = usable_workers(client, selection, workers)
-        if workers and not usable:
-            raise UserError(f"the Dask cluster has no workers {selection}")
-        return require_workers(usable)
-
-    def shortage(usable: Workers, _: Workers) -> str:
-        return "" if len(usable) >= wanted else f"{len(usable)} of {wanted} Dask workers are there"
-
-    # The jobs that a cluster object has requested may wait in a queue for hours.
-    wanted = wanted_processes(job) if job.cluster and not isinstance(client.cluster, SpecCluster) else 1
-    patience = (job.cluster or ClusterConf()).patience
-    with keep_workers(client, 1):
-        workers = await_workers(client, choose, patience=patience, shortage=shortage)
+    workers = _await_usable_workers(job, client, selection)
     on_gpus = job.gpu or read_setting("device") == "gpu"  # a GPU computes alike beside any processor
     precision = Precision.kFloat32 if on_gpus else job.precision
     check_workers_ready(client, workers, [net], readers=[reader], precision=precision)
@@ -114,3 +100,22 @@ def _batches(
         length.learn(result.seconds)
         yield from result.batches()
         del result  # or the features of this round would stay while the next one is waited for
+
+
+def _await_usable_workers(job: Job, client: Client, selection: WorkerSelection) -> Workers:
+    """Return the Dask workers that may be used, once there are as many processes as the job asks for."""
+
+    def choose(workers: Workers) -> Workers:
+        usable = usable_workers(client, selection, workers)
+        if workers and not usable:
+            raise UserError(f"the Dask cluster has no workers {selection}")
+        return require_workers(usable)
+
+    def shortage(usable: Workers, _: Workers) -> str:
+        return "" if len(usable) >= wanted else f"{len(usable)} of {wanted} Dask workers are there"
+
+    # The jobs that a cluster object has requested may wait in a queue for hours.
+    wanted = wanted_processes(job) if job.cluster and not isinstance(client.cluster, SpecCluster) else 1
+    patience = (job.cluster or ClusterConf()).patience
+    with keep_workers(client, 1):
+        return await_workers(client, choose, patience=patience, shortage=shortage)
