@@ -120,9 +120,7 @@ def test_what_is_made_of_departures_is_known_or_refused(kind: str, tmp_path: Pat
         for use in (model.predict, lambda each: dsinga.windows(each, **SETTINGS, climatology=climatology)):
             with pytest.raises(UserError, match="'t' was made from departures from a climatology"):
                 use(made)
-        fields = (
-            (made + climatology.at(made.time)).drop_vars("dsinga_departure").assign(h=made.h)
-        )  # as the message says
+        fields = (made + climatology.at(made.time)).assign(h=made.h).drop_vars("dsinga_departure")  # as it says
         assert dict(model.predict(fields).sizes) == dict(model.predict(data.sel(time=fields.time)).sizes)
         return
     predicted, fields = model.predict(made).t, model.predict(data).t

@@ -101,6 +101,8 @@ def test_errors_of_rollouts_are_those_of_what_predict_returns(
 def test_groups_need_windows_of_one_output() -> None:
     model, windows = trained(dataset())
     with pytest.raises(UserError, match="by and against are for windows of a Dataset"):
-        model.evaluate(windows.read([0, 1])[0], windows.read([0, 1])[1], by="lead")
+        model.evaluate(windows.read([0, 1])[0], by="lead")
+    with pytest.raises(UserError, match="by and against take windows alone.*; leave y and sample_weight out"):
+        model.evaluate(windows, sample_weight=np.ones(len(windows)), by="lead")
     with pytest.raises(UserError, match="a climatology needs dates of every month, and 'time' has none in month 2"):
         model.evaluate(windows, against=field_climatology(windows.dataset))

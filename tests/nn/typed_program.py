@@ -19,9 +19,8 @@ def program() -> None:
     nn.Dense(2).trainble = False  # type: ignore[attr-defined]
     dsinga.trian("job.conf")  # type: ignore[attr-defined]
     dsinga.nn.Dense(unitss=3)  # type: ignore[call-arg]
-    loss, _ = model.evaluate(x, y)
-    model.evaluate(x, y)["loss"] + loss
-    windows = dsinga.windows("weather.zarr", inputs="t", targets="t", leads=2)
+    print(model.evaluate(x, y)["loss"] + 1.0)
+    windows = dsinga.windows("weather.zarr", inputs="t", targets="t", input_dims={"time": 1}, leads=2)
     model.evaluate(windows, by=("variable", "lead"), against="persistence").rmse.sel(forecast="model")
     model.evaluate(windows, against="persistence").to_zarr("errors.zarr")
     print(model.evaluate(windows).rmse)  # type: ignore[attr-defined]

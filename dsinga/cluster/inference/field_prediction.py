@@ -111,7 +111,7 @@ def find_windows(
     definition: WindowDefinition,
     leads: int | None,
     direct: int = 1,
-    starts: Mapping[str, Sequence[int]] | None = None,
+    starts: Mapping[str, Any] | None = None,
 ) -> PredictionWindows:
     """Return the windows of a definition in a Dataset whose targets lie at known times, at each of the leads.
 

@@ -128,7 +128,7 @@ def check_free(layout: Layout, targets: Collection[str], name: str, example: str
 
 
 def apply_windows(
-    source: Any, definition: WindowDefinition, starts: Mapping[str, Sequence[int]] | None = None
+    source: Any, definition: WindowDefinition, starts: Mapping[str, Any] | None = None
 ) -> PredictionWindows:
     """Return the windows of ``definition`` in another Dataset, in which targets need not be.
 

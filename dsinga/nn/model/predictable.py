@@ -127,6 +127,11 @@ class Predictable(ModelParams):
         """
         check_whole_numbers(batch_size=batch_size)
         if by is not None or against:
+            if y is not None or sample_weight is not None:
+                raise UserError(
+                    "by and against take windows alone, which have their targets, and weights by weights= of "
+                    "dsinga.windows; leave y and sample_weight out"
+                )
             return self._evaluate_fields(x, batch_size, client, () if by is None else by, against)
         (x, y, sample_weight), _ = read_iterable(x, y, sample_weight)
         pairs = self._pairs(x, y)
