@@ -7,16 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsinga.api.clients import awaitable
-from dsinga.api.inference import open_forward
-from dsinga.api.jobs_with_data import job_with_data, roots, say_overlaps
+from dsinga.api.jobs_with_data import say_overlaps
+from dsinga.api.open_phase import open_phase
 from dsinga.api.result import Result
-from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
-from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows
 from dsinga.job import Job
-from dsinga.job.enums import find_phase
 from dsinga.passes import inference
 from dsinga.passes.field_evaluation import GroupedErrors
 
@@ -68,15 +65,20 @@ def evaluate_fields(
     Raises:
         UserError: groups or baselines that the windows do not have, and other bad input.
     """
-    job_phase = find_phase(phase)
-    job = job_with_data(job, data, job_phase, data_root, params)
-    say_overlaps(job, job_phase)
-    folders = roots(job, data_root)
-    trained = trained_params(job, params, folders)
-    with open_forward(job, trained, client, resources, hosts) as forward, cleared_frames("dsinga"):
-        net, reader = inference.open_phase(job, trained, job_phase, folders, layer)
-        windows = [source for source in reader.stores.values() if isinstance(source, FieldWindows)]
-        if len(windows) != 1:
+    with open_phase(job, params, phase, client, data, data_root, resources, hosts, layer) as opened:
+        say_overlaps(opened.job, opened.phase)
+        given = [source for source in opened.reader.stores.values() if isinstance(source, FieldWindows)]
+        if len(given) != 1:
             raise UserError("groups of errors are those of windows of a Dataset; give some, as of dsinga.windows")
-        errors = GroupedErrors(windows[0], by, against)
-        return errors.add_all(records.data for records in inference.predict(net, reader, layer, forward)).dataset()
+        (windows,) = given
+        errors = GroupedErrors(windows, by, against)
+        if windows.leads is None:
+            records = inference.predict(opened.net, opened.reader, layer, opened.forward)
+            return errors.add_all(batch.data for batch in records).dataset()
+        from dsinga.cluster.inference.rollout_records import rollout_records
+
+        return errors.add_all(
+            rollout_records(
+                opened.job, opened.params, layer, windows, opened.phase, opened.roots, opened.client, opened.selection
+            )
+        ).dataset()

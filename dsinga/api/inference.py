@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsinga import cluster
-from dsinga.api.clients import awaitable, find_cluster
-from dsinga.api.execution import select_workers
-from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, say_overlaps
+from dsinga.api.clients import awaitable
+from dsinga.api.jobs_with_data import job_with_data, roots, say_overlaps
+from dsinga.api.open_phase import open_phase
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
 from dsinga.base.arguments import check_whole
-from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
 from dsinga.job import Job, load
 from dsinga.job.enums import find_phase
 from dsinga.net.members import with_member
 from dsinga.passes import generation, inference, translation
-from dsinga.passes.evaluation import Forward
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -53,14 +49,9 @@ def evaluate(
     layer reads in place of its store, such as a pair (x, y), ``resources`` and ``hosts`` choose the Dask workers; see
     :func:`dsinga.train`. Raises UserError for bad input.
     """
-    job_phase = find_phase(phase)
-    job = job_with_data(job, data, job_phase, data_root, params)
-    say_overlaps(job, job_phase)
-    folders = roots(job, data_root)
-    trained = trained_params(job, params, folders)
-    with open_forward(job, trained, client, resources, hosts) as forward, cleared_frames("dsinga"):
-        net, reader = inference.open_phase(job, trained, job_phase, folders)
-        return inference.evaluate_phase(net, reader, forward)
+    with open_phase(job, params, phase, client, data, data_root, resources, hosts) as opened:
+        say_overlaps(opened.job, opened.phase)
+        return inference.evaluate_phase(opened.net, opened.reader, opened.forward)
 
 
 @awaitable
@@ -184,27 +175,8 @@ def predict_with_labels(
 
     Arguments are those of :func:`predict`. :func:`dsinga.data.write_store` takes such pairs.
     """
-    job_phase = find_phase(phase)
-    job = job_with_data(job, data, job_phase, data_root, params)
-    folders = roots(job, data_root)
-    trained = trained_params(job, params, folders)
-    with open_forward(job, trained, client, resources, hosts) as forward, cleared_frames("dsinga"):
-        net, reader = inference.open_phase(job, trained, job_phase, folders, layer)
-        yield from inference.predict(net, reader, layer, forward)
-
-
-@contextlib.contextmanager
-def open_forward(
-    job: Job, params: ParamArrays, client: Any, resources: Mapping[str, float] | None, hosts: Sequence[str]
-) -> Iterator[Forward]:
-    """Yield the forward passes of params: in threads of this process where that is enough, else on a cluster."""
-    source = find_cluster(client, waits=True)
-    if source.computes_here(asks_for_cluster=bool(resources or hosts)):
-        yield inference.forward_in_threads(job, params)
-        return
-    selection = select_workers(resources, hosts)
-    with source.open(patience=patience_of(job)) as opened:
-        yield cluster.forward_on_cluster(job, opened, params, selection)
+    with open_phase(job, params, phase, client, data, data_root, resources, hosts, layer) as opened:
+        yield from inference.predict(opened.net, opened.reader, layer, opened.forward)
 
 
 @typed()

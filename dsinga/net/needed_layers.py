@@ -19,6 +19,7 @@ PROBABILITIES = {
     LayerType.kSigmoidCrossEntropyLoss: LayerType.kSigmoid,
     LayerType.kFocalLoss: LayerType.kSigmoid,
 }
+HAND_OUT = (LayerType.kSlice, LayerType.kSplit)  # a part to each destination
 
 
 def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> NetConf:
@@ -46,6 +47,8 @@ def needed_layers(conf: NetConf, phase: Phase, names: Sequence[str] = ()) -> Net
         if name in layers and name not in reached:
             reached.add(name)
             needed += layers[name].srclayers
+            if layers[name].type in HAND_OUT:  # to all layers that take parts
+                needed += [other for other, layer in layers.items() if name in layer.srclayers]
     confs = [layer for name, layer in layers.items() if name in reached]
     return conf.replace(layer=_own_missing_params(confs))
 

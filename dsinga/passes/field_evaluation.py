@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.data.fields.baselines import CLIMATOLOGY, make_baselines
+from dsinga.data.fields.baselines import CLIMATOLOGY, Persistence, make_baselines
+from dsinga.data.fields.climatology_text import DEPARTURE
 from dsinga.data.fields.field_windows import FieldWindows
 from dsinga.data.fields.label_groups import make_groupings
 from dsinga.data.fields.label_points import NONE, LabelPoints
@@ -27,7 +28,8 @@ class GroupedErrors:
     """Adds up the errors of predictions of the targets of windows by group.
 
     Errors are those of kFieldError: of points that are not masked, weighted where the windows have weights. Where there
-    are baselines, points that one of them lacks are left out for all.
+    are baselines, points that one of them lacks are left out for all. So are those of several leads fed back that the
+    last step of the inputs has masked, of which there is no prediction.
 
     Args:
         windows: the windows, which have targets.
@@ -35,19 +37,14 @@ class GroupedErrors:
         against: baselines.
 
     Raises:
-        UserError: groups or baselines that the windows do not have, and windows that feed back several leads.
+        UserError: groups or baselines that the windows do not have.
     """
 
     def __init__(self, windows: FieldWindows, by: Any = (), against: Any = ()):
-        if windows.leads is not None:
-            raise UserError(
-                "errors by group compare one prediction with each window, and these windows feed back "
-                f"{windows.leads.leads} leads; give windows with leads=1, and for later leads compare "
-                f"model.predict(dataset, leads={windows.leads.leads}) with the data at its valid_time"
-            )
         self.windows, self._points = windows, LabelPoints(windows)
         self._groupings = make_groupings(self._points, by)
         self._baselines = make_baselines(self._points, against)
+        self._masks = _masks(self._points)
         self._names = [MODEL, *(baseline.name for baseline in self._baselines)]
         if len(set(self._names)) < len(self._names):
             raise UserError("against has one baseline of a kind; compare others in a further call")
@@ -65,7 +62,15 @@ class GroupedErrors:
     def add_all(self, predictions: Iterable[np.ndarray]) -> GroupedErrors:
         """Add predictions (n, C, *space), or as many numbers a row, of the windows in their order."""
         first = 0
+        for part in self._parts(predictions):
+            self._add(np.arange(first, first + len(part)), part)
+            first += len(part)
+        return self
+
+    def _parts(self, predictions: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield predictions (n, C, *space) whose n depends on no batch."""
         size = math.prod(self._shape)
+        step, kept = max(1, PART_NUMBERS // size), np.empty((0, *self._shape), np.float32)
         for batch in predictions:
             if math.prod(batch.shape[1:]) != size:
                 raise UserError(
@@ -73,13 +78,13 @@ class GroupedErrors:
                     f"{as_text(self._shape)}; errors are those of predictions of the targets themselves: of quantiles "
                     "and others compare one with the data, as predict(dataset).sel(quantile=0.5)"
                 )
-            step = max(1, PART_NUMBERS // size)
-            for start in range(0, len(batch), step):
-                part = batch[start : start + step]
-                rows = np.arange(first + start, first + start + len(part))
-                self._add(rows, part.reshape(len(part), *self._shape))
-            first += len(batch)
-        return self
+            batch = batch.reshape(len(batch), *self._shape)
+            kept = np.concatenate([kept, batch]) if len(kept) else batch
+            whole = len(kept) - len(kept) % step
+            yield from (kept[start : start + step] for start in range(0, whole, step))
+            kept = kept[whole:]
+        if len(kept):
+            yield kept
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -95,6 +100,9 @@ class GroupedErrors:
         valid: Any = ~np.isnan(labels)
         for forecast in forecasts[1:]:
             valid &= ~np.isnan(forecast)
+        if self._masks is not None:
+            is_masked, last = self._masks
+            valid &= ~(np.isnan(last.read(rows)) & is_masked)
         known = None if valid.all() else valid
         climatology = None
         if CLIMATOLOGY in self._names:
@@ -152,5 +160,16 @@ class GroupedErrors:
         return {
             str(name): array.variable.isel({dim: points[dim] for dim in array.dims})
             for name, array in self.windows.dataset.coords.items()
-            if name not in points and array.dims and set(array.dims) <= set(points)
+            if name not in {*points, DEPARTURE} and array.dims and set(array.dims) <= set(points)
         }
+
+
+def _masks(points: LabelPoints) -> tuple[np.ndarray, Persistence] | None:
+    """Return which channels (C, 1, ...) a prediction of several leads has masked where the last inputs are, and these.
+
+    None where no target is fed back whose points may be masked.
+    """
+    layout = points.layout
+    masked = {part.name for part in layout.inputs if part.masked} if points.windows.leads is not None else set()
+    channels = np.array([points.names[variable] in masked for variable in points.variables])
+    return (channels.reshape(-1, *(1,) * len(layout.space)), Persistence(points)) if channels.any() else None

@@ -84,6 +84,59 @@ def test_departures_are_read_and_predictions_have_the_climatology_again(by: str,
     assert errors.rmse.sel(forecast="climatology") == pytest.approx(float(((data.t - cycle)[2:] ** 2).mean()) ** 0.5)
 
 
+def stored(data: Any, folder: Path) -> Any:
+    data.drop_vars("h").to_netcdf(folder / "departures.nc")
+    return xr.open_dataset(folder / "departures.nc").assign(h=data.h)
+
+
+# What users make of departures, and whether the result is known as departures; else it is refused.
+MADE: dict[str, tuple[Any, bool]] = {
+    "selected": (lambda departures, fields, folder: departures.isel(time=slice(40, None)), True),
+    "in chunks, transposed": (lambda departures, fields, folder: departures.chunk(time=9).transpose("lon", ...), True),
+    "joined": (lambda d, fields, folder: xr.concat([d.isel(time=slice(9)), d.isel(time=slice(9, 20))], "time"), True),
+    "without the mark": (lambda departures, fields, folder: departures.drop_vars("dsinga_departure"), True),
+    "added": (lambda departures, fields, folder: departures + 0, False),
+    "scaled": (lambda departures, fields, folder: departures.assign(t=departures.t * 2), False),
+    "less fields": (lambda departures, fields, folder: departures - fields, False),
+    "filled": (lambda departures, fields, folder: departures.fillna(0), False),
+    "joined with fields": (lambda d, f, folder: xr.concat([d.isel(time=[0]), f.isel(time=[1])], "time"), False),
+    "after fields": (lambda d, f, folder: xr.concat([f.isel(time=[0]), d.isel(time=[1])], "time"), False),
+    "stored": (lambda departures, fields, folder: stored(departures, folder), False),
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_what_is_made_of_departures_is_known_or_refused(kind: str, tmp_path: Path) -> None:
+    data = dataset()
+    climatology = field_climatology(data[["t"]])
+    windows = dsinga.windows(data, **SETTINGS, climatology=climatology)
+    model = trained(windows)
+    make, is_known = MADE[kind]
+    try:
+        made = make(windows.dataset, data, tmp_path)
+    except ValueError:  # xarray joins no Datasets of which one lacks a coordinate
+        return
+    if not is_known:
+        for use in (model.predict, lambda each: dsinga.windows(each, **SETTINGS, climatology=climatology)):
+            with pytest.raises(UserError, match="'t' was made from departures from a climatology"):
+                use(made)
+        fields = (made + climatology.at(made.time)).assign(h=made.h).drop_vars("dsinga_departure")  # as it says
+        assert dict(model.predict(fields).sizes) == dict(model.predict(data.sel(time=fields.time)).sizes)
+        return
+    predicted, fields = model.predict(made).t, model.predict(data).t
+    assert "dsinga_departure" not in predicted.coords
+    np.testing.assert_array_equal(predicted.transpose(*fields.dims), fields.sel(time=predicted.time))
+
+
+def test_a_second_climatology_of_departures_is_refused() -> None:
+    data = dataset()
+    departures = dsinga.windows(data, **SETTINGS, climatology=field_climatology(data[["t"]])).dataset
+    with pytest.raises(UserError, match="'t' has departures from another climatology than that of the windows"):
+        dsinga.windows(departures, **SETTINGS, climatology=field_climatology(data[["t"]], "day"))
+    with pytest.raises(UserError, match="a climatology is taken from the data themselves, not from windows.dataset"):
+        field_climatology(departures)
+
+
 @pytest.mark.parametrize("loss", ["quantiles", "distribution"])
 def test_several_numbers_of_a_departure_have_the_climatology_each_and_scales_have_not(loss: str) -> None:
     data = dataset()

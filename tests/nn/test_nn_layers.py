@@ -265,6 +265,7 @@ def test_layers_with_several_sources_and_parts():
     images = rng.normal(size=(5, 8, 6)).astype(np.float32)
     found = model.predict(images)
     np.testing.assert_allclose(found, np.concatenate([images[:, 4:], images[:, :4]], axis=1) + images**2, rtol=1e-6)
+    np.testing.assert_array_equal(nn.Model(x, right).predict(images), images[:, 4:])  # one part alone
 
 
 def test_a_layer_that_is_called_twice_shares_its_params():

@@ -19,3 +19,10 @@ def program() -> None:
     nn.Dense(2).trainble = False  # type: ignore[attr-defined]
     dsinga.trian("job.conf")  # type: ignore[attr-defined]
     dsinga.nn.Dense(unitss=3)  # type: ignore[call-arg]
+    print(model.evaluate(x, y)["loss"] + 1.0)
+    windows = dsinga.windows("weather.zarr", inputs="t", targets="t", input_dims={"time": 1}, leads=2)
+    model.evaluate(windows, by=("variable", "lead"), against="persistence").rmse.sel(forecast="model")
+    model.evaluate(windows, against="persistence").to_zarr("errors.zarr")
+    print(model.evaluate(windows).rmse)  # type: ignore[attr-defined]
+    model.evaluate(windows, by=3)  # type: ignore[call-overload]
+    model.evaluate(x, y, by="lead")  # type: ignore[call-overload]

@@ -103,7 +103,7 @@ def in_region(rows: Any, name: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-def test_errors_of_each_group_are_those_of_its_numbers(kind: str) -> None:
+def test_errors_of_each_group_are_those_of_its_numbers(kind: str, monkeypatch: Any) -> None:
     windows = make_windows(kind)
     shape = windows.label_shape[0] - bool(windows.definition.weights), *windows.label_shape[1:]
     rng = np.random.default_rng(0)
@@ -134,6 +134,10 @@ def test_errors_of_each_group_are_those_of_its_numbers(kind: str) -> None:
             np.testing.assert_allclose(cell.bias, np.average(error, weights=chosen.w), rtol=1e-10, atol=1e-10)
             compared += len(chosen)
         assert compared == len(rows) or compared > 0 and keys[1:] in (["region"], ["area"])
+    batches = np.split(predictions, [1, 4])  # however predictions come
+    monkeypatch.setattr("dsinga.passes.field_evaluation.PART_NUMBERS", 3 * predictions[0].size)
+    one, several = (GroupedErrors(windows, "lat").add_all(each).sums for each in ([predictions], batches))
+    np.testing.assert_array_equal(several, one)
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
@@ -226,8 +230,6 @@ def test_windows_and_predictions_that_cannot_be_compared_are_refused() -> None:
     settings: dict[str, Any] = {"inputs": "t", "input_dims": {"time": 1, "lat": -1, "lon": -1}}
     with pytest.raises(UserError, match="the windows have no targets"):
         GroupedErrors(dsinga.windows(DATA, **settings))
-    with pytest.raises(UserError, match="these windows feed back 2 leads; give windows with leads=1"):
-        GroupedErrors(dsinga.windows(DATA, **settings, targets="t", lead={"time": 1}, leads=2))
     same = dsinga.windows(DATA, **settings, targets="t")
     with pytest.raises(UserError, match="persistence is a forecast of targets that lie ahead"):
         GroupedErrors(same, against="persistence")

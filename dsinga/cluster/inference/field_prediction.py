@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dask
@@ -56,10 +56,6 @@ def predict_dataset(
     With ``leads`` predictions are fed back as inputs so many times, and the result has the dimension "lead"; see
     :class:`dsinga.passes.field_rollout.FieldRollout`. A net of the direct form has its leads as channels instead.
 
-    The seven stages stand below in their order: the windows, the tiles of a field, what the layer gives for the
-    targets, the predictor, the variables as dask arrays, and in files of their own the tasks, and the Dataset around
-    their results.
-
     Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
     """
     if leads is not None:
@@ -70,28 +66,58 @@ def predict_dataset(
     if direct > 1 and leads not in (None, direct):
         raise UserError(f"the net gives {direct} leads at once, not {leads}; leave leads out")
     leads = None if direct > 1 else leads
-    windows = find_windows(dataset, definition, leads, direct)
+    windows, predictions = predict_windows(
+        job, params, layer, find_windows(dataset, definition, leads, direct), phase, roots, leads, direct
+    )
+    if leads is not None or direct > 1:
+        return dataset_of_leads(windows, predictions)
+    return predicted_dataset(windows, predictions[0])
+
+
+def predict_windows(
+    job: Job,
+    params: ParamArrays,
+    layer: str,
+    windows: PredictionWindows,
+    phase: Phase,
+    roots: Sequence[str],
+    leads: int | None,
+    direct: int = 1,
+    most: int | None = None,
+) -> tuple[PredictionWindows, list[da.Array]]:
+    """Return windows and their prediction at each lead, dask arrays (windows ..., C', points of space ...).
+
+    The windows have the numbers that ``layer`` gives for each number of the targets. ``most`` is how many windows along
+    time a task computes at most where the net is not called for more. The stages stand below in their order: the tiles
+    of a field, what the layer gives for the targets, the predictor, the variables as dask arrays, and in a file of
+    their own the tasks.
+
+    Raises UserError for what is wrong with the job or the params.
+    """
     tiles, source = plan_fields(job, params, layer, windows, phase, roots)
     windows = with_outputs(job, windows, layer, tiles.net.layer(layer).shape[1:], leads, direct)
     predictor = make_predictor(Predictor(tiles.net, params, seed=job.seed), source, layer, windows, tiles, direct)
     arrays = lazy_variables(predictor, windows)
-    blocks = PredictionBlocks(predictor, arrays, windows.times)
-    if leads is None:
-        prediction = map_blocks(predictor, arrays, blocks)
-        if direct == 1:
-            return predicted_dataset(windows, prediction)
-        before, count = (slice(None),) * len(windows.samples), predictor.channels // direct
-        parts = [slice(first, first + count) for first in range(0, predictor.channels, count)]
-        return dataset_of_leads(windows, [prediction[(*before, part)] for part in parts])
-    return dataset_of_leads(windows, map_leads(predictor, arrays, blocks, windows, leads))
+    blocks = PredictionBlocks(predictor, arrays, windows.times, most)
+    if leads is not None:
+        return windows, map_leads(predictor, arrays, blocks, windows, leads)
+    prediction = map_blocks(predictor, arrays, blocks)
+    before, count = (slice(None),) * len(windows.samples), predictor.channels // direct
+    return windows, [prediction[(*before, slice(lead * count, (lead + 1) * count))] for lead in range(direct)]
 
 
-def find_windows(dataset: Any, definition: WindowDefinition, leads: int | None, direct: int = 1) -> PredictionWindows:
+def find_windows(
+    dataset: Any,
+    definition: WindowDefinition,
+    leads: int | None,
+    direct: int = 1,
+    starts: Mapping[str, Any] | None = None,
+) -> PredictionWindows:
     """Return the windows of a definition in a Dataset whose targets lie at known times, at each of the leads.
 
-    ``direct`` is how many a net gives at once.
+    ``direct`` is how many a net gives at once, and ``starts`` the first points of windows by dimension of samples.
     """
-    windows = with_known_times(apply_windows(dataset, definition), leads or direct)
+    windows = with_known_times(apply_windows(dataset, definition, starts), leads or direct)
     if direct > 1:
         check_lead_names(windows.layout, definition.targets)
     return windows if leads is None else windows_for_leads(windows, leads)

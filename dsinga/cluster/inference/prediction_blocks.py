@@ -24,11 +24,14 @@ class PredictionBlocks:
     A block has about a chunk of the variables along each axis of space, and half a chunk of time, or a few times the
     steps that a window reads: so that few tasks decode the same chunk. It has one call of the net at least, and else
     BLOCK_BYTES, or half a chunk, at most. Which calls of the net a task makes does not change what they give.
+
+    ``most`` is the number of windows along time that a block of more than one call has at most, None for any.
     """
 
     predictor: FieldPredictor
     arrays: Mapping[str, da.Array]
     times: tuple[str, ...]
+    most: int | None = None
 
     def __len__(self) -> int:
         """Return the number of blocks."""
@@ -64,7 +67,8 @@ class PredictionBlocks:
             axis, is_batch = predictor.layout.axes[dim], place == self._batch_dim
             least.append(predictor.batch if is_batch else 1)
             points = max(self._chunk(dim) // 2, 2 * (axis.input_size - axis.size))
-            steps.append(least[-1] * max(1, points // axis.stride // least[-1]) if is_batch else 1)
+            windows = points // axis.stride if self.most is None else min(points // axis.stride, self.most)
+            steps.append(least[-1] * max(1, windows // least[-1]) if is_batch else 1)
         for dim, tiles in zip(predictor.layout.space, predictor.tiles, strict=True):
             least.append(1)
             steps.append(-(-self._chunk(dim) // tiles.core))

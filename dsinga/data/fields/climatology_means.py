@@ -37,6 +37,9 @@ def field_climatology(dataset: Any, by: str = MONTH, *, dim: str = "time") -> Fi
     names = [name for name, array in opened.data_vars.items() if dim in array.dims and array.dtype.kind in "fiub"]
     if not names or dim not in opened.coords:
         raise UserError(f"a climatology is taken of variables along dates, and none lies along {dim!r}; name it: dim=")
+    from dsinga.data.fields.departures import check_fields  # which imports xarray
+
+    check_fields(opened)
     for name in (MONTH, TERM):
         if any(name in opened[variable].dims for variable in names):
             raise UserError(f"the data have a dimension {name!r}, which the climatology needs for itself; rename it")

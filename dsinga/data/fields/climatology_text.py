@@ -13,6 +13,9 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.data.fields.climatology import FieldClimatology
 
+# The number of the climatology that was subtracted, in the encoding of a variable, which arithmetic and files lose, and
+# as a coordinate along time, which they keep.
+DEPARTURE = "dsinga_departure"
 MOST_NUMBERS = 1 << 22  # that a job keeps, in up to 21 MiB of text
 
 

@@ -5,6 +5,8 @@ This file imports xarray, and is imported where somebody has a Dataset.
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -16,10 +18,9 @@ from xarray.core.indexing import IndexingSupport, LazilyIndexedArray, explicit_i
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.data.fields.climatology import dates_of, values_at
-from dsinga.data.fields.climatology_text import climatology_of
+from dsinga.data.fields.climatology_text import DEPARTURE, climatology_of
 
 PARAMETER = "parameter"  # the dimension of the parameters of a distribution
-DEPARTURE = "dsinga_departure"  # of the encoding of a variable that is a departure already
 
 
 class _Field:
@@ -34,6 +35,11 @@ class _Field:
 
     def __init__(self, means: Any, by: str, dates: Any, dims: tuple[str, ...]):
         self._means, self._by, self._dates, self._dims = means.drop_vars(list(means.coords)), by, dates, dims
+
+    @property
+    def time(self) -> str:
+        """The dimension of the dates."""
+        return str(self._dates.dims[0])
 
     def read(self, key: tuple[Any, ...]) -> np.ndarray:
         """Return the climatology of a region, float64."""
@@ -67,7 +73,8 @@ def departures(dataset: Any, text: str) -> Any:
 
     Variables in files, and of Dask, are computed when they are read. Those that are departures already stay, too.
 
-    Raises UserError where the climatology has none of the variables, or lacks points of them.
+    Raises UserError where the climatology has none of the variables, or lacks points of them, and for variables that
+    are departures from another one, or made from departures.
     """
     if not text:
         return dataset
@@ -78,12 +85,48 @@ def departures(dataset: Any, text: str) -> Any:
             f"the climatology has {listed(map(repr, means))}, and the windows none of these, but "
             f"{listed(map(repr, dataset.data_vars))}; take it of the variables of the windows"
         )
-    changed = {
-        name: _with_field(dataset[name].variable, _field(dataset, name, text), -1)
-        for name in names
-        if not dataset.variables[name].encoding.get(DEPARTURE)
-    }
-    return dataset.assign(changed) if changed else dataset
+    number = zlib.crc32(text.encode())
+    changed, time = {}, None
+    for name in names:
+        if not _is_departure(dataset, name, number):
+            field = _field(dataset, name, text)
+            changed[name], time = _with_field(dataset[name].variable, field, -1, {DEPARTURE: number}), field.time
+    if time is None:
+        return dataset
+    mark = (time, np.full(dataset.sizes[time], number), {"long_name": "the climatology that was subtracted"})
+    return dataset.assign(changed).assign_coords({DEPARTURE: mark})
+
+
+def _is_departure(dataset: Any, name: Any, number: int) -> bool:
+    """Whether a variable is a departure from the climatology of this number; raise UserError where it may be another.
+
+    Selection and chunks keep both marks, and whoever drops the coordinate alone has departures still.
+    """
+    kept = dataset.variables[name].encoding.get(DEPARTURE)
+    marks = set(np.unique(dataset[DEPARTURE].values).tolist()) if DEPARTURE in dataset.coords else set()
+    if kept is None and not marks:
+        return False
+    if kept is None or any(mark != mark for mark in marks):
+        raise UserError(
+            f"{name!r} was made from departures from a climatology, by arithmetic, a file, or with other data, so that "
+            "nothing says whether it has departures or fields; give windows.dataset as it is, or the fields: "
+            f"(dataset + climatology.at(dataset.time)).drop_vars({DEPARTURE!r})"
+        )
+    if {kept, *marks} != {number}:
+        raise UserError(
+            f"{name!r} has departures from another climatology than that of the windows; give the data from which that "
+            "was subtracted"
+        )
+    return True
+
+
+def check_fields(dataset: Any) -> None:
+    """Raise UserError for a Dataset of departures from a climatology, or of what was made from them."""
+    if DEPARTURE in dataset.coords:
+        raise UserError(
+            "these data are departures from a climatology, or were made from some, and a climatology is taken from the "
+            "data themselves, not from windows.dataset"
+        )
 
 
 def with_climatology(
@@ -145,9 +188,9 @@ def _field(dataset: Any, name: str, text: str) -> _Field:
     return _Field(means, climatology.by, dates_of(dataset[times[0]]), tuple(map(str, array.dims)))
 
 
-def _with_field(variable: Any, field: _Field, sign: int) -> Any:
-    """Return a variable plus, or less, a climatology."""
-    encoding = {**variable.encoding, DEPARTURE: True} if sign < 0 else dict(variable.encoding)
+def _with_field(variable: Any, field: _Field, sign: int, mark: Mapping[str, int] | None = None) -> Any:
+    """Return a variable plus, or less, a climatology, with a mark in its encoding."""
+    encoding = {**variable.encoding, **(mark or {})}
     if variable.chunks is not None:
         data = variable.data.map_blocks(
             partial(_of_block, field, sign), dtype=np.float32, meta=np.empty((), np.float32)

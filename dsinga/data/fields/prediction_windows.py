@@ -127,9 +127,12 @@ def check_free(layout: Layout, targets: Collection[str], name: str, example: str
         raise UserError(f"the data have {name!r} already, which predictions need for themselves; rename it{example}")
 
 
-def apply_windows(source: Any, definition: WindowDefinition) -> PredictionWindows:
+def apply_windows(
+    source: Any, definition: WindowDefinition, starts: Mapping[str, Any] | None = None
+) -> PredictionWindows:
     """Return the windows of ``definition`` in another Dataset, in which targets need not be.
 
+    ``starts`` takes the place of the first points of windows by dimension, as far as these are none of space.
     Raises UserError where the definition does not fit it.
     """
     dataset, _ = open_dataset(source, definition)
@@ -166,7 +169,9 @@ def apply_windows(source: Any, definition: WindowDefinition) -> PredictionWindow
                 "predict larger fields, or give edges other than 'inside'"
             )
     channels = tuple(dim for dim in first.axes if dim not in space)
-    layout = make_layout(sketch, definition_here.replace(input_dims=sizes, channels=channels), has_targets=False)
+    definition_here = definition_here.replace(input_dims=sizes, channels=channels)
+    given = {dim: starts[dim] for dim in channels if dim in starts} if starts else None
+    layout = make_layout(sketch, definition_here, has_targets=False, starts=given)
     times = tuple(dim for dim in channels if is_time(dataset, dim, definition))
     targets = tuple(_target(dataset, layout, name, times, definition) for name in definition.targets)
     samples = tuple(layout.axes[dim] for dim in channels)

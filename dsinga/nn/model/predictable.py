@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
+    from xarray import Dataset
 
 
 class Predictable(ModelParams):
@@ -76,6 +77,33 @@ class Predictable(ModelParams):
     def require_loss(self) -> None:
         """Raise UserError for a model that ``compile`` has given no loss."""
 
+    @overload
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        batch_size: int | None = None,
+        client: Client | None = None,
+    ) -> Figures: ...
+
+    @overload
+    def evaluate(
+        self,
+        x: FieldWindows,
+        *,
+        batch_size: int | None = None,
+        client: Client | None = None,
+        by: str | Iterable[Any],
+        against: Any = (),
+    ) -> Dataset: ...
+
+    @overload
+    def evaluate(
+        self, x: FieldWindows, *, batch_size: int | None = None, client: Client | None = None, against: Any
+    ) -> Dataset: ...
+
     @checked
     def evaluate(
         self,
@@ -99,6 +127,11 @@ class Predictable(ModelParams):
         """
         check_whole_numbers(batch_size=batch_size)
         if by is not None or against:
+            if y is not None or sample_weight is not None:
+                raise UserError(
+                    "by and against take windows alone, which have their targets, and weights by weights= of "
+                    "dsinga.windows; leave y and sample_weight out"
+                )
             return self._evaluate_fields(x, batch_size, client, () if by is None else by, against)
         (x, y, sample_weight), _ = read_iterable(x, y, sample_weight)
         pairs = self._pairs(x, y)
