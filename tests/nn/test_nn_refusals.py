@@ -120,6 +120,7 @@ NAMES_AND_HABITS = {
     "model().fit(X, Y, epoch=1)": "no argument 'epoch'; did you mean 'epochs'?",
     "model().fit(X, Y, verbose=3)": "fit has no argument 'verbose'; it is 0 to show nothing, or 1",
     "model().fit(X, Y, shuffle=False)": "fit has no argument 'shuffle'; training always shuffles the records",
+    "model().fit(X, Y, sites=2)": "fit has no argument 'sites'; give compile cluster=nn.Cluster(sites=2, sync_freq=",
     "model().fit(X, Y, initial_epoch=2)": "fit has no argument 'initial_epoch'; a further fit goes on",
     "model().fit(X, Y, validation_split=1.5)": "validation_split is a share of the records between 0 and 1, not 1.5",
     "model().fit(X, Y, validation_split=0.999)": "of 60 records leaves none to train or to validate with",
