@@ -22,6 +22,7 @@ from dsinga.convert.torch_shapes import (
     reshaped,
 )
 from dsinga.convert.torch_tracing import BATCH, ModulePlace, NotConvertible, TracedTensor, rows_of
+from dsinga.nn.words.layer_adapters import sides
 from dsinga.nn.writing.operators import SIMPLE
 from dsinga.nn.writing.symbol import Symbol
 
@@ -146,7 +147,7 @@ def pooling(kind: str, axes: int) -> Callable[..., Any]:
         count_include_pad: bool = True, divisor_override: Any = None, *, dilation: Any = 1,
         return_indices: bool = False,
     ) -> Any:  # fmt: skip
-        others = {"ceil_mode": ceil_mode, "divisor_override": divisor_override, "return_indices": return_indices}
+        others = {"divisor_override": divisor_override, "return_indices": return_indices}
         others["dilation"] = {*_sizes(dilation, 1)} != {1}
         if wrong := [name for name, value in others.items() if value]:
             raise NotConvertible(f"with {', '.join(wrong)}")
@@ -154,6 +155,11 @@ def pooling(kind: str, axes: int) -> Callable[..., Any]:
         kernel, steps, pad = (_sizes(size, axes) for size in (kernel_size, stride or kernel_size, padding))
         if axes == 1:
             symbol, kernel, steps, pad = as_image(place, symbol), (1, *kernel), (1, *steps), (0, *pad)
+        if ceil_mode:
+            fields = {**sides("kernel", kernel), **sides("stride", steps), **(sides("pad", pad) if any(pad) else {})}
+            fields |= {} if kind == "Max" else {"pool": "AVG", "count_include_pad": count_include_pad}
+            y = nn.Layer("kPooling", ceil=True, name=place.name(), **fields)(symbol)
+            return as_sequence(place, y) if axes == 1 else y
         if kind == "Average" and any(pad) and count_include_pad:
             around = nn.ZeroPadding2D if axes < 3 else nn.ZeroPadding3D
             symbol, pad = around(pad, name=place.name(".pad"))(symbol), (0,) * len(pad)

@@ -1433,11 +1433,11 @@ def PolynomialDecay(initial_learning_rate: float, decay_steps: int, end_learning
 def Pooling(kernel: int | None = None, pad: int | None = None, stride: int | None = None, kernel_x: int | None = None,
         kernel_y: int | None = None, pad_x: int | None = None, pad_y: int | None = None, stride_x: int | None = None,
         stride_y: int | None = None, kernel_z: int | None = None, pad_z: int | None = None, stride_z: int | None = None,
-        same: bool = False, pool: str = 'MAX', global_pooling: bool = False, count_include_pad: bool = True, *,
-        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
-        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
-        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
-        exclude: Sequence[str] | None = None) -> LayerBuilder:
+        same: bool = False, pool: str = 'MAX', global_pooling: bool = False, count_include_pad: bool = True,
+        ceil: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Maximum or mean over each window of an image: (B, C, H, W) to (B, C, H', W'), sizes rounded down (kPooling).
 
     Args:
@@ -1456,7 +1456,8 @@ def Pooling(kernel: int | None = None, pad: int | None = None, stride: int | Non
         same: whether to pad so that there are size / stride windows along an axis, rounded up, with one pixel more below and on the right where the padding is odd, as in TensorFlow and Keras; beyond SINGA.
         pool: whether a window gives its maximum or its mean.
         global_pooling: whether the window is the whole image, as in Caffe; beyond SINGA.
-        count_include_pad: whether a mean counts padding as zeros; false leaves it out, as in Keras; beyond SINGA."""
+        count_include_pad: whether a mean counts padding as zeros; false leaves it out, as in Keras; beyond SINGA.
+        ceil: whether sizes are rounded up, as in Caffe and by PyTorch's ceil_mode; beyond SINGA."""
 
 def Pooling1D(pool: str = 'MAX', kernel: int | None = None, stride: int | None = None, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,

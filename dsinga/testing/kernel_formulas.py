@@ -110,9 +110,9 @@ def cell_step(
         w_x, w_h, b = (*params, 0.0)[:3]
         return np.tanh(w_x @ x + w_h @ state + b)
     if cell == "gru":
-        z_x, r_x, c_x, z_h, r_h, c_h, z_b, r_b, c_b = (*params, 0.0, 0.0, 0.0)[:9]
+        z_x, r_x, c_x, z_h, r_h, c_h, z_b, r_b, c_b, s_b = (*params, 0.0, 0.0, 0.0, 0.0)[:10]
         z, r = gate(z_x @ x + z_h @ state + z_b), gate(r_x @ x + r_h @ state + r_b)
-        return z * state + (1 - z) * candidate(c_x @ x + r * (c_h @ state) + c_b)
+        return z * state + (1 - z) * candidate(c_x @ x + r * (c_h @ state + s_b) + c_b)
     w_x, w_h, b = (*params, 0.0)[:3]
     h, c = np.split(state, 2)
     i, f, g, o = np.split(w_x @ x + w_h @ h + b, 4)
@@ -139,11 +139,12 @@ def recurrent(
     return y, last
 
 
-def param_shapes(cell: str, inputs: int, size: int, bias: bool) -> list[tuple[int, ...]]:
-    """Return the shapes of the params of a cell, in their order."""
+def param_shapes(cell: str, inputs: int, size: int, bias: bool, reset_bias: bool = False) -> list[tuple[int, ...]]:
+    """Return the shapes of the params of a cell, in their order; ``reset_bias`` is a GRU's fourth bias."""
     count, gates = {"rnn": (1, 1), "gru": (3, 1), "lstm": (1, 4)}[cell]
     shapes: list[tuple[int, ...]] = [*[(gates * size, inputs)] * count, *[(gates * size, size)] * count]
-    return [*shapes, *[(gates * size,)] * count] if bias else shapes
+    more = 1 if cell == "gru" and reset_bias else 0
+    return [*shapes, *[(gates * size,)] * (count + more)] if bias else shapes
 
 
 def assert_close(actual: Any, expected: np.ndarray, dtype: Any, scale: float | None = None) -> None:

@@ -30,6 +30,7 @@ def sequences(draw: st.DrawFn) -> dict[str, Any]:
         "shape": (batch, times, draw(st.integers(1, 6))),
         "size": draw(st.integers(1, 9)),
         "bias": draw(st.booleans()),
+        "reset_bias": draw(st.booleans()),
         "state": draw(st.booleans()),
         "lengths": draw(st.none() | lengths),
         "reverse": draw(st.booleans()),
@@ -71,7 +72,7 @@ class SequenceKernels:
         x = rng.standard_normal(case["shape"])
         activations = case["activations"]
         bound = 1 if activations == CELL_ACTIVATIONS else 1 / (inputs + case["size"])  # states stay small
-        shapes = param_shapes(cell, inputs, case["size"], case["bias"])
+        shapes = param_shapes(cell, inputs, case["size"], case["bias"], case["reset_bias"])
         params = [rng.uniform(-bound, bound, shape) for shape in shapes]
         state = rng.standard_normal((batch, case["size"] * (2 if cell == "lstm" else 1)))
         if not case["state"]:

@@ -94,7 +94,8 @@ def test_a_net_gives_and_learns_what_it_does_in_pytorch(
     "name",
     [
         "grouped", "depthwise", "circular", "conv1d", "conv3d", "transposed", "transposed1d", "no affine",
-        "mean of batches", "instance", "norms", "flattened", "slopes", "means", "means without padding", "pads",
+        "mean of batches", "instance", "norms", "flattened", "slopes", "means", "means without padding",
+        "rounded up", "pads",
         "rows of images", "twice", "positions", "activations", "operators", "interpolated", "split",
     ],
 )  # fmt: skip
@@ -116,8 +117,8 @@ class Faults:
     @staticmethod
     def several() -> tuple[Any, tuple[int, ...], str]:
         nn = torch.nn
-        layers = [nn.Conv2d(3, 4, 3), nn.Mish(), nn.MaxPool2d(3, ceil_mode=True), nn.BatchNorm2d(4), nn.ELU()]
-        return nn.Sequential(*layers), (3, 8, 8), r"for 1 \(Mish\); 2 \(MaxPool2d\) with ceil_mode; 4 \(ELU\): replace"
+        layers = [nn.Conv2d(3, 4, 3), nn.Mish(), nn.MaxPool2d(3, dilation=2), nn.BatchNorm2d(4), nn.ELU()]
+        return nn.Sequential(*layers), (3, 8, 8), r"for 1 \(Mish\); 2 \(MaxPool2d\) with dilation; 4 \(ELU\): replace"
 
     @staticmethod
     def operations() -> tuple[Any, tuple[int, ...], str]:

@@ -154,6 +154,10 @@ case("kPooling", "uncounted", {"pooling_conf": {"pool": "AVG", "pad": 1, "count_
 case("kPooling", "max", {"pooling_conf": {"pool": "MAX"}}, IMAGES)
 case("kPooling", "avg", {"pooling_conf": {"pool": "AVG", "pad": 1}}, IMAGES)
 case("kPooling", "padded", {"pooling_conf": {"kernel": 2, "stride": 3, "pad": 1}}, IMAGES)
+case("kPooling", "ceil max", {"pooling_conf": {"kernel": 2, "stride": 3, "pad": 1, "ceil": True}}, (BATCH, 2, 6, 7))
+for counts in (True, False):
+    averaged = {"pool": "AVG", "stride": 2, "pad": 1, "ceil": True, "count_include_pad": counts}
+    case("kPooling", f"ceil avg {counts}", {"pooling_conf": averaged}, (BATCH, 2, 6, 7))
 case("kPooling", "gray", {}, (BATCH, 5, 6))
 case("kPooling", "whole max", {"pooling_conf": {"global_pooling": True}}, IMAGES)
 case("kPooling", "whole avg", {"pooling_conf": {"global_pooling": True, "pool": "AVG"}}, IMAGES)
@@ -514,6 +518,8 @@ for kind, field in (("kGRU", "gru_conf"), ("kLSTM", "lstm_conf"), ("kRNN", "rnn_
     case(kind, "initial state", {field: begin}, SEQUENCES, state)
     case(kind, "state, lengths", {field: begin}, SEQUENCES, (BATCH, 4), state, classes=3, steps=4)
     case(kind, "carry", {field: {"dim_hidden": 2, "carry": True}}, SEQUENCES)
+    both = {"dim_hidden": 2, "recurrent_bias": True, "bidirectional": True}
+    case(kind, "two biases", {field: both}, SEQUENCES, (BATCH, 4), classes=3, steps=4)
 for kind, field in (("kGRU", "gru_conf"), ("kLSTM", "lstm_conf")):
     by_tanh = {"dim_hidden": 2, "gate_activation": "TANH", "candidate_activation": "SIGMOID"}
     case(kind, "activations", {field: by_tanh}, SEQUENCES)

@@ -204,7 +204,9 @@ class Pooling(Layer):
 
     The mean divides by kh·kw, so padding counts as zeros, unless ``count_include_pad`` is false: then it divides by the
     number of pixels of the image in the window. Padding is never a maximum. With ``global_pooling`` the window is the
-    whole image and the feature (B, C, 1, 1). Volumes (B, C, D, H, W), beyond SINGA, become (B, C, D', H', W').
+    whole image and the feature (B, C, 1, 1). With ``ceil`` sizes are rounded up: the last window may end outside the
+    padded image, of which it is the part inside, and begins before the padding that follows the image.
+    Volumes (B, C, D, H, W), beyond SINGA, become (B, C, D', H', W').
     """
 
     class Conf(WindowConf):
@@ -214,6 +216,9 @@ class Pooling(Layer):
         global_pooling: bool = setting(False, "whether the window is the whole image, as in Caffe; beyond SINGA")
         count_include_pad: bool = setting(
             True, "whether a mean counts padding as zeros; false leaves it out, as in Keras; beyond SINGA"
+        )
+        ceil: bool = setting(
+            False, "whether sizes are rounded up, as in Caffe and by PyTorch's ceil_mode; beyond SINGA"
         )
 
     settings: Conf
@@ -226,7 +231,11 @@ class Pooling(Layer):
         settings = self.settings
         if len(self.source_shapes[0]) == 3:
             self.cut = Cut(gathered_because="takes images (height, width) of a single channel")
+        if settings.ceil and (settings.same or settings.global_pooling):
+            raise self.fail("rounds no size with same or global_pooling; leave ceil out", settings, "ceil")
         window = whole_image(self, settings) if settings.global_pooling else sliding_window(self, settings, stride=2)
+        if settings.ceil:
+            window = window.rounded_up(window_shape(self)[1:])
         self.window = window
         if any(pad >= kernel for pad, kernel in zip(window.pad, window.kernel, strict=True)):
             raise self.fail(
@@ -240,9 +249,11 @@ class Pooling(Layer):
             self.source_fill = -math.inf
         channels, *size = window_shape(self)
         self.shape = (self.source_shapes[0][0], channels, *window.outputs)
-        covered = window.pixels(tuple(size))
+        counts = settings.count_include_pad
+        covered = window.pixels(tuple(size), window.pad if counts else ())
         whole = math.prod(window.kernel)
-        leaves_out = not (self.takes_maximum or settings.count_include_pad or (covered == whole).all())
+        is_whole = (counts and not settings.ceil) or (covered == whole).all()
+        leaves_out = not (self.takes_maximum or is_whole)
         self.factor = whole / covered if leaves_out else None  # (H', W'), of means over whole windows
 
     def reach(self) -> tuple[Reach, ...] | None:

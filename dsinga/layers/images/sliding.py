@@ -107,14 +107,30 @@ class Window(NamedTuple):
             extra[axis - 2 : axis - 1] = [0] if extra else []
         return self._replace(pad=tuple(pad), outputs=tuple(outputs), extra=tuple(extra))
 
-    def pixels(self, size: Sizes) -> np.ndarray:
-        """Return how many pixels of an image, not of its padding, each window covers: (H', W') float64."""
+    def rounded_up(self, size: Sizes) -> Window:
+        """Return the window with another position along each axis of an image where it leaves pixels over.
+
+        There it ends outside the padded image, and begins before the padding after the image.
+        """
+        outputs, extra = [], []
+        for length, kernel, step, pad in zip(size, self.extent, self.stride, self.pad, strict=True):
+            count = -(-(length + 2 * pad - kernel) // step) + 1
+            count -= (count - 1) * step >= length + pad
+            outputs.append(count)
+            extra.append(max((count - 1) * step + kernel - length - 2 * pad, 0))
+        return self._replace(outputs=tuple(outputs), extra=tuple(extra))
+
+    def pixels(self, size: Sizes, padding: Sizes = ()) -> np.ndarray:
+        """Return how many pixels of an image, and of this ``padding``, each window covers: (H', W') float64."""
         covered = np.ones(())
-        for count, stride, pad, kernel, length in zip(
-            self.outputs, self.stride, self.pad, self.kernel, size, strict=True
+        around = padding or (0,) * len(size)
+        for count, stride, pad, kernel, length, more in zip(
+            self.outputs, self.stride, self.pad, self.kernel, size, around, strict=True
         ):
             starts = np.arange(count) * stride - pad
-            covered = np.multiply.outer(covered, np.minimum(starts + kernel, length) - np.maximum(starts, 0.0))
+            covered = np.multiply.outer(
+                covered, np.minimum(starts + kernel, length + more) - np.maximum(starts, float(-more))
+            )
         return covered
 
 
@@ -140,7 +156,8 @@ def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = ()
     """Return the window of ``conf`` over the images of ``layer``, or of ``size``, with a default ``stride``.
 
     H' = floor((H + 2·pad - kernel) / stride) + 1 for both convolution and pooling, as in SINGA (Caffe's pooling rounds
-    up); with ``same`` H' = ceil(H / stride). A window with ``dilation`` counts with its gaps. Raises UserError where
+    up, as kPooling does with ceil); with ``same`` H' = ceil(H / stride).
+    A window with ``dilation`` counts with its gaps. Raises UserError where
     the window is larger than the padded image, and where ``conf`` has both ``same`` and a pad.
     """
     size = size or window_shape(layer)[1:]

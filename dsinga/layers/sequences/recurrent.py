@@ -42,6 +42,9 @@ class RecurrentConf(Settings):
         "same texts (kCharRNN) in a job with one worker group; beyond SINGA",
     )
     initial_state: bool = setting(False, "whether the last of the srclayers gives the state before the first step")
+    recurrent_bias: bool = setting(
+        False, "whether the product with the state has a bias of its own, as in PyTorch; beyond SINGA"
+    )
 
 
 class Recurrent(Layer):
@@ -58,8 +61,9 @@ class Recurrent(Layer):
     For one step, (B, n) to (B, H), the second source is the feature of the step before, (B, H); without it, the state
     is 0. An LSTM takes whole sequences only, since its second state is not in its feature.
 
-    A subclass names its ``cell`` of :meth:`dsinga.ops.Ops.recurrent`, and the params of one direction. Those of the
-    other direction follow, called ``back_<role>``; the last is ``state`` (B, S), with ``carry``.
+    A subclass names its ``cell`` of :meth:`dsinga.ops.Ops.recurrent`, and the params of one direction, in which the
+    ``biases`` come last; with ``recurrent_bias`` these follow once more, called "hb" in place of "b". Params of the
+    other direction come after them, called ``back_<role>``; the last is ``state`` (B, S), with ``carry``.
     """
 
     Conf: ClassVar[type[RecurrentConf]] = RecurrentConf
@@ -71,6 +75,7 @@ class Recurrent(Layer):
     cell: ClassVar[str]
     one_step: ClassVar[bool] = True
     state_parts: ClassVar[int] = 1
+    biases: ClassVar[int] = 1
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         shape = source_shapes[0] if source_shapes else ()
@@ -86,6 +91,8 @@ class Recurrent(Layer):
         self._check_settings(settings)
         self.directions = 2 if settings.bidirectional else 1
         specs = self.weights(shape[-1], self.size, settings.bias_term)
+        if settings.recurrent_bias:
+            specs += [(role.replace("b", "hb"), shape) for role, shape in specs[-self.biases :]]
         self.count = len(specs)
         self.params = tuple(ParamSpec(role, shape) for role, shape in specs)
         if settings.bidirectional:
@@ -128,6 +135,8 @@ class Recurrent(Layer):
                 settings,
                 "carry",
             )
+        if settings.recurrent_bias and not settings.bias_term:
+            raise self.fail("has a recurrent_bias, but no bias_term; leave one of them out", settings, "recurrent_bias")
         if settings.initial_state:
             self._check_initial_state(settings)
 
@@ -153,7 +162,7 @@ class Recurrent(Layer):
             x = x.reshape(x.shape[0], 1, x.shape[1])
         features, saved, last = [], [], None
         for back in range(self.directions):
-            weights = params[back * self.count : (back + 1) * self.count]
+            weights = self._joined(params[back * self.count : (back + 1) * self.count], ctx)
             y, last, workspace = ctx.ops.recurrent(
                 self.cell, x, weights, begin, lengths, bool(back), ctx.training, self.activations
             )
@@ -172,13 +181,13 @@ class Recurrent(Layer):
         dx, dstate = None, None
         for_params: list[Array | None] = []
         for back, workspace in enumerate(output.saved):
-            weights = params[back * self.count : (back + 1) * self.count]
+            weights = self._joined(params[back * self.count : (back + 1) * self.count], ctx)
             part_dy = dy[..., back * self.size : (back + 1) * self.size]
             part_dx, dstate, gradients = ctx.ops.recurrent_grad(
                 self.cell, weights, workspace, part_dy, needs[0], need_state
             )
             dx = part_dx if dx is None or part_dx is None else ctx.ops.add(dx, part_dx)
-            for_params.extend(gradients)
+            for_params.extend(self._parted(gradients))
         for_params.extend([None] * (len(params) - len(for_params)))
         for_sources: list[Array | None] = [None] * len(sources)
         for_sources[0] = None if dx is None else self._like_sources(dx)
@@ -186,6 +195,31 @@ class Recurrent(Layer):
             assert state_source is not None
             for_sources[state_source] = dstate
         return for_sources, for_params
+
+    def _joined(self, params: Arrays, ctx: Context) -> Arrays:
+        """Return the params of a direction as kernels take them: two biases of a gate as their sum.
+
+        Those of a GRU's candidate, of which the reset gate multiplies one, stay two.
+        """
+        if not self.settings.recurrent_bias:
+            return params
+        summed, count = self._summed, self.biases
+        first, second = params[-2 * count : -count], params[-count:]
+        sums = map(ctx.ops.add, first[:summed], second[:summed])
+        return [*params[: -2 * count], *sums, *first[summed:], *second[summed:]]
+
+    def _parted(self, gradients: Sequence[Array]) -> list[Array]:
+        """Undo :meth:`_joined` for gradients: both biases of a sum get its gradient."""
+        if not self.settings.recurrent_bias:
+            return list(gradients)
+        summed, begin = self._summed, len(gradients) - 2 * self.biases + self._summed
+        end = begin + self.biases
+        return [*gradients[:end], *(gradient.copy() for gradient in gradients[begin:][:summed]), *gradients[end:]]
+
+    @property
+    def _summed(self) -> int:
+        """The number of biases of which kernels take the sum with the second ones."""
+        return self.biases - (self.cell == "gru")
 
     def _like_sources(self, array: Array) -> Array:
         """Return (B, T, n) unchanged, or as (B, n) where the layer computes one step."""
@@ -238,6 +272,8 @@ class GRU(Recurrent):
     z = σ(x z_hxᵀ + h z_hhᵀ + z_b), r likewise, c = tanh(x c_hxᵀ + r∘(h c_hhᵀ) + c_b); h' = z∘h + (1 - z)∘c, with
     ``gate_activation`` in place of σ and ``candidate_activation`` in place of tanh, where these are set. Params in
     SINGA's order: z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H) and, unless ``bias_term`` is false, z_b, r_b, c_b.
+    With ``recurrent_bias`` z_hb, r_hb, c_hb follow, and c = tanh(x c_hxᵀ + c_b + r∘(h c_hhᵀ + c_hb)), as PyTorch's
+    GRU and, with ``reset_after``, Keras's have it.
     """
 
     class Conf(RecurrentConf):
@@ -246,7 +282,7 @@ class GRU(Recurrent):
         gate_activation: CellActivation = setting(CellActivation.SIGMOID, "the activation of the gates z and r")
         candidate_activation: CellActivation = setting(CellActivation.TANH, "the activation of the candidate c")
 
-    cell = "gru"
+    cell, biases = "gru", 3
 
     def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
         """Return the role and the shape of each param of one direction."""

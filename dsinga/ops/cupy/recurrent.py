@@ -118,7 +118,7 @@ class CupyRecurrent(CupyRecording):
         run = CupyRecurrentWorkspace(packed, pack(x, places, dtype), gates, states, outputs, (w_x, w_h), functions)
         rows = cupy.zeros(gates.shape[1], x.dtype)
         if b is not None:
-            rows[_columns(layout.from_x, size)] = b
+            rows[: len(b)] = b
         _elementwise.each("fill_rows", x.dtype, gates.size, rows, gates, gates.shape[1])
         self.blas.multiply(run.x, w_x.T, gates[:, _columns(layout.from_x, size)], add=True)
         states[:batch] = 0 if state is None else state[order]
@@ -141,7 +141,7 @@ class CupyRecurrent(CupyRecording):
     def recurrent_grad(
         self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
     ) -> tuple[Array | None, Array | None, Sequence[Array]]:
-        layout, has_bias = CELL_LAYOUTS[cell], len(params) > (6 if cell == "gru" else 2)
+        layout, biases = CELL_LAYOUTS[cell], params[6 if cell == "gru" else 2 :]
         packed, x, gates, states, outputs, (w_x, w_h), functions = workspace
         packing, order, places = packed[:3]
         size, (batch, times) = w_h.shape[1], dy.shape[:2]
@@ -160,7 +160,8 @@ class CupyRecurrent(CupyRecording):
         dw_x = self.blas.multiply(from_x.T, x)
         previous = outputs[: len(packing.places)] if packed.before is None else outputs[packed.before]
         dw_h = self.blas.multiply(from_h.T, previous)
-        db = column_sums(contiguous(from_x), rounded=states.dtype) if has_bias else None
+        biased = dgates[:, : sum(map(len, biases))]
+        db = column_sums(contiguous(biased), rounded=states.dtype) if biases else None
         dx = unpack(self.blas.multiply(from_x, w_x), places, (batch, times)) if need_dx else None
         dstate = None
         if need_dstate:
@@ -173,7 +174,7 @@ def join(cell: str, params: Sequence[Array]) -> tuple[Array, Array, Array | None
     """Return (w_x, w_h, b): the weights with a row for each column that their product fills."""
     if cell == "gru":
         z_x, r_x, c_x, z_h, r_h, c_h, *bias = params
-        b = cupy.concatenate((bias[2], bias[0], bias[1])) if bias else None
+        b = cupy.concatenate((bias[2], bias[0], bias[1], *bias[3:])) if bias else None
         return cupy.concatenate((c_x, z_x, r_x)), cupy.concatenate((z_h, r_h, c_h)), b
     return params[0], params[1], params[2] if len(params) > 2 else None
 
@@ -182,8 +183,10 @@ def split(cell: str, w_x: Array, w_h: Array, b: Array | None) -> list[Array]:
     """Undo :func:`join`."""
     if cell == "gru":
         (c_x, z_x, r_x), weights_h = cupy.split(w_x, 3), cupy.split(w_h, 3)
-        c_b, z_b, r_b = (None, None, None) if b is None else cupy.split(b, 3)
-        return [z_x, r_x, c_x, *weights_h] + ([] if b is None else [z_b, r_b, c_b])
+        if b is None:
+            return [z_x, r_x, c_x, *weights_h]
+        c_b, z_b, r_b, *s_b = cupy.split(b, len(b) // w_h.shape[1])
+        return [z_x, r_x, c_x, *weights_h, z_b, r_b, c_b, *s_b]
     return [w_x, w_h] if b is None else [w_x, w_h, b]
 
 

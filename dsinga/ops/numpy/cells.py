@@ -122,7 +122,8 @@ class GRU(Cell):
     """SINGA's GRU, whose reset gate multiplies the product with the state, as in cuDNN and PyTorch.
 
     z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r likewise, c = tanh(x W_cxᵀ + b_c + r∘s) with s = h W_chᵀ; h' = z∘h + (1 - z)∘c.
-    The gates are c, z, r, s: the input contributes to the first three, the state to the last three.
+    The gates are c, z, r, s: the input contributes to the first three, the state to the last three. A fourth bias, of
+    s, is PyTorch's second one of the candidate.
     """
 
     width, from_x, from_h = 4, range(3), range(1, 4)
@@ -130,14 +131,16 @@ class GRU(Cell):
     @staticmethod
     def join(params: Sequence[Array]) -> tuple[Array, Array, Array | None]:
         z_x, r_x, c_x, z_h, r_h, c_h, *bias = params
-        b = np.concatenate((bias[2], bias[0], bias[1])) if bias else None
+        b = np.concatenate((bias[2], bias[0], bias[1], *bias[3:])) if bias else None
         return np.concatenate((c_x, z_x, r_x)), np.concatenate((z_h, r_h, c_h)), b
 
     @staticmethod
     def split(w_x: Array, w_h: Array, b: Array | None) -> list[Array]:
         (c_x, z_x, r_x), weights_h = np.split(w_x, 3), np.split(w_h, 3)
-        c_b, z_b, r_b = (None, None, None) if b is None else np.split(b, 3)
-        return [z_x, r_x, c_x, *weights_h] + ([] if b is None else [z_b, r_b, c_b])
+        if b is None:
+            return [z_x, r_x, c_x, *weights_h]
+        c_b, z_b, r_b, *s_b = np.split(b, len(b) // w_h.shape[1])
+        return [z_x, r_x, c_x, *weights_h, z_b, r_b, c_b, *s_b]
 
     @staticmethod
     def step(gates: Array, before: Array, now: Array, scratch: Array, functions: CellFunctions) -> None:

@@ -78,7 +78,8 @@ class NumpyRecurrent:
 
         - "rnn": h' = tanh(x W_hxᵀ + h W_hhᵀ + b); W_hx (H, n), W_hh (H, H), b (H,). S = H.
         - "gru", SINGA's: z = σ(x W_zxᵀ + h W_zhᵀ + b_z), r likewise, c = tanh(x W_cxᵀ + b_c + r∘(h W_chᵀ)),
-          h' = z∘h + (1 - z)∘c; z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H), b_z, b_r, b_c (H,). S = H.
+          h' = z∘h + (1 - z)∘c; z_hx, r_hx, c_hx (H, n), z_hh, r_hh, c_hh (H, H), b_z, b_r, b_c (H,). S = H. With a
+          fourth bias b_s (H,), c = tanh(x W_cxᵀ + b_c + r∘(h W_chᵀ + b_s)).
         - "lstm": i, f, o by σ and g by tanh of x W_hxᵀ + h W_hhᵀ + b, c' = f∘c + i∘g, h' = o∘tanh(c'); W_hx (4H, n),
           W_hh (4H, H), b (4H,), the gates in the order i, f, g, o. S = 2H: h, then c.
 
@@ -99,9 +100,10 @@ class NumpyRecurrent:
             buffers.empty((kind.parts, batch + total, size), dtype=x.dtype),
             functions,
         )
+        biased = range(0 if b is None else len(b) // size)
+        for gate in biased:
+            run.gates[gate] = b[gate * size : (gate + 1) * size]
         for gate in kind.from_x:
-            if b is not None:
-                run.gates[gate] = b[gate * size : (gate + 1) * size]
             self.multiply_into(run.x, w_x[gate * size : (gate + 1) * size].T, run.gates[gate], add=b is not None)
         run.states[:, :batch] = 0 if state is None else _by_part(state[packing.order], kind.parts)
         scratch = buffers.empty((3, batch, size), dtype=x.dtype)
@@ -112,7 +114,7 @@ class NumpyRecurrent:
                 old, new = run.states[:, before : before + count], run.states[:, now : now + count]
                 self.multiply_by(old[0], weights, product[:count])
                 for gate, part in zip(kind.from_h, _by_part(product[:count], len(kind.from_h)), strict=True):
-                    if gate in kind.from_x:
+                    if gate in kind.from_x or gate in biased:
                         gates[gate] += part
                     else:
                         gates[gate] = part
@@ -145,7 +147,7 @@ class NumpyRecurrent:
         dw_x, dw_h = (buffers.empty(w.shape, dtype=w.dtype) for w in (w_x, w_h))
         self.multiply_into(from_x.T, x, dw_x)
         self.multiply_into(from_h.T, packing.before(states[0]), dw_h)
-        db = None if b is None else from_x.sum(axis=0)
+        db = None if b is None else dgates[:, : len(b)].sum(axis=0)
         dx = None
         if need_dx:
             packed = buffers.empty(x.shape, dtype=x.dtype)
