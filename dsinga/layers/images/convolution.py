@@ -148,6 +148,7 @@ class Convolution(Layer):
             return None
         x, window = self.window.extend(sources[0], ctx.ops), self.window
         dx = ctx.ops.transposed_convolution(grad, output.saved, None, window.stride, window.pad, x.shape[2:])
+        dx = ctx.ops.cast_like(dx, sources[0])  # in bfloat16 a device gives bfloat16, also after a float32 feature
 
         def compute() -> Sequence[Array | None]:
             return self.compute_gradient(params, sources, output, grad, (False,), ctx)[1]
