@@ -18,15 +18,20 @@ from dsinga.ops import get_ops
 WIDTH, LAYERS = 1200, 4
 
 
+def fit(width: int, client: Client) -> None:
+    images = np.ones((8, width), np.float32)
+    model = nn.Sequential([nn.Dense(width) for _ in range(LAYERS)])
+    model.compile(nn.SGD(0.001), "mse")
+    model.fit(images, images, epochs=3, batch_size=8, client=client, progress=False)
+
+
 @pytest.mark.skipif(get_ops().name != "onednn", reason="numpy's gradients are no arrays of the pool")
 def test_a_run_within_one_process_has_one_copy_of_params_and_of_the_largest_gradient() -> None:
-    images = np.ones((8, WIDTH), np.float32)
-    model = nn.Sequential([nn.Dense(WIDTH) for _ in range(LAYERS)])
-    model.compile(nn.SGD(0.001), "mse")
     with connect(workers=1, separate_processes=False) as client:
+        fit(WIDTH, client)  # what it imports and, where there is numba, compiles is no copy
         tracemalloc.start(1)
         try:
-            model.fit(images, images, epochs=3, batch_size=8, client=client, progress=False)
+            fit(WIDTH, client)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

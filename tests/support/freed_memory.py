@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-GROWTH_BYTES = 48 << 20  # from which on freeing is worth the quarter of a second of the garbage collector
+GROWTH_BYTES = 48 << 20  # from which on memory is freed
 ARENAS = 2
 M_ARENA_MAX = -8  # of glibc's malloc.h
 
@@ -29,19 +29,26 @@ def freed_memory() -> Iterator[None]:
     yield
     resident = resident_bytes()
     if resident - _left[0] > GROWTH_BYTES:
-        free_memory()
+        free_pools()
+        if resident_bytes() - _left[0] > GROWTH_BYTES:  # the garbage collector takes a quarter of a second
+            gc.collect()
+            return_memory()
         _left[0] = resident_bytes()
     else:
         _left[0] = min(_left[0], resident)
 
 
-def free_memory() -> None:
-    """Free arrays of pools, decoded chunks and garbage, and let malloc return what is free."""
+def free_pools() -> None:
+    """Free arrays of pools and decoded chunks."""
     if buffers := imported("dsinga.ops.buffers"):
         buffers.clear()
     if source := imported("dsinga.data.record_source"):
         source.clear_cache()
-    gc.collect()
+    return_memory()
+
+
+def return_memory() -> None:
+    """Let malloc return what is free to the system."""
     with contextlib.suppress(AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
 
