@@ -156,7 +156,8 @@ def pooling(kind: str, axes: int) -> Callable[..., Any]:
         if axes == 1:
             symbol, kernel, steps, pad = as_image(place, symbol), (1, *kernel), (1, *steps), (0, *pad)
         if ceil_mode:
-            fields = {**sides("kernel", kernel), **sides("stride", steps), **(sides("pad", pad) if any(pad) else {})}
+            fields: dict[str, Any] = sides("kernel", kernel) | sides("stride", steps)
+            fields |= sides("pad", pad) if any(pad) else {}
             fields |= {} if kind == "Max" else {"pool": "AVG", "count_include_pad": count_include_pad}
             y = nn.Layer("kPooling", ceil=True, name=place.name(), **fields)(symbol)
             return as_sequence(place, y) if axes == 1 else y

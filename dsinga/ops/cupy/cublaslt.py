@@ -72,7 +72,7 @@ class _Plan(NamedTuple):
     result: HeuristicResult
 
 
-class _LtThread(threading.local):
+class _ThreadProducts(threading.local):
     """The handle and the preference of the calling thread, 0 until they are made, and its plans."""
 
     handle = preference = 0
@@ -94,7 +94,7 @@ class CuBlasLt:
     """The cuBLASLt of one worker; it computes in the workspaces of ``cublas``."""
 
     def __init__(self, cublas: CuBlas):
-        self._cublas, self._thread = cublas, _LtThread()
+        self._cublas, self._thread = cublas, _ThreadProducts()
 
     def multiply(self, problem: LtProblem, addresses: tuple[int, int, int, int], one: int, zero: int) -> bool:
         """Compute a product on the current stream; return whether that was possible.

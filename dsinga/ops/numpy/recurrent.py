@@ -100,9 +100,9 @@ class NumpyRecurrent:
             buffers.empty((kind.parts, batch + total, size), dtype=x.dtype),
             functions,
         )
-        biased = range(0 if b is None else len(b) // size)
-        for gate in biased:
-            run.gates[gate] = b[gate * size : (gate + 1) * size]
+        biases = () if b is None else b.reshape(-1, size)
+        for gate, bias in enumerate(biases):
+            run.gates[gate] = bias
         for gate in kind.from_x:
             self.multiply_into(run.x, w_x[gate * size : (gate + 1) * size].T, run.gates[gate], add=b is not None)
         run.states[:, :batch] = 0 if state is None else _by_part(state[packing.order], kind.parts)
@@ -114,7 +114,7 @@ class NumpyRecurrent:
                 old, new = run.states[:, before : before + count], run.states[:, now : now + count]
                 self.multiply_by(old[0], weights, product[:count])
                 for gate, part in zip(kind.from_h, _by_part(product[:count], len(kind.from_h)), strict=True):
-                    if gate in kind.from_x or gate in biased:
+                    if gate in kind.from_x or gate < len(biases):
                         gates[gate] += part
                     else:
                         gates[gate] = part
