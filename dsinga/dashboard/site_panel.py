@@ -14,13 +14,13 @@ from dsinga.dashboard.records import RunRecord
 NOTHING = "no run with sites:<br>server groups that agree by the mean"
 # The heading of each column, and the format of its numbers.
 COLUMNS = {
-    "run": ("Run", ""), "site": ("Site", ""), "step": ("Step", "0,0"), "age": ("Steps since it agreed", "0,0"),
+    "run": ("Run", ""), "site": ("Site", ""), "step": ("Step", "0,0"), "age": ("Age, steps", "0,0"),
     "sent": ("Sent", "0.0 b"), "share": ("Link in use", "0%"),
 }  # fmt: skip
 
 
 class SitePanel(DashboardPanel):
-    """Draws a row for each site: its step, the age of what it has from the others, its bytes, and its link's use."""
+    """Draws a row for each site: its step, how many steps ago it agreed with the others, its bytes, its link's use."""
 
     def __init__(self, history: RunHistory, choose: Choice | None = None):
         super().__init__(history, "Sites", choose)
