@@ -35,7 +35,7 @@ class OpenPhase(NamedTuple):
         reader: reads its batches.
         forward: its forward passes, in threads of this process or on a cluster.
         client: a client of that cluster, None for threads of this process.
-        selection: the Dask workers that may compute.
+        selection: the Dask workers that may compute, None for threads of this process.
     """
 
     job: Job
@@ -46,7 +46,7 @@ class OpenPhase(NamedTuple):
     reader: BatchReader
     forward: Forward
     client: Any
-    selection: cluster.WorkerSelection
+    selection: cluster.WorkerSelection | None
 
 
 @contextlib.contextmanager
@@ -72,7 +72,7 @@ def open_phase(
     source = find_cluster(client, waits=True)
     with contextlib.ExitStack() as stack:
         if source.computes_here(asks_for_cluster=bool(resources or hosts)):
-            selection, opened, forward = cluster.WorkerSelection(), None, inference.forward_in_threads(job, trained)
+            selection, opened, forward = None, None, inference.forward_in_threads(job, trained)
         else:
             selection = select_workers(resources, hosts)
             opened = stack.enter_context(source.open(patience=patience_of(job)))

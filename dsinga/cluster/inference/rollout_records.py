@@ -25,10 +25,10 @@ def rollout_records(
     params: ParamArrays,
     layer: str,
     windows: FieldWindows,
-    phase: Phase = Phase.kTest,
-    roots: Sequence[str] = (),
-    client: Any = None,
-    selection: WorkerSelection = ANYWHERE,
+    phase: Phase,
+    roots: Sequence[str],
+    client: Any,
+    selection: WorkerSelection | None,
 ) -> Iterator[np.ndarray]:
     """Yield the predictions of windows that feed back several leads, in their order: (n, leads * C, *space) float32.
 
@@ -57,7 +57,9 @@ def rollout_records(
             high = int(rows[slowest][-1]) + windows.layout.axes[slowest].target_size
             low, high = (low, high) if high <= length else (0, length)  # which goes on at the other end
         parts = [lead[(slice(None),) * axis + (slice(low, high),)] for lead in leads]
-        yield _records(windows, whole, _computed(parts, client, selection), rows | {slowest: rows[slowest] - low})
+        yield _records(
+            windows, whole, _computed(parts, client, selection or ANYWHERE), rows | {slowest: rows[slowest] - low}
+        )
         first = last
 
 
