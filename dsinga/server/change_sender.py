@@ -7,6 +7,7 @@ not a growing queue. Where a peer is lost they are added up until it has come ba
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -30,8 +31,9 @@ class ChangeSender:
     """The changes of a shard's slices that wait to be sent on each route. Thread-safe.
 
     ``send(group, route, ids, arrays)`` is called without a lock, one message at a time on each route; it must not write
-    to the arrays. If it fails, the group is lost: nothing is sent to it until :meth:`link`. When that is not called for
-    ``patience`` seconds, ``fail`` is called with the error at the next message.
+    to the arrays. If it fails, or a message has not arrived after ``patience`` seconds, unless these are 0, the group
+    is lost: nothing is sent to it until :meth:`link`. When that is not called for ``patience`` seconds more, ``fail``
+    is called with the error at the next message.
     """
 
     def __init__(self, routes: Routes, send: Send, fail: Callable[[BaseException], None], patience: float = 0.0):
@@ -41,6 +43,7 @@ class ChangeSender:
         # By route: changes that wait for the previous message to arrive, or for a lost group to come back.
         self._unsent: dict[int, Changes] = {number: {} for number in range(len(routes.routes))}
         self._in_flight: dict[int, Changes] = {}  # by route: the message that has not arrived yet
+        self._late_at: dict[int, float] = {}  # by route: when that is late, in time.monotonic() seconds
         # By lost server group: when to give it up, in time.monotonic() seconds, and why.
         self._lost: dict[int, tuple[float, BaseException]] = {}
         self._sent = 0
@@ -60,6 +63,7 @@ class ChangeSender:
         """Send the changes that wait on these routes, where no message is in flight and no group is lost."""
         for number in routes:
             self._send_next(number)
+        self._lose_late()
         if self._lost:
             self._check_lost()
 
@@ -152,6 +156,7 @@ class ChangeSender:
                 return {}
             self._unsent[number] = {}
             self._in_flight[number] = changes
+            self._late_at[number] = time.monotonic() + (self._patience or math.inf)
             self._sent += 1
             return changes
 
@@ -168,6 +173,16 @@ class ChangeSender:
             del self._in_flight[number]
         self._end_flushes()
         return True
+
+    def _lose_late(self) -> None:
+        """Take back the messages that have not arrived in time: a peer may be silent without closing its connection."""
+        with self._lock:
+            now = time.monotonic()
+            late = [(number, changes) for number, changes in self._in_flight.items() if now >= self._late_at[number]]
+        for number, changes in late:
+            group = self.routes.routes[number].group
+            text = f"server group {group} has not taken the changes sent to it for {self._patience:g} s"
+            self._lose(number, changes, RunError(text))
 
     def _lose(self, number: int, changes: Changes, error: BaseException) -> None:
         """Take back a message that could not be sent, and send nothing more to its group."""

@@ -18,7 +18,7 @@ import pytest
 from distributed import Client
 
 import dsinga.ops
-from dsinga import api, models
+from dsinga import api, models, nn
 from dsinga.base.errors import UserError
 from dsinga.cluster.dask.dask_workers import host
 from dsinga.data import import_records
@@ -92,6 +92,17 @@ def test_workers_that_share_a_gpu_train_to_the_params_of_one(
     assert not stub.record.downloads
     assert not floats(stub.record.uploads)
     assert_same(trained, train(job.replace(cluster=cluster), threads))
+
+
+def test_servers_of_an_embedding_keep_all_params_in_host_memory(threads: Client, stub: StubOps):
+    """One server has rows of the table alone, the other one a part of a weight that both have."""
+    rng = np.random.default_rng(0)
+    codes, targets = rng.integers(0, 20, (16, 5)).astype(np.int32), rng.normal(size=(16, 3)).astype(np.float32)
+    layers = nn.Input(5, dtype="int32"), nn.Embedding(20, 4), nn.Flatten(), nn.Dense(16, "tanh"), nn.Dense(3)
+    model = nn.Sequential([*layers])
+    model.compile(nn.SGD(0.1), "mse", cluster=nn.Cluster(workers=2, nservers_per_group=2))
+    job = model.job(codes, targets, batch_size=8, train_steps=4, seed=1)
+    assert_same(train(job, threads, gpu=[0, 0]), train(job, threads))
 
 
 def test_groups_of_gpu_workers_and_of_cpu_workers_train_together(job: Job, threads: Client, stub: StubOps):

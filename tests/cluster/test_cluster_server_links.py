@@ -68,3 +68,33 @@ def test_changes_to_another_host_do_not_wait_for_each_other() -> None:
     finally:
         link.close("the test has ended")
         caller.close()
+
+
+class UnansweredTransport:
+    """A transport to another host, whose replies come when the test says so."""
+
+    crosses_process = crosses_host = True
+
+    def __init__(self) -> None:
+        self.replies = list[Future[Any]]()
+
+    def call(self, *_: Any) -> Future[Any]:
+        self.replies.append(Future())
+        return self.replies[-1]
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_seconds_of_a_link_count_while_changes_overlap() -> None:
+    """Else a link that is always in use would show none."""
+    transport = UnansweredTransport()
+    link = ServerLink(transport, ServerKey("run", 0, 0, 0, PROCESS_SECRET), 30.0)  # type: ignore[arg-type]
+    seconds = []
+    for id in range(3):
+        link.send_change(0, [id, 25, 0], np.ones(8, np.float32))
+        if id:
+            transport.replies[id - 1].set_result([])
+            seconds.append(link.seconds)
+    transport.replies[-1].set_result([])
+    assert 0 < seconds[0] < seconds[1] < link.seconds

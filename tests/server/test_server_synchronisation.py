@@ -186,6 +186,17 @@ def test_flushing_ends_only_when_no_message_is_in_flight():
     np.testing.assert_array_equal(network.value(1), ones(1))
 
 
+def test_a_group_that_takes_no_message_in_time_is_lost():
+    """Else a site that is silent, with its connection open, would never be missed: no thread waits for it."""
+    network = Network(GRAPHS["two"])
+    shard = network.shards[0]
+    shard.synchronise(0, network.table, 1, partial(network.send, 0), patience=1e-9)
+    shard.push(Push(0, 0, 0, 0), {0: ones()})
+    with pytest.raises(RunError, match="server group 1 has not taken the changes sent to it for 1e-09 s"):
+        shard.push(Push(0, 0, 1, 0), {0: ones()})
+    assert not network.messages[0][3].done()
+
+
 @pytest.mark.parametrize("error", [OSError("connection reset"), RunError("server 0 of group 1 was lost")])
 @pytest.mark.parametrize("when", ["at once", "later"])
 def test_a_lost_group_that_does_not_come_back_closes_the_shard(error, when):

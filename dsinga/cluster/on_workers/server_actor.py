@@ -178,7 +178,8 @@ class ServerLink:
         self._transport, self._timeout = transport, timeout
         self._sender = key.group, key.generation
         self.sent, self.seconds = 0, 0.0  # bytes, and the time in which some of them were on their way
-        self._lock, self._in_flight, self._begun = threading.Lock(), 0, 0.0
+        self._lock, self._in_flight = threading.Lock(), 0
+        self._begun = 0.0  # since when the time on their way is not in ``seconds`` yet
         waits = transport.crosses_process and not transport.crosses_host
         self._thread = SerialExecutor(f"dsinga link of {key.name}") if waits else None
 
@@ -209,9 +210,9 @@ class ServerLink:
 
     def _note_arrival(self, received: Future[Any]) -> None:
         with self._lock:
+            now = time.perf_counter()
+            self.seconds, self._begun = self.seconds + now - self._begun, now
             self._in_flight -= 1
-            if not self._in_flight:
-                self.seconds += time.perf_counter() - self._begun
 
     def close(self, message: str) -> None:
         """Send nothing more; the thread ends."""

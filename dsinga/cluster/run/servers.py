@@ -19,7 +19,7 @@ from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_che
 from dsinga.cluster.dask.task_keys import generation_text, submit_to, task_key
 from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, link_server
 from dsinga.job import Compression
-from dsinga.server import MeanPolicy, SliceSpec, routes
+from dsinga.server import MeanPolicy, routes
 from dsinga.transport.interface import wait_for
 from dsinga.worker.config import ServerKey, WorkerConfig
 from dsinga.worker.group_states import group_state
@@ -66,20 +66,23 @@ class Servers:
                 key, server_specs, updater, topology.worker_groups(key.group), step, topology.staleness,
                 self._config.options.timeout, self._config.options.codec(), bool(remote),
                 topology.groups == topology.server_groups == 1, host(self._address(key)) in map(host, remote),
-                None if remote else self._device(key, server_specs),
+                None if remote else self._device(key.group),
             )  # fmt: skip
             futures.append(self._submit(ServerActor, key, "start server", *arguments, actor=True))
         self.futures += futures
         actors = self._actors | dict(zip(keys, self._gather(futures), strict=True))
         self._actors = {key: actors[key] for key in sorted(actors, key=lambda key: (key.group, key.server))}
 
-    def _device(self, key: ServerKey, specs: Sequence[SliceSpec]) -> int | None:
-        """Return the GPU of all workers of a server, where it can keep its slices; None where it cannot."""
+    def _device(self, group: int) -> int | None:
+        """Return the GPU of all workers of a server group, where it can keep all slices; None where it cannot.
+
+        A worker joins a param from slices of several servers, so that these keep them in the same memory.
+        """
         config = self._config
         on_host = config.updater.conf.clip_global_norm or config.options.compression is not Compression.kNone
-        if on_host or config.topology.linked_groups(key.group) or any(spec.slice.width for spec in specs):
+        if on_host or config.topology.linked_groups(group) or any(slice_.width for slice_ in config.slices):
             return None
-        groups = config.topology.worker_groups(key.group)
+        groups = config.topology.worker_groups(group)
         devices = {self._placement.device(group, n) for group in groups for n in range(config.topology.workers)}
         return devices.pop() if len(devices) == 1 else None
 
