@@ -14,6 +14,7 @@ import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, field_climatology
+from dsinga.data.fields.climatology_text import MARKS
 
 xr = pytest.importorskip("xarray")
 SETTINGS: dict[str, Any] = {
@@ -94,9 +95,10 @@ MADE: dict[str, tuple[Any, bool]] = {
     "selected": (lambda departures, fields, folder: departures.isel(time=slice(40, None)), True),
     "in chunks, transposed": (lambda departures, fields, folder: departures.chunk(time=9).transpose("lon", ...), True),
     "joined": (lambda d, fields, folder: xr.concat([d.isel(time=slice(9)), d.isel(time=slice(9, 20))], "time"), True),
-    "without the mark": (lambda departures, fields, folder: departures.drop_vars("dsinga_departure"), True),
+    "without the marks": (lambda departures, fields, folder: departures.drop_vars(MARKS), True),
     "added": (lambda departures, fields, folder: departures + 0, False),
     "scaled": (lambda departures, fields, folder: departures.assign(t=departures.t * 2), False),
+    "resampled": (lambda departures, fields, folder: departures.resample(time="1D").mean(), False),
     "less fields": (lambda departures, fields, folder: departures - fields, False),
     "filled": (lambda departures, fields, folder: departures.fillna(0), False),
     "joined with fields": (lambda d, f, folder: xr.concat([d.isel(time=[0]), f.isel(time=[1])], "time"), False),
@@ -120,11 +122,11 @@ def test_what_is_made_of_departures_is_known_or_refused(kind: str, tmp_path: Pat
         for use in (model.predict, lambda each: dsinga.windows(each, **SETTINGS, climatology=climatology)):
             with pytest.raises(UserError, match="'t' was made from departures from a climatology"):
                 use(made)
-        fields = (made + climatology.at(made.time)).assign(h=made.h).drop_vars("dsinga_departure")  # as it says
+        fields = (made + climatology.at(made.time)).assign(h=made.h).drop_vars(MARKS, errors="ignore")  # as it says
         assert dict(model.predict(fields).sizes) == dict(model.predict(data.sel(time=fields.time)).sizes)
         return
     predicted, fields = model.predict(made).t, model.predict(data).t
-    assert "dsinga_departure" not in predicted.coords
+    assert not {*MARKS} & {*predicted.coords}
     np.testing.assert_array_equal(predicted.transpose(*fields.dims), fields.sel(time=predicted.time))
 
 

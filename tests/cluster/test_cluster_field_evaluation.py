@@ -106,3 +106,36 @@ def test_groups_need_windows_of_one_output() -> None:
         model.evaluate(windows, sample_weight=np.ones(len(windows)), by="lead")
     with pytest.raises(UserError, match="a climatology needs dates of every month, and 'time' has none in month 2"):
         model.evaluate(windows, against=field_climatology(windows.dataset))
+
+
+@pytest.mark.parametrize("leads", [1, 2])
+def test_windows_have_the_variables_of_training_in_their_order(leads: int) -> None:
+    data = dataset()
+    data = data.assign(u=data.t * 2 + 1)
+    settings = {"input_dims": {"time": 1, "lat": -1, "lon": -1}, "lead": {"time": 1}, "leads": leads}
+    windows = dsinga.windows(data, inputs=["t", "u"], targets=["u", "t"], **settings)
+    model = nn.Sequential([nn.Input(windows.shape), nn.Conv2D(2, 1)])
+    model.compile("sgd", "mse")
+    model.fit(windows, epochs=1, progress=False)
+    turned = dsinga.windows(data, inputs=["u", "t"], targets=["t", "u"], **settings)
+    assert model.evaluate(turned) == model.evaluate(windows)
+    expected = model.evaluate(windows, by=("variable", "lead"))
+    xr.testing.assert_identical(model.evaluate(turned, by=("variable", "lead")), expected)
+
+
+def test_departures_need_a_net_of_departures() -> None:
+    data = dataset()
+    data = data.assign_coords(time=data.time.values[0] + np.arange(40) * np.timedelta64(10, "D"))
+    model, windows = trained(data)
+    departures = dsinga.windows(
+        data,
+        inputs="t",
+        targets="t",
+        input_dims={"time": 1, "lat": 4, "lon": -1},
+        lead={"time": 1},
+        climatology=field_climatology(data[["t"]]),
+    )
+    with pytest.raises(UserError, match="the windows are departures from a climatology, but the net was trained on"):
+        model.evaluate(departures, by="lead")
+    with pytest.raises(UserError, match="; leave climatology out, or train on departures"):
+        model.fit(windows, validation_data=departures, epochs=1, progress=False)

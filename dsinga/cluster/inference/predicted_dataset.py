@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.data.fields.axis import Axis
 from dsinga.data.fields.cf_variables import BOUNDS, MAPPING, copied
-from dsinga.data.fields.climatology_text import DEPARTURE
+from dsinga.data.fields.climatology_text import MARKS
 from dsinga.data.fields.leads import LEAD, VALID_TIME, lead_axis
 from dsinga.data.fields.prediction_windows import CLASS, PredictionWindows, Target
 
@@ -174,7 +174,7 @@ def predicted_coordinates(windows: PredictionWindows, points: Mapping[str, np.nd
         coordinates[windows.numbers[0]] = (windows.numbers[0], list(windows.numbers[1]))
     left_out = {windows.numbers[0]} if windows.numbers else set()  # of which the data may have a single point
     if windows.definition.climatology:  # which is added again
-        left_out.add(DEPARTURE)
+        left_out.update(MARKS)
     for name, coordinate in windows.dataset.coords.items():
         dims = [str(dim) for dim in coordinate.dims]
         if name in left_out or any(dim not in points for dim in dims):

@@ -14,8 +14,10 @@ from dsinga.base.errors import UserError
 from dsinga.data.fields.climatology import FieldClimatology
 
 # The number of the climatology that was subtracted, in the encoding of a variable, which arithmetic and files lose, and
-# as a coordinate along time, which they keep.
+# as two coordinates, which they keep: one along time, without which nothing is joined along it, and a scalar, which
+# resampling of time keeps, too.
 DEPARTURE = "dsinga_departure"
+MARKS = (DEPARTURE, "dsinga_climatology")
 MOST_NUMBERS = 1 << 22  # that a job keeps, in up to 21 MiB of text
 
 

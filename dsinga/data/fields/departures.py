@@ -18,7 +18,7 @@ from xarray.core.indexing import IndexingSupport, LazilyIndexedArray, explicit_i
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.data.fields.climatology import dates_of, values_at
-from dsinga.data.fields.climatology_text import DEPARTURE, climatology_of
+from dsinga.data.fields.climatology_text import DEPARTURE, MARKS, climatology_of
 
 PARAMETER = "parameter"  # the dimension of the parameters of a distribution
 
@@ -93,24 +93,26 @@ def departures(dataset: Any, text: str) -> Any:
             changed[name], time = _with_field(dataset[name].variable, field, -1, {DEPARTURE: number}), field.time
     if time is None:
         return dataset
-    mark = (time, np.full(dataset.sizes[time], number), {"long_name": "the climatology that was subtracted"})
-    return dataset.assign(changed).assign_coords({DEPARTURE: mark})
+    attributes = {"long_name": "the climatology that was subtracted"}
+    marks = (time, np.full(dataset.sizes[time], number), attributes), ((), number, attributes)
+    return dataset.assign(changed).assign_coords(dict(zip(MARKS, marks, strict=True)))
 
 
 def _is_departure(dataset: Any, name: Any, number: int) -> bool:
     """Whether a variable is a departure from the climatology of this number; raise UserError where it may be another.
 
-    Selection and chunks keep both marks, and whoever drops the coordinate alone has departures still.
+    Selection and chunks keep all marks, and whoever drops the coordinates alone has departures still.
     """
     kept = dataset.variables[name].encoding.get(DEPARTURE)
-    marks = set(np.unique(dataset[DEPARTURE].values).tolist()) if DEPARTURE in dataset.coords else set()
+    coordinates = [mark for mark in MARKS if mark in dataset.coords]
+    marks = {number for mark in coordinates for number in np.unique(dataset[mark].values).tolist()}
     if kept is None and not marks:
         return False
     if kept is None or any(mark != mark for mark in marks):
         raise UserError(
             f"{name!r} was made from departures from a climatology, by arithmetic, a file, or with other data, so that "
             "nothing says whether it has departures or fields; give windows.dataset as it is, or the fields: "
-            f"(dataset + climatology.at(dataset.time)).drop_vars({DEPARTURE!r})"
+            f"(dataset + climatology.at(dataset.time)).drop_vars({coordinates!r})"
         )
     if {kept, *marks} != {number}:
         raise UserError(
@@ -122,7 +124,7 @@ def _is_departure(dataset: Any, name: Any, number: int) -> bool:
 
 def check_fields(dataset: Any) -> None:
     """Raise UserError for a Dataset of departures from a climatology, or of what was made from them."""
-    if DEPARTURE in dataset.coords:
+    if any(mark in dataset.coords for mark in MARKS):
         raise UserError(
             "these data are departures from a climatology, or were made from some, and a climatology is taken from the "
             "data themselves, not from windows.dataset"

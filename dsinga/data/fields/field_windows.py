@@ -188,11 +188,20 @@ class FieldWindows(RecordSource):
     def in_order_of(self, training: WindowDefinition) -> FieldWindows:
         """Return windows of the same Dataset that lie as the data of training lay, and are departures if those were.
 
-        These are the same windows where they lie so already, or where a definition of training has cut them. Raises
-        UserError where the Dataset lacks points that are channels, such as levels.
+        The same variables have their order in training. These are the same windows where they lie so already, or where
+        a definition of training has cut them. Raises UserError where the Dataset lacks points that are channels, such
+        as levels, and for departures where training had none.
         """
-        definition = self.definition.replace(climatology=training.climatology or self.definition.climatology)
-        is_same = definition.climatology == self.definition.climatology
+        if self.definition.climatology and not training.climatology:
+            raise UserError(
+                "the windows are departures from a climatology, but the net was trained on the fields themselves; "
+                "leave climatology out, or train on departures"
+            )
+        definition = self.definition.replace(climatology=training.climatology)
+        for role in ("inputs", "targets", "static", "coordinates"):
+            here, there = (getattr(each, role) for each in (definition, training))
+            definition = definition.replace(**{role: there}) if sorted(here) == sorted(there) else definition
+        is_same = definition == self.definition
         if is_same and (training.trained is None or self.definition.trained is not None):
             return self
         definition = definition.replace(trained=self.definition.trained or training.trained)
