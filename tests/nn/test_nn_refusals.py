@@ -72,6 +72,7 @@ NAMES_AND_HABITS = {
     "nn.Linear(4, 3)": "dsinga.nn has no 'Linear'; write nn.Dense(units)",
     "nn.CrossEntropyLoss()": 'write loss="sparse_categorical_crossentropy", or nn.SoftmaxLoss(), which takes scores',
     "nn.Module": "write a subclass of nn.Model, or of nn.Layer, that defines call(self, x)",
+    "nn.initializers.HeNormal()": "dsinga.nn.initializers has no 'HeNormal'; write \"he_normal\", the name, as kernel_",
     "nn.optim": "optimizers are in nn, as nn.AdamW(0.001), for model.compile",
     "nn.utils.to_categorical(Y)": "give fit y, the classes, or np.eye(n)[y]",
     "nn.utils.PyDataset": "write a class without a base that has __len__, __getitem__, which returns a batch (x, y)",
@@ -261,6 +262,8 @@ MODELS = {
     "nn.Input(4)[:, 7]": "takes [7] of rows of 4: index 7 is out of bounds",
     "nn.Input(4)[:, 2:2]": "[2:2] of 4 is empty",
     "nn.Lambda(lambda x: x.numpy())(nn.Input(4))": "the function <lambda> fails for rows (4, 4) float32: ",
+    "nn.Lambda(lambda x: x + np.random.normal(size=x.shape))(nn.Input(4))": "gives other numbers when it is called "
+    "again for the same rows; give random numbers as an input of the model",
     "nn.Lambda(3)": "Lambda takes a function, not 3",
     "nn.Model(nn.Dense(3), nn.Dense(3))": "inputs of nn.Model are features of layers",
     "nn.Model(nn.Input(3, name='a'), nn.Add()([nn.Input(3, name='b')] * 2))": "the outputs need the input 'b', which "
