@@ -81,7 +81,7 @@ derived_functions = ChainMap(layer_functions, optimizer_functions, schedule_func
 
 # The modules of Keras, for programs that begin with ``from dsinga import nn as keras``.
 MODULES = {
-    **dict.fromkeys(("config", "layers", "models"), sys.modules[__name__]),
+    **dict.fromkeys(("config", "layers", "models", "saving", "utils"), sys.modules[__name__]),
     "callbacks": extensions,
     "initializers": initialisers,
     "regularizers": regularisers,

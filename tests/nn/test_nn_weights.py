@@ -256,3 +256,24 @@ def test_arguments_of_keras_that_mean_what_happens_anyway_are_taken() -> None:
     ]  # fmt: skip
     plain = [nn.Input(4), nn.Dense(6), nn.LayerNormalization(), nn.BatchNormalization(), nn.Dense(3)]
     assert str(nn.Sequential(layers)) == str(nn.Sequential(plain))
+
+
+def test_the_params_of_a_layer_are_set_for_all_models_that_have_it_and_further_training_begins_with_them():
+    shared = nn.Dense(3)
+    one, two = (nn.Sequential([nn.Input(4), shared]) for _ in range(2))
+    for made in (one, two):
+        made.compile("sgd", "sparse_categorical_crossentropy")
+    one.train_on_batch(X, Y)
+    weights = shared.get_weights()
+    with pytest.raises(UserError, match=r"takes arrays of the shapes \(.*, not none"):
+        shared.set_weights([])
+    shared.set_weights([np.zeros_like(weight) for weight in weights])
+    assert not two.predict(X).any()
+    weights[0][:] = 7  # a copy
+    expected = nn.Sequential([nn.Input(4), nn.Dense(3)])
+    expected.compile("sgd", "sparse_categorical_crossentropy")
+    expected.set_weights([np.zeros_like(weight) for weight in weights])
+    for made in (one, expected):
+        made.train_on_batch(X, Y)
+    for array, other in zip(two.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(array, other)

@@ -121,6 +121,11 @@ def _check_rows(
             f"the function {title_of(function)} returns {as_text(value.shape)} for {ROWS} rows; return an array whose "
             "first axis is that of the rows"
         )
+    if not _is_near(found.value(list(arrays)), value):
+        raise UserError(
+            f"the function {title_of(function)} gives other numbers when it is called again for the same rows; give "
+            "random numbers as an input of the model, or put nn.Dropout before"
+        )
     raise UserError(
         f"the function {title_of(function)} mixes the rows of a batch: what it returns for a row depends on the "
         "others, so that workers could not share a batch; compute each row from its own numbers"

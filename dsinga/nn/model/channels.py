@@ -16,8 +16,10 @@ from dsinga.ops.layout import LAST
 def labels_first(y: Any) -> Any:
     """Return labels that are images (n, H, W, C), or volumes, with the channels first; others as they are.
 
-    ``y`` may be a list of those of several outputs. Dask arrays stay lazy.
+    ``y`` may be a list of those of several outputs, or a dict. Dask arrays stay lazy.
     """
+    if isinstance(y, dict):
+        return {name: labels_first(labels) for name, labels in y.items()}
     if isinstance(y, list) and y and all(hasattr(labels, "ndim") for labels in y):
         return [labels_first(labels) for labels in y]
     if getattr(y, "ndim", 0) not in LAST:

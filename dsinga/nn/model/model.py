@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import shown
+from dsinga.base.arguments import shown, values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.data.text_codes import TextEncoder
@@ -228,6 +228,8 @@ class Model(Trainable):
     def as_labels(self, y: Any) -> Any:
         """Return labels in the form that the losses take; see :func:`dsinga.nn.model.records.labels_for_loss`."""
         losses = self.objective.losses
+        if isinstance(y, dict) and len(losses) > 1:
+            y = values_by_name("y", y, [output.builder.name or "" for output in self._outputs()], "output")
         if isinstance(y, list) and len(losses) > 1:
             return [labels_for_loss(loss, labels) for loss, labels in zip(losses, y, strict=False)] + y[len(losses) :]
         return labels_for_loss(losses[0], y) if losses else y

@@ -254,6 +254,10 @@ class ModelParams(ABC):
         """Return copies of the params in the order of the layers, frozen ones among them."""
         return [array.copy() for array in self._ordered_params().values()]
 
+    def count_params(self) -> int:
+        """Return how many numbers the params have. Raises UserError where the shapes of the inputs are not known."""
+        return sum(array.size for array in self._ordered_params().values())
+
     def set_weights(self, weights: Iterable[np.ndarray]) -> None:
         """Set the params, in the order of :meth:`get_weights`. Raises UserError for another number or other shapes."""
         if isinstance(weights, Mapping):

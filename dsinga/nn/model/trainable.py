@@ -176,6 +176,7 @@ class Trainable(Predictable):
         class_weight: Mapping[int, float] | str | None = None,
         validation_data: Any = None,
         validation_split: float = 0.0,
+        validation_steps: int | None = None,
         callbacks: Any = (),
         client: Client | None = None,
         workers: int | None = None,
@@ -208,9 +209,11 @@ class Trainable(Predictable):
             batch_size: rows of a batch, at most the number of records; by default as many as the first batch of a
                 generator has, or those of a DataLoader, and 32 for other records.
             train_steps: the number of batches, in place of ``epochs``.
-            validation_data: (x, y), with which the model is validated after each epoch, or (x, y, sample_weight).
+            validation_data: (x, y), with which the model is validated after each epoch, or (x, y, sample_weight); or a
+                generator of such batches, which is read once.
             validation_split: the share of the records that validates in its place, the last ones of arrays, before
                 training shuffles them.
+            validation_steps: the number of batches that are read of a generator of ``validation_data``.
             callbacks: objects of ``dsinga.extensions``, and functions of (step, metrics); a list, or a single one.
             client: a Dask client; by default as for :func:`dsinga.train`.
             workers: the number of workers of each worker group.
@@ -237,7 +240,11 @@ class Trainable(Predictable):
         (x, y, sample_weight), rows = read_iterable(x, y, sample_weight, steps_per_epoch)
         batch_size = size or rows if batch_size is None else batch_size
         if validation_data is not None and is_iterable(validation_data):
-            validation_data, _ = read_iterable(validation_data)
+            validation_data, _ = read_iterable(validation_data, count=validation_steps)
+        elif validation_steps is not None:
+            raise UserError(
+                "validation_steps is for batches of a generator: validation reads all records; use validate_steps"
+            )
         for backup in backups:
             workspace, resume = backup.backup_dir, "auto"
             if isinstance(backup.save_freq, int):

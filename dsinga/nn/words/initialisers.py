@@ -16,6 +16,7 @@ from dsinga.layers.interface.declarations import ParamSpec
 from dsinga.layers.interface.layer import Shape
 from dsinga.nn.words.function_specs import type_fields
 from dsinga.nn.words.keras_arguments import checked
+from dsinga.nn.words.keras_names import missing_names
 
 Fans = tuple[int, int]  # inputs and outputs of a unit
 
@@ -141,3 +142,6 @@ def fan_init(name: str, shape: Shape, fans: Fans | None) -> ParamGenConf:
 def _root(scale: float) -> float:
     """Return the square root with the digits that jobs have: 1.41421356 for 2."""
     return round(math.sqrt(scale), 8)
+
+
+__getattr__ = missing_names(__name__, public="dsinga.nn.initializers")

@@ -26,7 +26,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "fit.verbose": (1, 2, "auto", True),  # 0 is progress=False
     **dict.fromkeys(("evaluate.verbose", "predict.verbose"), (0, False)),
     "fit.initial_epoch": (0,),
-    **dict.fromkeys(("fit.validation_steps", "fit.validation_batch_size"), (None,)),
+    "fit.validation_batch_size": (None,),
     "evaluate.return_dict": (True, False),
     **dict.fromkeys(("evaluate.steps", "evaluate.callbacks", "predict.steps", "predict.callbacks"), (None,)),
     "compile.run_eagerly": (False, None),

@@ -75,7 +75,7 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
     """Return the names of the metrics of each output, or layers; functions are registered under theirs.
 
     ``metrics`` is a name, a function or a layer, a list of these, or, for several outputs, a dict by output or a list
-    of lists. Raises UserError for anything else.
+    of lists, or of items of which one is None. Raises UserError for anything else.
     """
     functions: dict[str, Any] = {}
     for metric in flatten([*metrics.values()] if isinstance(metrics, Mapping) else [metrics]):
@@ -88,8 +88,8 @@ def metrics_by_output(metrics: Any, outputs: Sequence[str]) -> list[list[Reporte
         given = values_by_name("metrics", {**dict.fromkeys(outputs, []), **metrics}, outputs, "output")
         return [[metric_name(metric) for metric in flatten([of_output])] for of_output in given]
     items = [] if metrics is None else list(metrics) if isinstance(metrics, (list, tuple)) else [metrics]
-    if len(outputs) > 1 and len(items) == len(outputs) and all(isinstance(item, (list, tuple)) for item in items):
-        return [[metric_name(metric) for metric in flatten([item])] for item in items]
+    if 1 < len(outputs) == len(items) and (None in items or all(isinstance(item, (list, tuple)) for item in items)):
+        return [[metric_name(metric) for metric in flatten([[] if item is None else item])] for item in items]
     names = [metric_name(metric) for metric in flatten([items])]
     return [names, *([] for _ in outputs[1:])]
 

@@ -113,6 +113,30 @@ class LayerBuilder:
         sources = list(self.output.sources)
         return sources[0] if len(sources) == 1 else sources
 
+    def get_weights(self) -> list[np.ndarray]:
+        """Return copies of the params in the order of the layer. Raises UserError before a model has made them."""
+        values = [value for value in self.values or () if value is not None]
+        if not values or len(values) < len(self.values or ()):
+            raise UserError(
+                f"the layer {self.name or self.kind} has no params yet; model.get_weights() makes them, and so does fit"
+            )
+        return [value.copy() for value in values]
+
+    def set_weights(self, weights: Iterable[np.ndarray]) -> None:
+        """Set the params for all models that have the layer, in the order of :meth:`get_weights`.
+
+        The optimizer goes on from its state. Raises UserError for other shapes, and before there are params.
+        """
+        arrays = [np.array(array, np.float32) for array in weights]
+        shapes = [value.shape for value in self.get_weights()]
+        if [array.shape for array in arrays] != shapes:
+            given = ", ".join(str(array.shape) for array in arrays) or "none"
+            raise UserError(
+                f"set_weights: the layer {self.name or self.kind} takes arrays of the shapes "
+                f"{', '.join(map(str, shapes))}, not {given}"
+            )
+        self.values = [*arrays]
+
     def __reduce__(self) -> tuple[Callable[[], LayerBuilder], tuple[()], dict[str, Any]]:
         return self.remake, (), {"trainable": self.trainable, "values": self.values}
 
