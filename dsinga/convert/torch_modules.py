@@ -11,7 +11,8 @@ import torch
 from dsinga import nn
 from dsinga.convert import torch_operations as operations
 from dsinga.convert import torch_shapes as shapes
-from dsinga.convert.torch_names import CONSTANT
+from dsinga.convert.torch_layers import layer_of, layer_type
+from dsinga.convert.torch_recurrent import recur
 from dsinga.convert.torch_tracing import ModulePlace, NotConvertible, TracedTensor
 from dsinga.nn.writing.symbol import Symbol
 
@@ -58,34 +59,6 @@ WEIGHT_BIAS = {"weight": "weight", "bias": "bias"}
 SCALE_BIAS = {"scale": "weight", "bias": "bias"}
 
 
-def layer_of(
-    place: ModulePlace, module: Any, make: Callable[..., Any], roles: Mapping[str, str], **settings: Any
-) -> Any:
-    """Return the layer of a module, made at its first call, with params that are shared or frozen as the module's are.
-
-    ``roles`` are the names of the module's params by those of the layer's, in order. Where a normalisation has none,
-    the layer's keeps its value.
-    """
-
-    def first() -> Any:
-        params = [getattr(module, attribute) for attribute in roles.values()]
-        frozen = [param is not None and not param.requires_grad for param in params]
-        confs = []
-        for role, param, is_frozen in zip(roles, params, frozen, strict=True):
-            name = f"{place.base}_{role}"
-            conf = {"name": name + CONSTANT} if param is None else place.trace.shared(name, param)
-            confs.append({**conf, **({"static": True} if param is None or (is_frozen and not all(frozen)) else {})})
-        common = {"trainable": False} if frozen and all(frozen) else {}
-        return make(name=place.name(), param=confs if any(confs) else None, **common, **settings)
-
-    return place.trace.layer(module, "", first)
-
-
-def layer_type(name: str) -> Callable[..., Any]:
-    """Return the function that makes layers of a type."""
-    return functools.partial(nn.Layer, name)
-
-
 def present(module: Any) -> dict[str, str]:
     """Return which of weight and bias a module has."""
     return {role: role for role in WEIGHT_BIAS if getattr(module, role) is not None}
@@ -125,12 +98,14 @@ def batch_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
     """Return a batch normalisation with PyTorch's running statistics."""
     if module.running_mean is None:
         raise NotConvertible("with track_running_stats=False")
-    moves = {"momentum": 1e-30} if module.momentum is None else {"momentum": module.momentum, "keep_initial": True}
+    moves: dict[str, Any] = (
+        {"momentum": 1e-30} if module.momentum is None else {"momentum": module.momentum, "keep_initial": True}
+    )
     layer = layer_of(place, module, layer_type("kBM"), SCALE_BIAS, **epsilon(module.eps), **moves)
     return layer(shapes.feature(input))
 
 
-def epsilon(eps: float | None) -> dict[str, float]:
+def epsilon(eps: float | None) -> dict[str, Any]:
     """Return the setting of a normalisation that is not its default."""
     return {} if eps == 1e-5 else {"epsilon": torch.finfo(torch.float32).eps if eps is None else eps}
 
@@ -180,9 +155,12 @@ def attend(
     need_weights: bool = True, attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
 ) -> Any:  # fmt: skip
     """Return attention of several heads, and None for its weights."""
+    axis = int(not module.batch_first)
     causal = is_causal if attn_mask is None else operations.hides_later(attn_mask, hidden=True)
     lacking = {
-        "batch_first=False": not module.batch_first,
+        f"batch_first={module.batch_first} where another axis is the batch": any(
+            getattr(x, "batch_axis", axis) != axis for x in (query, key, value)
+        ),
         "key_padding_mask": key_padding_mask is not None,
         "kdim, vdim, add_bias_kv or add_zero_attn": not module._qkv_same_embed_dim
         or module.bias_k is not None
@@ -207,7 +185,7 @@ def attend(
     else:
         y = nn.Attention(num_heads=heads, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())([q, v, k])
     out = ModulePlace(place.trace, f"{place.base}.out_proj", module.out_proj)
-    return linear(out, module.out_proj, place.trace.wrapped(y)), None
+    return shapes.moved(query, linear(out, module.out_proj, place.trace.wrapped(y)), axis), None
 
 
 MODULES: Mapping[str, Callable[..., Any]] = {
@@ -221,5 +199,6 @@ MODULES: Mapping[str, Callable[..., Any]] = {
     "PReLU": prelu,
     "Embedding": embed,
     "MultiheadAttention": attend,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), recur),
     **{name: operation(*form) for name, form in OPERATIONS.items()},
 }

@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.layers.interface.layer import Shape
+from dsinga.layers.sequences.recurrent import Recurrent
 from dsinga.nn.model.model_params import ModelParams
 
 # The attributes of PyTorch's modules by the roles of params that are called otherwise.
@@ -18,6 +19,10 @@ ATTRIBUTES = {"scale": "weight", "slope": "weight", "mean": "running_mean", "var
 CONSTANT = ".constant"  # the end of the names of params that PyTorch's module does not have
 AS_IMAGE = ".image"  # the end of the name of the source of a convolution of sequences
 PACKED = re.compile(r"(.*)in_proj_([qkv])\.(weight|bias)")  # of torch.nn.MultiheadAttention
+STACKED = re.compile(r"(.*)\.stacked(\d+)")  # the layers of torch.nn.LSTM and its like, but the first one
+# Of those the params in the order of ours, and which part of an array of torch.nn.GRU is that of a gate.
+RECURRENT = {"hx": "weight_ih", "hh": "weight_hh", "b": "bias_ih", "hb": "bias_hh"}
+GATES = "rzc"
 
 
 class TorchParam(NamedTuple):
@@ -50,17 +55,31 @@ def names_of(model: ModelParams) -> list[TorchParam]:
             continue  # a further call of a layer, not a module of its own
         for spec, own in zip(layer.params, node.params, strict=True):
             attribute = ATTRIBUTES.get(spec.role, spec.role)
-            name = ".".join(filter(None, (layer.name, attribute)))
+            path, part = layer.name, None
+            if isinstance(layer, Recurrent) and (layer.settings.recurrent_bias or not layer.settings.bias_term):
+                path, attribute, part = recurrent_name(layer.name, spec.role)
+            name = ".".join(filter(None, (path, attribute)))
             shape = getattr(layer, "kernels", spec.shape) if spec.role == "weight" else spec.shape
             if layer.conf.srclayers and layer.conf.srclayers[0] == f"{layer.name}{AS_IMAGE}" and len(shape) == 4:
                 shape = (*shape[:2], shape[3])
             if own.endswith(CONSTANT):
                 continue
-            found[name] = TorchParam(name, own, spec.shape, shape)
+            found[name if part is None else f"{name} {part}"] = TorchParam(name, own, spec.shape, shape, part)
             if match := PACKED.fullmatch(name):
                 packed = f"{match[1]}in_proj_{match[3]}", own, spec.shape, shape, "qkv".index(match[2])
                 found[f"{name} packed"] = TorchParam(*packed)
     return list(found.values())
+
+
+def recurrent_name(layer: str, role: str) -> tuple[str, str, int | None]:
+    """Return the path of a recurrent layer, the name of one of its params, and its part, as PyTorch has them."""
+    match = STACKED.fullmatch(layer)
+    path, number = (match[1], match[2]) if match else (layer, "0")
+    gate, _, kind = role.removeprefix("back_").rpartition("_")
+    if kind not in RECURRENT:
+        return layer, role, None
+    reverse = "_reverse" if role.startswith("back_") else ""
+    return path, f"{RECURRENT[kind]}_l{number}{reverse}", GATES.index(gate) if gate else None
 
 
 def take_arrays(names: Sequence[TorchParam], arrays: Mapping[str, np.ndarray], where: str) -> ParamArrays:

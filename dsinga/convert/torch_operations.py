@@ -286,7 +286,7 @@ def scaled_dot_product_attention(
 
 def linear(place: ModulePlace, input: Any, weight: Any, bias: Any = None) -> Any:
     """Return a fully connected layer whose weight is that of another layer, as of an embedding below."""
-    owner = place.trace.owners.get(id(weight))
+    owner = place.trace.owners.get((id(weight), ""))
     if owner is None or bias is not None:
         raise NotConvertible("with a weight that is no other layer's, or with a bias")
     dense = nn.Dense(len(weight), use_bias=False, name=place.name(), param=[{"share_from": owner}])

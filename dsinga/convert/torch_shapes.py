@@ -33,6 +33,11 @@ def like(x: Any, symbol: Symbol) -> Any:
     return TracedTensor(x.tracer, symbol, rows_of(symbol), unbatched=True) if x.unbatched else symbol
 
 
+def moved(x: Any, symbol: Symbol, axis: int) -> Any:
+    """Return the tensor of a feature that has the batch as this axis."""
+    return x.tracer.wrapped(symbol).with_batch_axis(axis)
+
+
 def reshaped(place: ModulePlace, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Any:
     """Return a feature with rows of another shape; where it was reshaped before, from what it was then."""
     while symbol.builder.kind in ("Reshape", "Flatten") and not (symbol.builder.name or "").endswith(AS_IMAGE):
@@ -78,13 +83,15 @@ def view(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
     shape = tuple(place.torch_result(x, *args, **kwargs).shape)
     if x.unbatched:
         return like(x, reshaped(place, x.symbol, shape))
-    if shape[:1] != (BATCH,):
+    before = math.prod(x.shape[: x.batch_axis])
+    axes = (axis for axis, size in enumerate(shape) if size == BATCH and math.prod(shape[:axis]) == before)
+    if (axis := next(axes, None)) is None:
         raise NotConvertible("that mixes the records of a batch")
-    return reshaped(place, feature(x), shape[1:] or (1,))
+    return moved(x, reshaped(place, feature(x), (*shape[:axis], *shape[axis + 1 :]) or (1,)), axis)
 
 
 def permute(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return a tensor with its axes in PyTorch's order. Raises NotConvertible if the batch's moves."""
+    """Return a tensor with its axes in PyTorch's order."""
     result = place.torch_result(x, *args, **kwargs)
     left = [(math.prod(x.shape[axis + 1 :]), size) for axis, size in enumerate(x.shape)]  # of each axis stride and size
     order = []
@@ -93,9 +100,8 @@ def permute(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
         left[order[-1]] = (-1, -1)
     if x.unbatched:
         return like(x, permuted(place, x.symbol, [axis + 1 for axis in order]))
-    if order[0] != 0:
-        raise NotConvertible("that moves the axis of the batch, which is the first one")
-    return permuted(place, feature(x), order[1:])
+    rows = [axis + (axis < x.batch_axis) for axis in order if axis != x.batch_axis]
+    return moved(x, permuted(place, feature(x), rows), order.index(x.batch_axis))
 
 
 def expand(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -111,12 +117,34 @@ def expand(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
 
 def getitem(place: ModulePlace, x: Any, key: Any) -> Any:
     """Return part of a tensor."""
-    if tensors_in(key if isinstance(key, tuple) else (key,)):
+    key = key if isinstance(key, tuple) else (key,)
+    if tensors_in(key):
         raise NotConvertible("by an index that is a tensor")
-    symbol = x.symbol[(slice(None), *(key if isinstance(key, tuple) else (key,)))] if x.unbatched else feature(x)[key]
+    if x.batch_axis:
+        return moved_item(place, x, key)
+    symbol = x.symbol[(slice(None), *key)] if x.unbatched else feature(x)[key]
     if symbol is not x.symbol:
         symbol.builder.name = place.name()
     return like(x, symbol)
+
+
+def moved_item(place: ModulePlace, x: Any, key: tuple[Any, ...]) -> Any:
+    """Return part of a tensor whose first axis is not the batch; of states that were joined, one of them."""
+    axis, symbol = x.batch_axis, feature(x)
+    while len(key) > 1 and key[-1] == slice(None):
+        key = key[:-1]
+    before, after = key[:axis], key[axis + 1 :]
+    if key[axis : axis + 1] not in ((), (slice(None),)) or any(part is None or part is Ellipsis for part in key):
+        raise NotConvertible("that cuts the batch, or adds axes, where the batch is not the first axis")
+    rows = [rows_of(source)[0] for source in symbol.sources]
+    if isinstance(key[0], int) and symbol.builder.kind == "Concatenate" and rows == [1] * len(x):
+        symbol, before = symbol.sources[key[0]], (0, *before[1:])
+    if before == (0,) and not after and rows_of(symbol)[0] == 1:
+        return reshaped(place, symbol, rows_of(symbol)[1:])
+    part = symbol[(slice(None), *before, *after)]
+    if part is not symbol:
+        part.builder.name = place.name()
+    return moved(x, part, axis - sum(isinstance(number, int) for number in before))
 
 
 def split(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:

@@ -26,6 +26,17 @@ KNOWN = {
 }  # fmt: skip
 # What depends on numbers, which a traced tensor does not have.
 NUMBERS = {"__bool__", "__contains__", "__float__", "__index__", "__int__", "item", "numpy", "tolist"}
+# Operations and modules that take the batch as any axis,
+ANY_BATCH_AXIS = {
+    *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "swapaxes"),
+    *("movedim", "mT", "getitem", "contiguous", "to", "float", "type_as", "LSTM", "GRU", "RNN", "MultiheadAttention"),
+}
+# and those, in small letters, that compute the same whichever of the axes before the last one it is.
+ALONG_LAST = {
+    *("add", "sub", "subtract", "rsub", "mul", "multiply", "div", "divide", "neg", "square", "sqrt", "clamp", "clone"),
+    *("relu", "relu6", "leaky_relu", "leakyrelu", "gelu", "sigmoid", "tanh", "silu", "dropout", "identity"),
+    *("linear", "layernorm", "rmsnorm", "embedding"),
+}
 
 
 _Tensor: Any = torch.Tensor  # its methods have types only where PyTorch is installed
@@ -43,20 +54,28 @@ class TracedTensor(_Tensor):  # type: ignore[misc]
         symbol: the feature of a layer, None where the first axis is no batch, after an operation that is unsupported.
         unbatched: whether it is the same for all records, as a param is: the tensor then has no axis of the batch, and
             the rows of the symbol have its shape.
+        batch_axis: the axis of the batch, 1 of sequences (T, B, n), whose symbol has it first, as any.
     """
 
     tracer: Trace
     symbol: Symbol | None
     unbatched: bool
+    batch_axis: int
 
     @staticmethod
     def __new__(
-        cls, trace: Trace, symbol: Symbol | None, shape: Sequence[int], unbatched: bool = False
+        cls, trace: Trace, symbol: Symbol | None, shape: Sequence[int], unbatched: bool = False, batch_axis: int = 0
     ) -> TracedTensor:
         """Return a tensor of this shape."""
         tensor: TracedTensor = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=torch.float32)
-        tensor.tracer, tensor.symbol, tensor.unbatched = trace, symbol, unbatched
+        tensor.tracer, tensor.symbol, tensor.unbatched, tensor.batch_axis = trace, symbol, unbatched, batch_axis
         return tensor
+
+    def with_batch_axis(self, axis: int) -> TracedTensor:
+        """Return the tensor of the same feature that has the batch as this axis."""
+        assert self.symbol is not None
+        rows = rows_of(self.symbol)
+        return TracedTensor(self.tracer, self.symbol, (*rows[:axis], BATCH, *rows[axis:]), batch_axis=axis)
 
     @classmethod
     def __torch_function__(
@@ -88,7 +107,7 @@ class Trace:
         faults: what is unsupported, in the order of the forward; each once.
         source: the feature of the first input.
         constants: the values of params that are none of the module's, by name.
-        owners: the names of the params of layers, by the id of the module's.
+        owners: the names of the params of layers, by the id of the module's and the gate of a GRU, "" for all of it.
     """
 
     def __init__(self, module: torch.nn.Module, operations: Mapping[str, Any], modules: Mapping[str, Any]):
@@ -97,7 +116,7 @@ class Trace:
         self.faults: dict[str, None] = {}
         self.source: Symbol | None = None
         self.constants: dict[str, Any] = {}
-        self.owners: dict[int, str] = {}
+        self.owners: dict[tuple[int, str], str] = {}
         self._scopes = [""]
         self._names = {path for path, _ in module.named_modules()}  # for their layers
         self._taken: set[str] = set()
@@ -119,6 +138,8 @@ class Trace:
                 ) from error
         if why := views.fault(traced_in([result])):
             self.faults[f"a result {why}".replace(" on ", " of ", 1)] = None
+        elif moved := [tensor for tensor in traced_in([result]) if tensor.batch_axis]:
+            self.faults[f"a result whose axis {moved[0].batch_axis} is the batch"] = None
         return result
 
     def unique(self, base: str, is_module: bool = False) -> str:
@@ -145,9 +166,9 @@ class Trace:
         vector = nn.Layer("kLearnedVector", name=self.unique(name), param=conf, **fields)
         return TracedTensor(self, vector(self.source), tuple(param.shape), unbatched=True)
 
-    def shared(self, name: str, param: Any) -> dict[str, str]:
+    def shared(self, name: str, param: Any, gate: str = "") -> dict[str, str]:
         """Return what a layer says of a param that another layer has, too; {} for its first layer."""
-        owner = self.owners.setdefault(id(param), name)
+        owner = self.owners.setdefault((id(param), gate), name)
         return {} if owner == name else {"share_from": owner}
 
     def layer(self, module: Any, role: str, make: Callable[[], Any]) -> Any:
@@ -217,7 +238,11 @@ class Trace:
             try:
                 positional = (place,) if place.module is None else (place, place.module)
                 inspect.signature(make).bind(*positional, *args, **kwargs)
-                return self.wrapped(make(*positional, *args, **kwargs))
+                axis = place.moved_axis(tensors_in([args, kwargs]))
+                if axis:
+                    args, kwargs = (replaced(value, _batch_first) for value in (args, kwargs))
+                result = self.wrapped(make(*positional, *args, **kwargs))
+                return result.with_batch_axis(axis) if axis else result
             except TypeError as error:
                 self.faults[f"{what} ({error})"] = None
             except (NotConvertible, UserError) as error:
@@ -283,6 +308,20 @@ class ModulePlace:
         """Return the name of a further layer."""
         return self.trace.unique(self.base + suffix, self.module is not None and not suffix)
 
+    def moved_axis(self, tensors: Sequence[torch.Tensor]) -> int:
+        """Return the axis of the batch, 0 for what knows where it is itself. Raises NotConvertible where it must be 0.
+
+        That of an operation is moved to the front and back again, if this changes nothing else.
+        """
+        kind = self.base.rpartition(".")[2] if self.module is None else type(self.module).__name__
+        traced = [x for x in tensors if isinstance(x, TracedTensor)]
+        forms = {(x.batch_axis, x.dim(), x.unbatched) for x in traced}
+        has_arrays = any(x.dim() > 1 for x in tensors if not isinstance(x, TracedTensor))
+        moved = max((axis for axis, *_ in forms), default=0)
+        if moved and kind not in ANY_BATCH_AXIS and (kind.lower() not in ALONG_LAST or len(forms) > 1 or has_arrays):
+            raise NotConvertible(f"on a tensor whose axis {moved} is the batch")
+        return 0 if kind in ANY_BATCH_AXIS else moved
+
     def torch_result(self, *args: Any, **kwargs: Any) -> Any:
         """Return what PyTorch's function gives for these tensors, without numbers, for its shape and strides."""
         args, kwargs = (replaced(value, _without_numbers) for value in (args, kwargs))
@@ -313,6 +352,10 @@ def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _batch_first(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.with_batch_axis(0) if isinstance(tensor, TracedTensor) else tensor
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

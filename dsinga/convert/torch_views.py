@@ -25,14 +25,13 @@ def change(tensor: Any, what: str) -> None:
     """Note that ``what`` changes a tensor in place, after which the others that have its numbers are of no use."""
     for other in (relative() for relative in _relatives(tensor)):
         if other is not None and other is not tensor:
-            other.changed_by = what
+            other.fault = f"on a tensor that {what} changes in place through another view of it"
     tensor.relatives = [weakref.ref(tensor)]
 
 
 def fault(tensors: Sequence[Any]) -> str | None:
-    """Return why one of these tensors is of no use any more, None where all are as PyTorch has them."""
-    changed = [tensor.changed_by for tensor in tensors if hasattr(tensor, "changed_by")]
-    return f"on a tensor that {changed[0]} changes in place through another view of it" if changed else None
+    """Return why one of these tensors is of no use, None where all are as PyTorch has them."""
+    return next((tensor.fault for tensor in tensors if hasattr(tensor, "fault")), None)
 
 
 def _relatives(tensor: Any) -> list[Any]:

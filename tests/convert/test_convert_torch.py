@@ -97,6 +97,7 @@ def test_a_net_gives_and_learns_what_it_does_in_pytorch(
         "mean of batches", "instance", "norms", "flattened", "slopes", "means", "means without padding",
         "rounded up", "pads",
         "rows of images", "twice", "positions", "activations", "operators", "interpolated", "split",
+        "LSTM", "LSTM steps", "GRU", "attention steps first", "GRU steps first", "RNN",
     ],
 )  # fmt: skip
 def test_a_layer_gives_and_learns_what_it_does_in_pytorch(name: str) -> None:
@@ -158,6 +159,48 @@ class Faults:
     def steps_first() -> tuple[Any, tuple[int, ...], str]:
         layer = torch.nn.TransformerEncoderLayer(8, 2)
         return torch.nn.Sequential(layer), (5, 8), r"0.self_attn \(MultiheadAttention\) with batch_first=False"
+
+    @staticmethod
+    def recurrent() -> tuple[Any, tuple[int, ...], str]:
+        nn, nets_ = torch.nn, nets()
+        first = {"batch_first": True}
+        layers = [
+            nets_.Recurrent(nn.LSTM(8, 8, proj_size=4, **first), lambda layer, x: layer(x)[0]),
+            nets_.Recurrent(nn.RNN(4, 4, nonlinearity="relu", **first), lambda layer, x: layer(x)[0]),
+            nets_.Recurrent(nn.GRU(4, 4, **first), lambda layer, x: layer(x, torch.ones(1, len(x), 4))[0]),
+            nets_.Recurrent(nn.GRU(4, 4), lambda layer, x: layer(x)[0]),
+            nets_.Recurrent(nn.LSTM(4, 4, **first), lambda layer, x: torch.tanh(layer(x)[1][1])),
+            nn.LSTMCell(4, 4),
+        ]
+        message = (
+            r"0.layers \(LSTM\) with proj_size; 1.layers \(RNN\) with nonlinearity='relu'; "
+            r"2.layers \(GRU\) with initial states that are not zeros; "
+            r"3.layers \(GRU\) with batch_first=False where another axis is the batch; "
+            r"tanh in 4 on the last cell states of 4.layers \(LSTM\); 5 \(LSTMCell\): replace"
+        )
+        return nn.Sequential(*layers), (5, 8), message
+
+    @staticmethod
+    def packed() -> tuple[Any, tuple[int, ...], str]:
+        def function(layer: Any, x: Any) -> Any:
+            packed = torch.nn.utils.rnn.pack_padded_sequence(x, torch.full((len(x),), 5), batch_first=True)
+            return torch.nn.utils.rnn.pad_packed_sequence(layer(packed)[0], batch_first=True)[0]
+
+        layer = torch.nn.LSTM(8, 4, batch_first=True)
+        return nets().Recurrent(layer, function), (5, 8), "for pack_padded_sequence: replace"
+
+    @staticmethod
+    def moved_batch() -> tuple[Any, tuple[int, ...], str]:
+        def function(layer: Any, x: Any) -> Any:
+            y, h = layer(x)
+            first = h[:, :1], y.transpose(0, 1) + torch.ones(1, len(x), 4), h.sum(0)
+            return first and h
+
+        message = (
+            "for getitem that cuts the batch, .*; add on a tensor whose axis 1 is the batch; sum; "
+            "a result whose axis 1 is the batch"
+        )
+        return nets().Recurrent(torch.nn.GRU(8, 4, batch_first=True), function), (5, 8), message
 
     @staticmethod
     def weight_of_another() -> tuple[Any, tuple[int, ...], str]:
@@ -236,6 +279,20 @@ def test_frozen_params_a_padding_vector_and_dropout_are_as_in_pytorch() -> None:
     codes = np.arange(24).reshape(2, 12) % 20
     assert str(dropped).count("kDropout") == 2 * 4
     assert dropped.predict(codes).shape == (2, 3)
+    layers = torch.nn.LSTM(8, 3, 3, batch_first=True, dropout=0.5)
+    assert str(from_torch(nets().Recurrent(layers, lambda layer, x: layer(x)[0]), (4, 8))).count("kDropout") == 2
+
+
+def test_recurrent_layers_with_a_common_or_frozen_param_train_as_in_pytorch() -> None:
+    torch.manual_seed(1)
+    first, second = (torch.nn.GRU(4, 4, batch_first=True) for _ in range(2))
+    second.weight_hh_l0 = first.weight_hh_l0
+    second.bias_ih_l0.requires_grad_(False)
+    module = nets().Recurrent(torch.nn.ModuleList([first, second]), lambda layers, x: layers[1](layers[0](x)[0])[0])
+    model = from_torch(module, (5, 4))
+    x, y = torch.randn(3, 4, 5, 4), torch.randn(3, 4, 5, 4)
+    check_outputs(module, model, x[0])
+    check_training(module, model, x, y, 0.5)
 
 
 def test_a_module_that_begins_with_a_linear_layer_needs_no_shape() -> None:

@@ -164,6 +164,37 @@ def twice() -> nn.Module:
     return Call(lambda y: layer(torch.tanh(y)), layer)
 
 
+class Recurrent(nn.Module):
+    """Recurrent layers, and a function of them and their input."""
+
+    def __init__(self, layers: nn.Module, function: Callable[[Any, Any], Any]):
+        super().__init__()
+        self.layers, self.function = layers, function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(self.layers, x)
+
+
+def last_states(layers: Any, x: Any) -> Any:
+    """Return the last states of both directions, of layers that begin with zeros which their user makes."""
+    begin = torch.zeros(4, x.size(0), layers.hidden_size, device=x.device)
+    _, (h, _) = layers(x, (begin, begin))
+    return torch.cat((h[-2], h[-1, :, :]), dim=1)
+
+
+def all_states(layers: Any, x: Any) -> Any:
+    """Return the last states of all layers and directions beside the last step."""
+    y, h = layers(x)
+    return torch.cat([h.transpose(0, 1).reshape(len(x), -1), y[:, -1]], 1)
+
+
+def steps_first(layers: Any, x: Any) -> Any:
+    """Return the steps of layers that take (T, B, n), and the states of the last layer."""
+    y, h = layers(x.transpose(0, 1) * 0.5)
+    h = h.view(2, 2, len(x), layers.hidden_size)[-1]
+    return torch.cat([torch.relu(y).permute(1, 0, 2).flatten(1), h[0], h[1:].squeeze(0)], 1)
+
+
 IMAGES, STEPS, VECTORS = (4, 8, 8), (4, 8), (6,)
 # Layers by the shape of records.
 LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
@@ -202,6 +233,16 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "operators": (VECTORS, lambda: Call(
         lambda y: torch.sqrt(y.square() + 1) - (2 - y) / (1 + y**2) + torch.clamp(-y, min=-0.1) * 3 - 1 / (y * y + 2),
         nn.Linear(6, 4),
+    )),
+    "LSTM": (STEPS, lambda: Recurrent(
+        nn.LSTM(8, 3, 2, bidirectional=True, batch_first=True), last_states
+    )),
+    "LSTM steps": (STEPS, lambda: Recurrent(nn.LSTM(8, 3, batch_first=True, bias=False), lambda layer, x: layer(x)[0])),
+    "GRU": (STEPS, lambda: Recurrent(nn.GRU(8, 3, 2, bidirectional=True, batch_first=True), all_states)),
+    "GRU steps first": (STEPS, lambda: Recurrent(nn.GRU(8, 3, 2, bias=False, bidirectional=True), steps_first)),
+    "RNN": (STEPS, lambda: Recurrent(nn.RNN(8, 3, 2), lambda layer, x: layer(x.transpose(0, 1))[0][-1])),
+    "attention steps first": (STEPS, lambda: Recurrent(
+        nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0), lambda layer, x: layer(x.transpose(0, 1))[-1]
     )),
     "interpolated": (IMAGES, lambda: Call(
         lambda y: F.interpolate(F.interpolate(y, scale_factor=2), size=(32, 16), mode="bilinear"), nn.Conv2d(4, 2, 1)

@@ -1,0 +1,45 @@
+"""A layer for a module of PyTorch, with params that are shared or frozen as the module's are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dsinga import nn
+from dsinga.convert.torch_names import CONSTANT
+from dsinga.convert.torch_tracing import ModulePlace
+
+
+def layer_of(
+    place: ModulePlace,
+    module: Any,
+    make: Callable[..., Any],
+    roles: Mapping[str, str],
+    suffix: str = "",
+    **settings: Any,
+) -> Any:
+    """Return the layer of a module, made at its first call, with params that are shared or frozen as the module's are.
+
+    ``roles`` are the names of the module's params by those of the layer's, in order. Where a normalisation has none,
+    the layer's keeps its value. ``suffix`` is the end of the name of a further layer.
+    """
+
+    def first() -> Any:
+        params = [getattr(module, attribute) for attribute in roles.values()]
+        frozen = [param is not None and not param.requires_grad for param in params]
+        confs = []
+        for role, param, is_frozen in zip(roles, params, frozen, strict=True):
+            name = f"{place.base}{suffix}_{role}"
+            gate = role.removeprefix("back_").rpartition("_")[0]
+            conf = {"name": name + CONSTANT} if param is None else place.trace.shared(name, param, gate)
+            confs.append({**conf, **({"static": True} if param is None or (is_frozen and not all(frozen)) else {})})
+        common = {"trainable": False} if frozen and all(frozen) else {}
+        return make(name=place.name(suffix), param=confs if any(confs) else None, **common, **settings)
+
+    return place.trace.layer(module, suffix, first)
+
+
+def layer_type(name: str) -> Callable[..., Any]:
+    """Return the function that makes layers of a type."""
+    return functools.partial(nn.Layer, name)
