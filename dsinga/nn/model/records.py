@@ -16,7 +16,7 @@ import numpy as np
 from dsinga.base.arguments import values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
-from dsinga.data import FieldWindows, RecordNames, open_labels, open_like
+from dsinga.data import FieldWindows, RecordNames, RecordSource, open_labels, open_like
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.stores.store_format import SMALL_BYTES
 from dsinga.job import Job, StoreConf
@@ -165,7 +165,9 @@ def describe_arrays(pairs: Mapping[str, Pair]) -> PhaseRecords:
 def shapes_of(pairs: Mapping[str, Pair]) -> dict[str, tuple[int | None, ...]]:
     """Return the shapes of all rows of records that are arrays; the length of a Dask data frame is not known."""
     return {
-        name: tuple(None if is_dask_collection(size) else size for size in x.shape)
+        name: (len(x), *x.shape)
+        if isinstance(x, RecordSource)
+        else tuple(None if is_dask_collection(size) else size for size in x.shape)
         for name, (x, _) in pairs.items()
         if hasattr(x, "shape")
     }
