@@ -178,7 +178,7 @@ def align(place: ModulePlace, x: Any, rank: int) -> Symbol:
 
 SHAPES: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze"), view),
-    **dict.fromkeys(("permute", "transpose", "swapaxes", "movedim", "mT"), permute),
+    **dict.fromkeys(("permute", "transpose", "swapaxes", "movedim", "mT", "t", "T"), permute),
     **dict.fromkeys(("expand", "expand_as", "repeat"), expand),
     **dict.fromkeys(("split", "chunk"), split),
     **dict.fromkeys(("cat", "concat", "concatenate"), cat),

@@ -8,7 +8,7 @@ from typing import Any
 
 VIEWS = {
     *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "swapaxes"),
-    *("movedim", "mT", "expand", "expand_as", "getitem", "split", "chunk", "Flatten", "Unflatten"),
+    *("movedim", "mT", "t", "T", "expand", "expand_as", "getitem", "split", "chunk", "Flatten", "Unflatten"),
 }  # operations and modules whose results have the numbers of their first argument
 
 
