@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field
+from numbers import Real
 from typing import Any, ClassVar
 
+from dsinga.base.errors import UserError
 from dsinga.job.component import Component
 from dsinga.job.enums import ChangeMethod, UpdaterType
 from dsinga.job.limits import Bound, Count, Natural, NonNegative, Share
@@ -112,6 +114,14 @@ class UpdaterConf(Component):
     goes_on: bool = False
     param_settings: list[ParamSettingsConf] = field(default_factory=list)
     extensions: dict[str, Any] = field(default_factory=dict)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "learning_rate" and isinstance(value, Real):
+            raise UserError(
+                f"the learning rate of an optimizer is a schedule, not {value}; compile the model with another one, "
+                "as nn.SGD(0.01), or give fit callbacks.LearningRateScheduler, which changes it during training"
+            )
+        super().__setattr__(name, value)
 
     @property
     def clips_norms(self) -> bool:
