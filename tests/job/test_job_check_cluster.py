@@ -19,6 +19,7 @@ neuralnet {
 }
 """
 
+STILL = "learning_rate { type: kFixed base_lr: 0 }"
 MEAN = "nserver_groups: 4 sync_method: kMean"
 
 
@@ -109,7 +110,7 @@ def complaint(cluster: str, **changes: object) -> str:
             "not their norm; put clip_global_norm into the job's updater",
         ),
         (
-            f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD learning_rate {{ base_lr: 0 }} }} }}",
+            f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD {STILL} }} }}",
             "base_lr: 0 of the outer updater drops what sites have learnt at each agreement; give a rate, such as 1",
         ),
         (
