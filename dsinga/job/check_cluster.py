@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dsinga.job.enums import Compression, SlicingMethod, SyncMethod, UpdatePlace
+from dsinga.job.enums import ChangeMethod, Compression, SlicingMethod, SyncMethod, UpdatePlace
 from dsinga.job.limits import MAX_MEMBERS
 from dsinga.job.meanconf import MeanConf
 from dsinga.job.schema import ClusterConf, Job
+from dsinga.job.updaterconf import UpdaterConf
 
 
 def check_cluster(job: Job) -> None:
@@ -101,7 +102,11 @@ def check_mean(job: Job, cluster: ClusterConf) -> None:
     if cluster.sync_freq > job.train_steps > 0:
         text = f"sync_freq: {cluster.sync_freq} is more than train_steps: {job.train_steps}, so that the groups agree"
         raise cluster.error(f"{text} at the end only; lower sync_freq", "sync_freq")
+    if cluster.compression is not Compression.kNone and cluster.nworkers_per_group == 1:
+        text = f"compression: {cluster.compression.name} is that of gradients between the workers of a site, which has"
+        raise cluster.error(f"{text} one; put it into mean_conf, for the changes between sites", "compression")
     check_mean_conf(job, cluster, mean or MeanConf())
+    check_outer_updater((mean or MeanConf()).updater)
 
 
 def check_mean_conf(job: Job, cluster: ClusterConf, mean: MeanConf) -> None:
@@ -110,6 +115,12 @@ def check_mean_conf(job: Job, cluster: ClusterConf, mean: MeanConf) -> None:
     if not mean.asynchronous and job.warmup_steps:
         text = "warmup_steps let worker group 0 train alone, but groups that agree by the mean wait for each other; use"
         raise job.error(f"{text} mean_conf {{ every_step_until: {job.warmup_steps} }} in its place", "warmup_steps")
+    if mean.every_step_until >= job.train_steps > 0:
+        text = f"every_step_until: {mean.every_step_until} leaves none of train_steps: {job.train_steps} for sync_freq"
+        raise mean.error(f"{text}; lower it", "every_step_until")
+    if mean.max_age != MeanConf().max_age and not mean.asynchronous:
+        text = "max_age is the bound of asynchronous groups, but these wait for each other; set asynchronous: true, or"
+        raise mean.error(f"{text} leave max_age out", "max_age")
     if mean.weight and (len(mean.weight) != groups or not sum(mean.weight)):
         text = f"weight has {len(mean.weight)} numbers for {groups} server groups"
         text = text if len(mean.weight) != groups else "weight is 0 for all server groups"
@@ -138,8 +149,20 @@ def check_mean_conf(job: Job, cluster: ClusterConf, mean: MeanConf) -> None:
     if mean.asynchronous and mean.compression is not Compression.kNone:
         text = "asynchronous groups add up changes that wait to be sent, in float32; leave compression out, or"
         raise mean.error(f"{text} asynchronous", "compression")
-    if mean.updater.ema_conf is not None:
-        raise mean.updater.error("the outer updater keeps no averages; put ema_conf into the job's updater", "ema_conf")
+
+
+def check_outer_updater(updater: UpdaterConf) -> None:
+    """Raise JobError for settings of an outer updater that have no effect, or an effect that is never meant."""
+    if updater.ema_conf is not None:
+        raise updater.error("the outer updater keeps no averages; put ema_conf into the job's updater", "ema_conf")
+    for field in ("clip_norm", "clip_global_norm"):
+        if getattr(updater, field):
+            text = f"the outer updater has slices of the changes, not their norm; put {field} into the job's updater"
+            raise updater.error(text, field)
+    rate = updater.learning_rate
+    if rate.type is ChangeMethod.kFixed and not rate.base_lr:
+        text = "base_lr: 0 of the outer updater drops what sites have learnt at each agreement; give a rate, such as 1"
+        raise rate.error(f"{text} for the mean of the params", "base_lr")
 
 
 def check_edges(cluster: ClusterConf) -> None:

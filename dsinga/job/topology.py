@@ -6,7 +6,7 @@ import itertools
 from typing import NamedTuple
 
 from dsinga.base.arguments import counted
-from dsinga.job.enums import SlicingMethod, SyncMethod, SyncTopology
+from dsinga.job.enums import ChangeMethod, Compression, SlicingMethod, SyncMethod, SyncTopology
 from dsinga.job.meanconf import MeanConf
 from dsinga.job.schema import ClusterConf, Job
 
@@ -90,14 +90,21 @@ class Topology(NamedTuple):
         if self.edges:
             edges = ", ".join(f"{first}-{second}" for first, second in self.edges)
             interval = "every update" if self.sync_freq == 1 else f"every {self.sync_freq} updates"
-            mean = "" if self.mean is None else f" by the mean with {self.mean.updater.type_name}"
+            mean = "" if self.mean is None else f" by the mean with {_outer_updater(self.mean)}"
             apart = "" if self.mean is None or self.is_synchronous else " asynchronously"
             parts.append(f"synchronised{mean}{apart} along {edges} {interval}")
+        if self.mean is not None and self.mean.compression is not Compression.kNone:
+            parts.append(f"changes sent as {self.mean.compression.name}")
         if self.staleness is not None and self.groups > 1:
             parts.append(f"at most {counted(self.staleness, 'step')} apart")
         if self.warmup and self.groups > 1:
             parts.append(f"after {counted(self.warmup, 'step')} of group 0 alone")
         return (f"{self.framework}: " if self.framework else "") + ", ".join(parts)
+
+
+def _outer_updater(mean: MeanConf) -> str:
+    rate = mean.updater.learning_rate
+    return mean.updater.type_name + (f" at a rate of {rate.base_lr:g}" if rate.type is ChangeMethod.kFixed else "")
 
 
 def _groups(groups: int, members: int, noun: str, grouped: bool) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 import numpy as np
@@ -13,10 +11,9 @@ from distributed import Client
 from dsinga import cluster
 from dsinga.api import roots
 from dsinga.cluster import connect
-from dsinga.cluster.on_workers.worker_actor import WORKERS
 from dsinga.job import ClusterConf, Job
 from dsinga.loop.initial_state import RunOptions
-from dsinga.transport.endpoints import endpoint_names
+from tests.support.members import kill_member, names_here
 from tests.support.observers import Recorder, of_phase
 
 pytestmark = pytest.mark.process
@@ -37,23 +34,12 @@ class Killer(Recorder):
         self.places: Places = {}
 
     def kill(self) -> None:
-        places = self._client.run(names_here)
-        (address,) = [address for address, names in places.items() if any(map(self._is_victim, names))]
-        os.kill(self._client.run(os.getpid)[address], signal.SIGKILL)
-
-    def _is_victim(self, name: str) -> bool:
-        return name.split("-", 2)[2] == self._victim
+        kill_member(self._client, self._victim)
 
     def record(self, row: dict[str, Any]) -> None:
         super().record(row)
         if row["phase"] == "recovery" and not self.places:
             self.places = self._client.run(names_here)
-
-
-def names_here() -> list[str]:
-    """Return the names of the workers and servers in this process: run, generation, group and number."""
-    workers = {key.name for key in WORKERS}
-    return [name for name in endpoint_names() if name in workers or "-worker-" not in name]
 
 
 def train(job: Job, figures: dict[str, Any], victim: str) -> Killer:

@@ -19,6 +19,7 @@ neuralnet {
 }
 """
 
+STILL = "learning_rate { type: kFixed base_lr: 0 }"
 MEAN = "nserver_groups: 4 sync_method: kMean"
 
 
@@ -96,6 +97,23 @@ def complaint(cluster: str, **changes: object) -> str:
             "asynchronous groups add up changes that wait to be sent, in float32; leave compression out",
         ),
         (
+            f"{MEAN} mean_conf {{ asynchronous: true every_step_until: 10 }}",
+            "every_step_until: 10 leaves none of train_steps: 10 for sync_freq; lower it",
+        ),
+        (f"{MEAN} compression: kInt4", "between the workers of a site, which has one; put it into mean_conf, for the"),
+        (
+            f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD clip_norm: 1 }} }}",
+            "the outer updater has slices of the changes, not their norm; put clip_norm into the job's updater",
+        ),
+        (
+            f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD clip_global_norm: 1 }} }}",
+            "not their norm; put clip_global_norm into the job's updater",
+        ),
+        (
+            f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD {STILL} }} }}",
+            "base_lr: 0 of the outer updater drops what sites have learnt at each agreement; give a rate, such as 1",
+        ),
+        (
             f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD ema_conf {{}} }} }}",
             "the outer updater keeps no averages; put ema_conf into the job's updater",
         ),
@@ -110,6 +128,12 @@ def test_a_topology_that_cannot_be_is_refused_with_its_line(cluster: str, expect
 def test_synchronous_groups_have_no_warm_up() -> None:
     assert "use mean_conf { every_step_until: 4 } in its place" in complaint(MEAN)
     assert complaint(MEAN).startswith("job.conf:1: ")
+
+
+def test_synchronous_groups_have_no_age() -> None:
+    assert "set asynchronous: true, or leave max_age out" in complaint(
+        f"{MEAN} mean_conf {{ max_age: 3 }}", warmup_steps=0
+    )
 
 
 def test_a_warm_up_must_end_before_the_run_does() -> None:

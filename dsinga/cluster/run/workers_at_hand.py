@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from distributed import Client
 
 from dsinga.base.arguments import counted
-from dsinga.base.errors import ClusterNotReady, UserError
+from dsinga.base.errors import ClusterNotReady, SchedulerLost, UserError
 from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers, count_processes
 from dsinga.cluster.dask.placement import Placement, place, place_lost
 from dsinga.cluster.dask.supervision import Check, ask_for_workers
@@ -54,8 +54,14 @@ class WorkersAtHand:
             self._losses.pop(self._names.get(address, address), None)
 
     def leaving(self) -> set[str]:
-        """Return the addresses of the Dask workers that are about to leave."""
-        return set(ask_scheduler(self._client, "dsinga_leaving"))
+        """Return the addresses of the Dask workers that are about to leave.
+
+        Raises SchedulerLost where the client has found another scheduler at the same address.
+        """
+        addresses = ask_scheduler(self._client, "dsinga_leaving")
+        if addresses is None:  # the scheduler has no such method: no run has begun on it
+            raise SchedulerLost("the Dask scheduler was lost: another one has been started at its address")
+        return set(addresses)
 
     def most_workers(self) -> int:
         """Return the largest number of workers in a process in the placement that :meth:`place` would return."""

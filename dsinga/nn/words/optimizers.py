@@ -190,8 +190,19 @@ def Cluster(**fields: Any) -> ClusterConf:
         if given := sorted({"groups", "server_groups", "nworker_groups", "nserver_groups", "sync_method"} & {*fields}):
             raise UserError(f"sites={sites} is the number of groups; leave {given[0]} out")
         if sites > 1:
+            _check_mean(sites, fields)
             fields |= {"groups": sites, "server_groups": sites, "sync_method": SyncMethod.kMean}
     return ClusterConf(**{TOPOLOGY.get(name, name): value for name, value in fields.items()})
+
+
+def _check_mean(sites: int, fields: dict[str, Any]) -> None:
+    """Raise UserError for sites without the steps between agreements, or with a number as a compression."""
+    if "sync_freq" not in fields:
+        raise UserError(f"sites={sites} agree every sync_freq steps; give sync_freq, such as 100 (1: after each step)")
+    mean = fields.get("mean_conf")
+    number = mean.get("compression") if isinstance(mean, dict) else None
+    if isinstance(number, int):
+        raise UserError(f"compression is a name, such as 'kInt4' for 4 bits, not {number}")
 
 
 __getattr__ = missing_names(__name__, public="dsinga.nn.optimizers", derived=lambda: optimizer_functions)
