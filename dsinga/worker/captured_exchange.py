@@ -55,7 +55,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
         self._gradients: dict[str, Array] = {}  # those that are not in a block yet
         self._blocks: dict[Block, Array] = {}  # the gradients of a block, flat
         self._missing: list[set[str]] = []  # by group: the params whose gradients are missing
-        self._brought: set[int] = set()  # groups whose values are there before the present layer
+        self._fetched: set[int] = set()  # groups whose values are there before the present layer
         self._sent: set[int] = set()  # groups that are sent between two graphs
         self._after: Group | None = None  # the blocks that are sent after the pass
 
@@ -63,9 +63,9 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
         """Return the memory of a value; before the first layer that needs one of its group the pass is cut."""
         if name not in self._group_of:
             return self._params[name]
-        if (group := self._group_of[name]) not in self._brought:
-            self._brought.add(group)
-            self.memory.cut(partial(self._bring, group))
+        if (group := self._group_of[name]) not in self._fetched:
+            self._fetched.add(group)
+            self.memory.cut(partial(self._fetch, group))
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -106,8 +106,8 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
         """Compute the pass, and let gradients be pushed once :meth:`DeviceParams.release` accepts it."""
         if not self.memory.captured:
             for group in range(len(self._groups)):
-                self._bring(group)
-            self._blocks, self._gradients, self._brought, self._sent = {}, {}, {0}, set()
+                self._fetch(group)
+            self._blocks, self._gradients, self._fetched, self._sent = {}, {}, {0}, set()
             self._missing = [{name for block in group for name in block} for group in self._trained]
             self._after = None
         super().run(step, records, compute, replay)
@@ -120,10 +120,10 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
     def launch(self, step: int, records: Mapping[str, Records]) -> None:
         """Launch the graphs, beginning with the values of the first group."""
         if self._groups:
-            self._bring(0)
+            self._fetch(0)
         super().launch(step, records)
 
-    def _bring(self, group: int) -> None:
+    def _fetch(self, group: int) -> None:
         """Copy the values of a group to their memory, waiting until they have arrived."""
         for block in self._groups[group]:
             value = self._params.value_of(block)

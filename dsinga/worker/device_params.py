@@ -55,7 +55,7 @@ class DeviceParams(Mapping[str, Array]):
     ):
         self._exchange, self._local, self._ops = exchange, frozenset(local), ops
         self._replicated, self.blocks = frozenset(replicated), list[Block]()  # fetched when a step begins
-        self._leave = ops.hand_over if is_shared else ops.download
+        self._take = ops.hand_over if is_shared else ops.download
         self._meter, self._inner, self._ahead = meter, inner, ahead
         self._thread = ThreadPoolExecutor(1, "dsinga-device", initializer=ops.enter)
         self._values: dict[str, Future[Any]] = {}
@@ -108,7 +108,7 @@ class DeviceParams(Mapping[str, Array]):
             self._exchange.push(name, gradient)
             return
         self._values.pop(name, None)
-        download = gradient if isinstance(gradient, SparseRows) else self._leave(gradient)
+        download = gradient if isinstance(gradient, SparseRows) else self._take(gradient)
         self._pushes.append(self._thread.submit(self._push, name, download))
 
     def is_served(self, name: str) -> bool:
@@ -137,7 +137,7 @@ class DeviceParams(Mapping[str, Array]):
     def push_block(self, block: Block, gradients: Array) -> None:
         """Push the gradients of a block, one after the other in one array, as :meth:`push` does, after a release."""
         assert self._verdict is not None
-        download = self._leave(gradients) if self.is_served(block[0]) else FinishedCopy(gradients)
+        download = self._take(gradients) if self.is_served(block[0]) else FinishedCopy(gradients)
         self._pushes.append(self._thread.submit(self._push_block, block, download, self._verdict))
 
     def hold(self) -> None:
