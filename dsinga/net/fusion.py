@@ -13,19 +13,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from dsinga.layers.dense.activation import Activation, ReLU
 from dsinga.layers.dense.batchnorm import BatchNorm, RectifiedBatchNorm
 from dsinga.layers.dense.combine import Add
 from dsinga.layers.dense.innerproduct import InnerProduct, RectifiedInnerProduct
 from dsinga.layers.images.convolution import Convolution, RectifiedConvolution
-from dsinga.layers.interface.layer import Layer
+from dsinga.layers.interface.layer import Layer, as_class
 from dsinga.layers.losses.steploss import StepScoresLoss, are_step_scores_and_loss
 from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.net.node import Node
 
-RECTIFIED: dict[type[Layer], Any] = {Convolution: RectifiedConvolution, InnerProduct: RectifiedInnerProduct}
+RECTIFIED: dict[type[Layer], type[Layer]] = {Convolution: RectifiedConvolution, InnerProduct: RectifiedInnerProduct}
 """Products, and the class of each with the rectifier after it; not the classes that a user derived."""
 
 
@@ -98,7 +97,7 @@ def _fused_whole(first: int, nodes: Sequence[Node]) -> Node:
         loss = StepScoresLoss.of(node.layer, last.layer)
         return node._replace(layer=loss, sources=(*node.sources, *last.sources[1:]), takes=takes)
     if type(node.layer) in RECTIFIED:
-        return node._replace(layer=RECTIFIED[type(node.layer)].of(node.layer))
+        return node._replace(layer=as_class(RECTIFIED[type(node.layer)], node.layer))
     assert isinstance(node.layer, BatchNorm)
     layer = RectifiedBatchNorm.of(node.layer, len(between))
     if not between:

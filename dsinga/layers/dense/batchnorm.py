@@ -14,7 +14,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Fraction, Positive
 from dsinga.layers.interface.context import Context, RecordInfo, single_worker
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_class, as_text, float_bytes
 from dsinga.layers.interface.reach import Reach
 from dsinga.ops.device_pass import NotCapturable
 
@@ -199,9 +199,7 @@ class RectifiedBatchNorm(BatchNorm):
     @classmethod
     def of(cls, layer: BatchNorm, added: int = 0) -> RectifiedBatchNorm:
         """Return the fused layer with the params of ``layer`` and ``added`` further sources, 0 or 1."""
-        fused = cls.__new__(cls)
-        vars(fused).update(vars(layer), source_shapes=layer.source_shapes * (1 + added))
-        return fused
+        return as_class(cls, layer, source_shapes=layer.source_shapes * (1 + added))
 
     def apply(self, sources: Arrays, affine: tuple[Array, Array], ctx: Context) -> Array:
         x, *addend = sources

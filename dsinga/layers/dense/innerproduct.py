@@ -103,13 +103,6 @@ class RectifiedInnerProduct(InnerProduct):
 
     bf16 = Bfloat16.kFeatures
 
-    @classmethod
-    def of(cls, layer: InnerProduct) -> RectifiedInnerProduct:
-        """Return the fused layer with the params of ``layer``."""
-        fused = cls.__new__(cls)
-        vars(fused).update(vars(layer))
-        return fused
-
     def multiply(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
         return ops.rectified_inner_product(x, weight, bias, self.transpose)
 

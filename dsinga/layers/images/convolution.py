@@ -168,13 +168,6 @@ class RectifiedConvolution(Convolution):
 
     bf16 = Bfloat16.kFeatures
 
-    @classmethod
-    def of(cls, layer: Convolution) -> RectifiedConvolution:
-        """Return the fused layer with the params of ``layer``."""
-        fused = cls.__new__(cls)
-        vars(fused).update(vars(layer))
-        return fused
-
     def convolve(self, x: Array, weight: Array, bias: Array | None, ops: Ops) -> Array:
         if self.is_spaced:
             return ops.relu(super().convolve(x, weight, bias, ops))

@@ -6,7 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -353,6 +353,16 @@ class Layer(ABC):
     def backward_sizes(self, rows: int) -> list[int]:
         """Return the bytes of each array that ``compute_gradient`` needs while it runs, beside the gradients."""
         return []
+
+
+AnyLayer = TypeVar("AnyLayer", bound=Layer)
+
+
+def as_class(cls: type[AnyLayer], layer: Layer, **attributes: Any) -> AnyLayer:
+    """Return a layer of a class with the attributes of ``layer``, or these in their place, without setting it up."""
+    made = cls.__new__(cls)
+    vars(made).update(vars(layer), **attributes)
+    return made
 
 
 def float_bytes(rows: int, shape: Shape) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.layers.interface.context import Context
-from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, float_bytes
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, as_class, float_bytes
 from dsinga.layers.losses.class_loss import SoftmaxLoss
 from dsinga.layers.sequences.timedistributed import TimeDistributed
 
@@ -26,10 +26,8 @@ class StepScoresLoss(Layer):
     @classmethod
     def of(cls, scores: TimeDistributed, loss: TimeDistributed) -> StepScoresLoss:
         """Return the fused layer."""
-        fused = cls.__new__(cls)
         shapes = (scores.source_shapes[0], loss.source_shapes[1])
-        vars(fused).update(vars(loss), scores=scores, loss=loss, params=scores.params, source_shapes=shapes)
-        return fused
+        return as_class(cls, loss, scores=scores, loss=loss, params=scores.params, source_shapes=shapes)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         flat = self.loss.flatten_steps(sources, ctx.ops)
