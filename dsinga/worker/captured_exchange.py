@@ -185,24 +185,23 @@ def groups_of(net: NeuralNet, served: Collection[str]) -> list[Group]:
     A group ends with the layer with which it has GROUP_BYTES. Its params are copied in blocks: those of half that size
     alone, the others together.
     """
-    groups: list[Group] = []
-    large: list[Block] = []
-    small: list[str] = []
+    groups: list[list[str]] = [[]]
     left, nbytes = set(served), 0
     for stage in net.stages:
         for name in dict.fromkeys(name for name in stage.params if name in left):
             left.remove(name)
-            size = 4 * net.params[name].size
-            nbytes += size
-            if 2 * size >= GROUP_BYTES:
-                large.append((name,))
-            else:
-                small.append(name)
+            groups[-1].append(name)
+            nbytes += 4 * net.params[name].size
         if nbytes >= GROUP_BYTES:
-            groups.append([*large, *([tuple(small)] if small else [])])
-            large, small, nbytes = [], [], 0
-    last = [*large, *([tuple(small)] if small else [])]
-    return [*groups, last] if last else groups
+            groups.append([])
+            nbytes = 0
+    return [_blocks(net, names) for names in groups if names]
+
+
+def _blocks(net: NeuralNet, names: Sequence[str]) -> Group:
+    large = [name for name in names if 8 * net.params[name].size >= GROUP_BYTES]
+    small = tuple(name for name in names if name not in large)
+    return [*((name,) for name in large), *([small] if small else [])]
 
 
 class _NoPeers:
