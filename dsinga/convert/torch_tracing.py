@@ -29,21 +29,8 @@ NUMBERS = {"__bool__", "__contains__", "__float__", "__index__", "__int__", "ite
 # Operations and modules that take the batch as any axis,
 ANY_BATCH_AXIS = {
     *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "swapaxes"),
-    *(
-        "movedim",
-        "mT",
-        "t",
-        "T",
-        "getitem",
-        "contiguous",
-        "to",
-        "float",
-        "type_as",
-        "LSTM",
-        "GRU",
-        "RNN",
-        "MultiheadAttention",
-    ),
+    *("movedim", "mT", "t", "T", "getitem", "contiguous", "to", "float", "type_as"),
+    *("LSTM", "GRU", "RNN", "MultiheadAttention"),
 }
 # and those, in small letters, that compute the same whichever of the axes before the last one it is.
 ALONG_LAST = {
