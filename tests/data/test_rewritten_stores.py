@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import dsinga
 from dsinga.base.errors import UserError
-from dsinga.data import open_records
+from dsinga.data import describe_dataset, open_records, verify_store
 
 Read = Callable[[list[int]], np.ndarray]
 
@@ -83,15 +84,63 @@ def test_another_process_finds_other_records(tmp_path: Path) -> None:
         pickle.loads(sent)
 
 
-@pytest.mark.parametrize("consolidated", [True, False])
-def test_metadata_that_contradict_the_arrays_are_refused(tmp_path: Path, consolidated: bool) -> None:
+def test_an_array_without_its_last_chunks_by_its_metadata_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "d.zarr"
-    dataset(0, 24).to_zarr(path, zarr_format=2, consolidated=consolidated)
+    dataset(0, 24).to_zarr(path, zarr_format=2, consolidated=False)
     for name in ("t", "time"):
         file = path / name / ".zarray"
         metadata = json.loads(file.read_text())
         metadata["shape"][0] = 12
         file.write_text(json.dumps(metadata))
-    expected = "consolidate them again" if consolidated else "a chunk t.* after the last of 't', whose shape is .12, 4."
-    with pytest.raises(UserError, match=expected):
-        dsinga.windows(path, inputs="t", input_dims={"time": 1})
+    for face in (lambda: windows_of(path), lambda: open_records(path, data="t", label="")):
+        with pytest.raises(UserError, match="a chunk t.* after the last of 't', whose shape is .12, 4."):
+            face()
+
+
+FACES: dict[str, Callable[[str], Any]] = {
+    "records": lambda path: open_records(path, data="t"),
+    "verify": lambda path: verify_store(path, data="t"),
+    "labels": lambda path: open_records(path, data="u", label="t"),
+    "windows": lambda path: dsinga.windows(path, inputs="t", input_dims={"time": 1}),
+    "info": describe_dataset,
+}
+
+
+def change(group: zarr.Group, what: str) -> None:
+    attributes = dict(group["t"].attrs)
+    if what in ("dtype", "shape", "chunks"):
+        facts: dict[str, Any] = {"dtype": "f4", "shape": (8, 3), "chunks": (4, 3)}
+        facts[what] = {"dtype": "f8", "shape": (6, 3), "chunks": (2, 3)}[what]
+        group.create_array("t", overwrite=True, attributes=attributes, **facts)
+    elif what == "gone":
+        del group["t"]
+    else:
+        group["t"].attrs[what] = -1.0
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+@pytest.mark.parametrize("what", ["dtype", "shape", "chunks", "gone", "_FillValue", "units", "scale_factor"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("place", ["path", "url"])
+def test_consolidated_metadata_that_are_older_than_arrays_are_refused(
+    tmp_path: Path, what: str, zarr_format: Any, place: str
+) -> None:
+    path = f"memory://{tmp_path}/d" if place == "url" else str(tmp_path / "d.zarr")
+    for variable in ("t", "u"):
+        numbers = xr.Dataset({variable: (("time", "k"), np.ones((8, 3), np.float32))}, {"time": np.arange(8)})
+        numbers.to_zarr(path, mode="a", zarr_format=zarr_format, encoding={variable: {"chunks": (4, 3)}})
+    for face in FACES.values():
+        face(path)
+    change(zarr.open_group(path, mode="a", use_consolidated=False), what)
+    for face in FACES.values():
+        with pytest.raises(UserError, match=r"t.*consolidated metadata.*; consolidate them again: zarr.consolidate"):
+            face(path)
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_an_array_that_consolidated_metadata_lack_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    dataset(0, 24).to_zarr(tmp_path / "d.zarr", zarr_format=2)
+    zarr.open_group(tmp_path / "d.zarr", use_consolidated=False).create_array("later", data=np.zeros(3))
+    with caplog.at_level(logging.WARNING, "dsinga"):
+        open_records(tmp_path / "d.zarr", data="t")
+    assert "d.zarr: 'later' came after the metadata were consolidated, and cannot be seen; consolidate" in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import zarr
@@ -13,7 +14,7 @@ from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.regular_files import open_regular
 from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
 from dsinga.data.microscopy.opening import open_path_of_image
-from dsinga.data.sources.zarr_faults import check_members, check_metadata
+from dsinga.data.sources.zarr_faults import check_group, check_members
 
 OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
 
@@ -36,7 +37,7 @@ def open_path(path: str) -> Any:
             with warnings.catch_warnings():  # of a store without consolidated metadata, which is as good
                 warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated metadata")
                 opened = xarray.open_zarr(zarr_store(path, read_only=True), chunks=None)
-            _check_group(path)
+            _check_group(path, map(str, opened.variables))
             opened.encoding["source"] = path  # as xarray says of files
             return opened
         if not is_url(path):
@@ -54,15 +55,11 @@ def open_path(path: str) -> Any:
         )
 
 
-def _check_group(path: str) -> None:
-    """Raise UserError where the consolidated metadata of a zarr group contradict the arrays."""
-    store = zarr_store(path, read_only=True)
-    group = zarr.open_group(store=store, mode="r")
-    own = zarr.open_group(store=store, mode="r", use_consolidated=False)
-    if is_url(path):  # each array would be a request
-        return
-    for name, array in group.arrays():
-        check_metadata(array, own[name] if group.metadata.consolidated_metadata else array)  # type: ignore[arg-type]
+def _check_group(path: str, names: Iterable[str]) -> None:
+    """Raise UserError where the consolidated metadata of a zarr group contradict the arrays of some names."""
+    group = zarr.open_group(store=zarr_store(path, read_only=True), mode="r")
+    is_listed = group.metadata.consolidated_metadata is not None or not is_url(path)
+    check_group(group, [group[name] for name in names] if is_listed else ())  # type: ignore[misc]
 
 
 def _check_file(path: str) -> None:

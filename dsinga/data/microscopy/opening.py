@@ -15,6 +15,7 @@ from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed
 from dsinga.data.filesystem import has_zarr_metadata, join, resolve, zarr_store
 from dsinga.data.microscopy.ome_metadata import Multiscale, OmeLevel, ome_attributes, read_multiscale
+from dsinga.data.sources.zarr_faults import check_group
 
 IMAGE = "image"  # the variable of the image; those of label images have the names of these
 
@@ -154,6 +155,7 @@ def _variable(image: OmeImage, level: OmeLevel) -> Any:
     if not isinstance(array, zarr.Array) or array.ndim != len(dims):
         kind = f"{array.ndim} dimensions" if isinstance(array, zarr.Array) else "no array"
         raise UserError(f"{where} has {kind}, but the OME metadata name {len(dims)} axes ({', '.join(dims)})")
+    check_group(image.group, [array])
     return lazy_variable(array, dims)
 
 

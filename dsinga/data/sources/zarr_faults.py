@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import json
+import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import zarr
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
+from dsinga.base.registry import listed
 from dsinga.data.file_version import FileVersion
-from dsinga.data.filesystem import is_url, join, zarr_store
+from dsinga.data.filesystem import has_zarr_metadata, is_url, join, zarr_store
 from dsinga.data.stores.chunk_files import RegionReader, local_folder, location_of
 from dsinga.data.stores.chunk_parts import axis_parts
+from dsinga.data.stores.store_faults import unreadable
 
 MOST_MEMBERS = 1000  # of a group that are looked at
+MOST_REQUESTS = 16  # for metadata, at once
+CONSOLIDATE = "consolidate them again: zarr.consolidate_metadata(path)"
+logger = logging.getLogger(__name__)
 
 
 def version_of(array: zarr.Array) -> FileVersion | None:
@@ -28,15 +36,62 @@ def version_of(array: zarr.Array) -> FileVersion | None:
     return FileVersion(os.path.join(folder, array.path, name))
 
 
-def check_metadata(array: zarr.Array, own: zarr.Array) -> None:
-    """Raise UserError where consolidated metadata contradict those of the array, or these its chunks."""
-    for what in ("shape", "dtype", "chunks"):
-        here, there = getattr(array, what), getattr(own, what)
-        if here != there:
-            raise UserError(
-                f"{location_of(array)}: {array.path!r} has the {what} {here} by the consolidated metadata, but {there} "
-                f"by its own; consolidate them again: zarr.consolidate_metadata(path)"
+def check_group(group: zarr.Group, arrays: Iterable[zarr.Array]) -> None:
+    """Raise UserError where the consolidated metadata of a group contradict its store, or those of arrays their chunks.
+
+    They do where an array was written again, or its attributes were set, after the group was consolidated.
+
+    Args:
+        group: the group.
+        arrays: the arrays of it that are read.
+    """
+    arrays = list(arrays)
+    if arrays and group.metadata.consolidated_metadata is not None:
+        with ThreadPoolExecutor(MOST_REQUESTS) as pool:
+            list(pool.map(check_array, arrays))
+        location = location_of(arrays[0])
+        later = [name for name in _names(location) if name not in group and has_zarr_metadata(join(location, name))]
+        if later:
+            text = (
+                f"{location}: {listed(map(repr, later))} came after the metadata were consolidated, and cannot be seen"
             )
+            logger.warning(redact(f"{text}; {CONSOLIDATE}"))
+    for array in arrays:
+        _check_ends(array)
+
+
+def check_array(array: zarr.Array) -> None:
+    """Raise UserError where an array that was opened has other metadata than its store, as of a consolidated group."""
+    options: Any = {"store": array.store, "path": array.path, "zarr_format": array.metadata.zarr_format}
+    try:
+        stored = zarr.open_array(mode="r", **options)
+    except FileNotFoundError:
+        raise UserError(
+            f"{location_of(array)}: {array.path!r} is in the consolidated metadata, but not in the store; {CONSOLIDATE}"
+        ) from None
+    except Exception as error:  # of damaged metadata, and of file systems: any class
+        location = location_of(array)
+        raise unreadable(location, f"the metadata of {array.path!r}", error) from redacted_cause(error, location)
+    here, there = _facts(array), _facts(stored)
+    for what in dict.fromkeys([*here, *there]):
+        if json.dumps(here.get(what), default=str) != json.dumps(there.get(what), default=str):
+            raise UserError(
+                f"{location_of(array)}: {array.path!r} has the {what} {here.get(what)} by the consolidated metadata, "
+                f"but {there.get(what)} by its own; {CONSOLIDATE}"
+            )
+
+
+def _facts(array: zarr.Array) -> dict[str, Any]:
+    """Return what the metadata of an array say, by name."""
+    plain = {what: getattr(array, what) for what in ("shape", "dtype", "chunks")}
+    facts = dict(array.metadata.to_dict())
+    attributes: Any = facts.pop("attributes", {})
+    attributes = attributes if isinstance(attributes, dict) else {"": attributes}  # damaged
+    return {**plain, **{f"attribute {name}": value for name, value in attributes.items()}, **facts, **plain}
+
+
+def _check_ends(array: zarr.Array) -> None:
+    """Raise UserError where a local array has a chunk after the last one that its shape says."""
     folder = local_folder(array)
     chunks = array.shards or array.chunks
     for axis in range(array.ndim) if folder is not None else ():
@@ -82,7 +137,7 @@ def check_members(location: str) -> None:
     node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
     if not isinstance(node, zarr.Group):
         return
-    for name in itertools.islice(_names(node, location), MOST_MEMBERS):
+    for name in itertools.islice(_names(location), MOST_MEMBERS):
         try:
             member = node[name]
         except KeyError:
@@ -101,7 +156,7 @@ def check_members(location: str) -> None:
                 raise chunk_fault(member, region, error) from redacted_cause(error, location)
 
 
-def _names(group: zarr.Group, location: str) -> Iterator[str]:
+def _names(location: str) -> Iterator[str]:
     """Yield the names of what may be a member of a group."""
     if is_url(location):
         return

@@ -13,6 +13,7 @@ from dsinga.data.filesystem import absolute, exists, import_command, join, zarr_
 from dsinga.data.missing_values import missing_values
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.zarr_column import ZarrColumn
+from dsinga.data.sources.zarr_faults import check_group
 from dsinga.data.sources.zarr_names import arrays_of, find_arrays
 from dsinga.data.stores.record_store import RecordStore, stored_bytes
 
@@ -56,6 +57,8 @@ class ZarrSource(RecordSource):
         for array in (records, labels):
             if array is not None:
                 _check_encoding(array, location)
+        if isinstance(node, zarr.Group):
+            check_group(node, [array for array in (records, labels) if array is not None])
         data_column = ZarrColumn(records, location, is_label=False, key=key)
         label_column = None if labels is None else ZarrColumn(labels, location, is_label=True, key=data_column.token)
         super().__init__(location, data_column, label_column)

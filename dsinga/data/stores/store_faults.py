@@ -33,7 +33,7 @@ def zarr_group(location: str) -> zarr.Group | None:
     """Return the zarr v3 group at ``location``, or None if there is none; raise UserError if it cannot be read."""
     store = zarr_store(location, read_only=True)
     try:
-        return zarr.open_group(store=store, mode="r", zarr_format=3)
+        return zarr.open_group(store=store, mode="r", zarr_format=3, use_consolidated=False)
     except (FileNotFoundError, NotADirectoryError, zarr.errors.ContainsArrayError):
         return None
     except Exception as error:  # metadata that are no JSON or have other types, and faults of disks and servers
