@@ -143,10 +143,12 @@ def _complete(root: Path) -> dict[int, Path]:
 def _step_folders(root: Path) -> list[tuple[int, Path]]:
     """Return the paths under ``root`` that are named as checkpoints, with the steps of their names.
 
-    Raises UserError where the folder cannot be read.
+    Raises UserError where the folder cannot be read. ``Path.glob`` would find nothing there on Python 3.13 and later.
     """
     try:
-        paths = [(STEP.fullmatch(path.name), path) for path in root.glob("step*")]
+        paths = [(STEP.fullmatch(path.name), path) for path in root.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError as error:  # such as a name that is too long
         raise UserError(f"the folder {root} cannot be read: {error.strerror or error}; name another one") from None
     return [(int(match[1]), path) for match, path in paths if match]

@@ -33,7 +33,7 @@ WRONG: list[Any] = [
     *(1.5, -1, 10**30, float("nan"), True, b"t", "?", Stranger(), lambda: 1, len, datetime.timedelta(1), np.zeros(2)),
     *([None], [1], {"t"}, {1: 2}, {None: None}, {"time": None}, {"time": "?"}, {"time": 1.5}, {"time": True}),
     *({"time": (1,)}, {"time": (1, 2, 3)}, {"time": [Stranger(), 1]}, {"time": {}}, {"time": 10**30}, {"?": 1}),
-    *({"time": (np.datetime64("NaT"), None)}, {"time": ("2000-02-30", None)}, {"time": (None, "?")}),
+    *({"time": (np.datetime64("NaT", "ns"), None)}, {"time": ("2000-02-30", None)}, {"time": (None, "?")}),
 ]
 FITTING = {  # where a value of the list is right
     "over_gaps": [True], "mask": [True], "fill": [1.5, -1, 10**30, {"time": 1.5}, {"time": 10**30}], "memory": [10**30],

@@ -190,8 +190,10 @@ def turns_of(dates: np.ndarray, quantity: str) -> np.ndarray:
     if dates.dtype.kind == "O":  # of cftime
         passed = np.vectorize(_cftime_turn, otypes=[np.float64])
         return passed(dates, quantity)
-    begins = dates.astype("datetime64[Y]" if quantity == "day of year" else "datetime64[D]")
-    first, end, date = (moments.astype("datetime64[s]").astype(np.float64) for moments in (begins, begins + 1, dates))
+    unit = "Y" if quantity == "day of year" else "D"
+    begins = dates.astype(f"datetime64[{unit}]")
+    ends = begins + np.array(1, f"timedelta64[{unit}]")
+    first, end, date = (moments.astype("datetime64[s]").astype(np.float64) for moments in (begins, ends, dates))
     return (date - first) / (end - first)
 
 
