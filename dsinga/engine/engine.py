@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PHASES
@@ -129,8 +130,10 @@ class Engine(ABC):
         batchsize: the records in a step of all worker groups together.
         places: where the workers and servers of the first worker group run.
         cuts: how the layers of the training net are cut, by name; empty for one worker.
+        pauses_cheaply: whether it can stand after each step at little cost.
     """
 
+    pauses_cheaply: bool = False
     job: Job
     nets: Mapping[Phase, NeuralNet]
     epochs: Epochs | None = None
@@ -194,6 +197,13 @@ class Engine(ABC):
     @abstractmethod
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return copies of the params that are trained, and of the updater's state by param and slot."""
+
+    def set_params(self, params: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
+        """Go on from these params, all of them, and from a state of the updater, None for its present one.
+
+        The run stands, and has one worker group. Raises UserError where the engine cannot.
+        """
+        raise UserError("the params of this run cannot be set while it trains; set them before or after it")
 
     def last_state(self) -> dict[str, ParamArrays]:
         """Return the updater's state of a run that is not trained any further, by param and slot."""

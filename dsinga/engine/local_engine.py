@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, RunError
 from dsinga.base.param_arrays import ParamArrays
@@ -58,6 +60,8 @@ class LocalEngine(Engine):
     Attributes:
         updater: the updater of this run, with the params.
     """
+
+    pauses_cheaply = True
 
     def __init__(
         self,
@@ -268,6 +272,15 @@ class LocalEngine(Engine):
     def snapshot(self) -> tuple[ParamArrays, dict[str, ParamArrays]]:
         """Return copies of the params and of the updater's state."""
         return self.updater.copy_values(), self._shaped(self.updater.copy_state())
+
+    def set_params(self, params: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
+        """Write these params, and a state of the updater, to the arrays that are trained."""
+        self._ops.enter()
+        for name, value in params.items():
+            self.updater.values[name][...] = self._ops.asarray(value)
+        for name, slots in (state or {}).items():
+            for slot, array in slots.items():
+                self.updater.state[name][slot][...] = self._ops.asarray(np.asarray(array, np.float32).reshape(-1))
 
     def last_state(self) -> dict[str, ParamArrays]:
         """Return the updater's state by param and slot: on CPU cores the arrays that were trained."""

@@ -27,7 +27,7 @@ class LoopView(ABC):
     """A view of a run, for extensions: where training stands, and what they may ask of it.
 
     With several worker groups it is a view of group 0. ``evaluate``, ``params`` and ``set_rate_factor`` are for
-    extensions that pause training; for others they raise UserError.
+    extensions that pause training, as is ``set_params``; for others they raise UserError.
 
     Attributes:
         job: the job that is trained.
@@ -36,6 +36,8 @@ class LoopView(ABC):
         metrics: the latest value of each metric, by phase and name: {"train/loss": 0.3, "val/accuracy": 0.9}.
         workspace: the folder for files of the run, None if it has none.
         stopped: why training ends before ``train_steps``, "" while it does not.
+        paused: whether training stands, so that the params may be read and set.
+        pauses_cheaply: whether training can pause after each step at little cost, as it can in this process.
         seconds_to_stop: estimate of the time that it takes to end in order after one more round, from what rounds,
             pauses and checkpoints took so far.
         samples_per_second: how many records all worker groups together trained on in a second of their last rounds, 0
@@ -48,6 +50,8 @@ class LoopView(ABC):
     metrics: Mapping[str, float]
     workspace: Path | None
     stopped: str
+    paused: bool
+    pauses_cheaply: bool
     seconds_to_stop: float
     samples_per_second: float
 
@@ -77,6 +81,21 @@ class LoopView(ABC):
     @abstractmethod
     def params(self) -> dict[str, np.ndarray]:
         """Return copies of the params at this step, float32 by name; raise Diverged where one is not finite."""
+
+    @abstractmethod
+    def updater_state(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return a copy of the updater's state, by param and slot; {} for an updater without."""
+
+    @abstractmethod
+    def set_params(
+        self, params: Mapping[str, np.ndarray], state: Mapping[str, Mapping[str, np.ndarray]] | None = None
+    ) -> None:
+        """Let training go on from these params at this step, and from a state of the updater where one is given.
+
+        Params that are not among them stay as they are. After the last step they are those of the result. Raises
+        UserError for params that the net lacks or of another shape, and while several worker groups train, or averages
+        of params are kept.
+        """
 
     @abstractmethod
     def means(self, phase: str, sums: Metrics) -> dict[str, float]:

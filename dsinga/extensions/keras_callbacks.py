@@ -24,11 +24,13 @@ class Callback:
     """Base of callbacks with Keras's events, for ``fit(callbacks=[...])``; each event does nothing by default.
 
     ``logs`` are metrics by the names of Keras, such as {"loss": 0.3, "val_loss": 0.4}; epochs and batches count from 0.
-    Steps may be some behind those that workers compute when a batch's events come; at the end of an epoch training
-    waits.
+    In an event the model has the params of the run, and training goes on from params that it is given there, by
+    ``set_weights`` of the model or a layer, ``model.params =``, ``load_weights`` or ``train_on_batch``; the optimizer
+    keeps its state. With workers or a client, steps may be some behind those that workers compute when the events of a
+    batch come: then the params are those of the end of the last epoch, and cannot be set.
 
     Attributes:
-        model: the model, which has the params of the end of the epoch; ``model.stop_training = True`` ends training.
+        model: the model; ``model.stop_training = True`` ends training.
         params: {"epochs", "steps"} of the fit.
     """
 
@@ -171,13 +173,15 @@ class KerasEvents(Extension):
 
     Args:
         callback: has some of the methods of :class:`Callback`.
-        model: what it gets as ``model``, with a method ``take_params`` and an attribute ``stop_training``.
+        model: what it gets as ``model``, with an attribute ``stop_training``.
+        fit: the fit of the model; its method ``event`` lets the model have the params of the run, and the other way.
         params: {"epochs", "steps"} of the run.
     """
 
-    def __init__(self, callback: Any, model: Any, params: Mapping[str, Any]):
-        self._callback, self._model, self._params = callback, model, params
+    def __init__(self, callback: Any, model: Any, fit: Any, params: Mapping[str, Any]):
+        self._callback, self._model, self._fit, self._params = callback, model, fit, params
         self._epoch = self._batch = 0
+        self._has_row = False  # whether a row of training was recorded since the last end of an epoch
         self._has_batches = any(self._defines(event) for event in EVENTS if "batch" in event)
 
     def run_after(self, rows: Trigger) -> None:
@@ -195,9 +199,11 @@ class KerasEvents(Extension):
         """The name of the callback's class."""
         return type(self._callback).__name__
 
-    def _call(self, event: str, *arguments: Any) -> None:
+    def _call(self, loop: LoopView, event: str, *arguments: Any) -> None:
         if self._defines(event):
-            getattr(self._callback, event)(*arguments)
+            stands = loop.paused and (loop.pauses_cheaply or "batch" not in event)
+            with self._fit.event(loop if stands else None):
+                getattr(self._callback, event)(*arguments)
 
     def _begin_epoch(self, loop: LoopView) -> None:
         self._batch = 0
@@ -206,46 +212,62 @@ class KerasEvents(Extension):
             rate = self._callback.rate(self._epoch, loop.learning_rate)
             if base:
                 loop.set_rate_factor(loop.step, rate / base)
-        self._call("on_epoch_begin", self._epoch, {})
+        self._call(loop, "on_epoch_begin", self._epoch, {})
 
     def start(self, loop: LoopView) -> None:
         """Give the callback what it knows, and call its first event."""
+        if self._pauses_at_batches(loop):
+            self.trigger = self.trigger | EverySteps(1)
         for method, value in (("set_params", self._params), ("set_model", self._model)):
             if callable(getattr(self._callback, method, None)):
                 getattr(self._callback, method)(value)
-        self._call("on_train_begin", {})
+        self._call(loop, "on_train_begin", {})
+
+    def _pauses_at_batches(self, loop: LoopView) -> bool:
+        """Whether training stands at the events of each batch."""
+        return self._has_batches and loop.pauses_cheaply
+
+    def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
+        """Note a row of training: an epoch ends."""
+        self._has_row |= row["phase"] == "train"
 
     def observe(self, loop: LoopView, sums: Metrics) -> None:
         """Call the events of a step."""
         if self._has_batches:
-            self._call("on_train_batch_begin", self._batch, {})
-            self._call("on_train_batch_end", self._batch, loop.means("train", sums))
+            if not loop.pauses_cheaply:
+                self._call(loop, "on_train_batch_begin", self._batch, {})
+            self._call(loop, "on_train_batch_end", self._batch, loop.means("train", sums))
             self._stop_if_asked(loop)
         self._batch += 1
 
     def run(self, loop: LoopView) -> None:
-        """Call the events of the end of an epoch, and of the next one's beginning."""
-        if not loop.step:
-            self._begin_epoch(loop)
+        """Call the events of the end of an epoch, of the next one's beginning, and of the next batch's."""
+        ends = self._has_row and self._batch
+        if ends:
+            self._end_epoch(loop)
+        if loop.step >= loop.train_steps or loop.stopped:
             return
-        if not self._batch:
-            return  # this epoch is over already
+        if ends or not loop.step:
+            self._begin_epoch(loop)
+        if self._pauses_at_batches(loop):
+            self._call(loop, "on_train_batch_begin", self._batch, {})
+
+    def _end_epoch(self, loop: LoopView) -> None:
+        """Call the events of a validation, if there was one, and of the end of an epoch."""
         logs = {name.removeprefix("train/").replace("/", "_"): value for name, value in loop.metrics.items()}
-        self._model.take_params(loop.params())
         validated = {name.removeprefix("val_"): value for name, value in logs.items() if name.startswith("val_")}
         if validated:
-            self._call("on_test_begin", {})
-            self._call("on_test_end", validated)
-        self._call("on_epoch_end", self._epoch, logs)
-        self._epoch += 1
+            self._call(loop, "on_test_begin", {})
+            self._call(loop, "on_test_end", validated)
+        self._call(loop, "on_epoch_end", self._epoch, logs)
+        self._epoch, self._batch, self._has_row = self._epoch + 1, 0, False
         self._stop_if_asked(loop)
-        self._batch = 0
-        if loop.step < loop.train_steps and not loop.stopped:
-            self._begin_epoch(loop)
 
     def finish(self, loop: LoopView) -> None:
-        """Call the last event."""
-        self._call("on_train_end", {})
+        """Call the events of an epoch that was cut short, and the last event."""
+        if self._has_row and self._batch:
+            self._end_epoch(loop)
+        self._call(loop, "on_train_end", {})
 
     def _stop_if_asked(self, loop: LoopView) -> None:
         if self._model.stop_training:

@@ -110,11 +110,14 @@ class TrainingLoop:
         self.view.rate_factors = read_rate_factors(state)
         self.view.metrics = {**state.get("metrics", {})}
         try:
+            self.view.paused = True
             self._extensions.start(state.get("extensions", {}))
+            self.view.paused = False
             if not begin:  # a resumed run has paused here before
                 self._pause()
             if begin < self._job.train_steps and not (begin and self.view.stopped):
                 self._train()
+            self.view.paused = self.view.has_ended = True
             self._extensions.finish()
         except Exception as error:
             self._end_by_failure(error)
@@ -150,9 +153,8 @@ class TrainingLoop:
     def _end_params(self) -> ParamArrays:
         """Return the params that the run ends with, and keep them with the updater's state, if the caller does."""
         view, kept = self.view, self.kept
-        view.paused = True
         has_state = kept is not None and create_updater(self._job.updater).has_state
-        state = view.last_state() if has_state else {}
+        state = view.returned_state or (view.last_state() if has_state else {})
         params = view.returned_params or view.last_params()
         if kept is not None:
             self._keep(kept, Snapshot(view.step, params, state))
@@ -193,7 +195,7 @@ class TrainingLoop:
         self._unseen.extend(reports)
         self.view.seconds_to_stop = self._estimate_seconds_to_stop()
         self.view.samples_per_second = self._engine.samples_per_second
-        self._show_steps()
+        self._show_steps(stop)
         metrics = self.view.means("train", reports[-1].metrics)
         self._extensions.show_progress(
             {**self.view.position, "samples_per_second": self.view.samples_per_second, **metrics}
@@ -209,12 +211,15 @@ class TrainingLoop:
         with self.view.running():
             self._observer.record(row)
 
-    def _show_steps(self) -> None:
+    def _show_steps(self, stop: int | None = None) -> None:
+        """Show the steps of the last round to the extensions; those beyond ``stop`` are not computed yet."""
         while self._unseen:
             report = self._unseen.popleft()
             self.timings.append(report.timing)
             self.view.step += report.steps
+            self.view.paused = self.view.step == stop
             self._extensions.observe(report.metrics)
+        self.view.paused = False
 
     def _estimate_seconds_to_stop(self) -> float:
         """Return how long it would take to end in order after one more round."""

@@ -13,12 +13,14 @@ import numpy as np
 
 from dsinga.base.errors import Diverged, UserError
 from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.registry import nearest
 from dsinga.engine.engine import Engine, Restart
 from dsinga.extensions import LoopView
 from dsinga.extensions.validation import ASKED_BY
 from dsinga.job.enums import PHASES
+from dsinga.loop.initial_state import put_params
 from dsinga.monitor import RECOVERY, Row
-from dsinga.training import Metrics
+from dsinga.training import Metrics, create_updater
 from dsinga.training.divergence import REMEDY, first_not_finite
 from dsinga.training.updater import factor_at
 
@@ -57,8 +59,10 @@ class TrainingView(LoopView):
         self.stopped = ""
         self.resumable = False
         self.checkpoint_wanted = False
-        self.paused = False
+        self.paused = self.has_ended = False
+        self.pauses_cheaply = engine.pauses_cheaply
         self.returned_params: ParamArrays | None = None
+        self.returned_state: Mapping[str, ParamArrays] | None = None
         self.remarks: list[str] = []
         self._returned: str | None = None  # the remark about the returned params
         self.run_error: BaseException | None = None
@@ -100,8 +104,35 @@ class TrainingView(LoopView):
 
     def params(self) -> dict[str, np.ndarray]:
         self._check_paused("params")
+        if self.has_ended and self.returned_params is not None:
+            return {name: array.copy() for name, array in self.returned_params.items()}
         with self.running():
             return self._finite(self._engine.params())
+
+    def updater_state(self) -> dict[str, dict[str, np.ndarray]]:
+        self._check_paused("updater_state")
+        return self.snapshot()[1] if create_updater(self.job.updater).has_state else {}
+
+    def set_params(
+        self, params: Mapping[str, np.ndarray], state: Mapping[str, Mapping[str, np.ndarray]] | None = None
+    ) -> None:
+        self._check_paused("set_params")
+        values = self.params()
+        for name in params.keys() - values.keys():
+            raise UserError(f"the param {name!r} cannot be set: the net has no such param{nearest(name, values)}")
+        put_params(values, params)
+        slots = None if state is None else {name: dict(arrays) for name, arrays in state.items()}
+        if self.has_ended:
+            self.return_params(values, "the params are those that an extension has set after the last step")
+            self.returned_state = slots or self.returned_state
+            return
+        obstacle = "several worker groups train" if self._engine.groups > 1 else ""
+        if self.job.updater.ema_conf is not None:
+            obstacle = "averages of the params are kept (use_ema, ema_conf)"
+        if obstacle:
+            raise UserError(f"params cannot be set during training while {obstacle}; set them before or after it")
+        with self.running():
+            self._engine.set_params(values, slots)
 
     def last_params(self) -> ParamArrays:
         """Return the params that the run ends with; raise Diverged where one is not finite."""

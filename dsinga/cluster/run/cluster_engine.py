@@ -163,6 +163,12 @@ class ClusterEngine(Engine):
         step = self._reached
         return self._run.do(lambda run: run.snapshot(step, True))
 
+    def set_params(self, params: ParamArrays, state: Mapping[str, ParamArrays] | None) -> None:
+        """Start workers and servers anew with these params, on the same Dask workers."""
+        slots = self.snapshot()[1] if state is None else state
+        loop = None if self._loop is None else self._loop.state()
+        self._run.start_again("the params were set", Snapshot(self._reached, params, slots, loop))
+
     @property
     def _averages(self) -> bool:
         """Whether the job asks for averages of the params."""

@@ -183,16 +183,30 @@ class RecoverableRun:
         """Start a new generation at ``step``, at which the run stands, on the Dask workers at hand, in order."""
         began = time.perf_counter()
         try:
-            params, state = self.cluster_run.snapshot(step)
-            self.keep(Snapshot(step, params, state, loop))
-            self.cluster_run.close(reason, last=False)
-            self._place_again()
-            self._start_generation()
-            self._connected().restart(step)
+            snapshot = Snapshot(step, *self.cluster_run.snapshot(step), loop)
         except WorkerLost as loss:
             self.recover(loss)
-        else:
+            return
+        if self.start_again(reason, snapshot, moves=True):
             self.restarts.append(Restart(reason, began, step, self.cluster_run.config.generation))
+
+    def start_again(self, reason: str, snapshot: Snapshot, moves: bool = False) -> bool:
+        """Start a new generation from a snapshot of the step at which the run stands; return False after a loss.
+
+        It is on the same Dask workers, unless it ``moves``.
+        """
+        self.snapshots.replace(snapshot)
+        self._note_snapshot()
+        try:
+            self.cluster_run.close(reason, last=False)
+            if moves:
+                self._place_again()
+            self._start_generation()
+            self._connected().restart(snapshot.step)
+        except WorkerLost as loss:
+            self.recover(loss)
+            return False
+        return True
 
     def set_rate_factors(self, run: ClusterRun, step: int, factors: Mapping[int, float]) -> None:
         """Multiply the learning rate by ``factors``, as :meth:`ClusterRun.set_rate_factors` does, in later ones too."""

@@ -92,6 +92,7 @@ class JobModel(Trainable):
     @checked
     def compile(self, optimizer: Any = None, cluster: Any = None) -> None:
         """Replace the optimizer, the topology, or both; the losses are layers of the job."""
+        self._refuse_while_training("compile")
         if optimizer is not None:
             self.base = self.base.replace(updater=updater_conf(optimizer))
             self._training_state = TrainingState()

@@ -109,6 +109,7 @@ class Model(Trainable):
         Raises:
             UserError: an unknown name, or losses that do not fit the outputs.
         """
+        self._refuse_while_training("compile")
         outputs = self._outputs()
         objective = objective_of(loss, loss_weights, outputs)
         kinds = {loss_kind(loss) for loss in objective.losses if not isinstance(loss, Symbol)}
@@ -125,6 +126,8 @@ class Model(Trainable):
     @property
     def _params(self) -> dict[str, np.ndarray] | None:
         """The params by name; those of layers that other models have, too, are the newest."""
+        if self._fit is not None:
+            self._fit.refresh()
         return newest_values(self._own_params, self._owners)
 
     @_params.setter
@@ -134,6 +137,13 @@ class Model(Trainable):
                 builder.values = None
         self._own_params = params
         hand_out(params or {}, self._owners)
+
+    def _builders(self) -> list[LayerBuilder]:
+        builders = layers_with_losses(self._outputs(), self.objective)
+        for builder in builders:
+            if builder.wrapped is not None and builder.wrapped not in builders:
+                builders.append(builder.wrapped)
+        return builders
 
     def on_features(self, features: Sequence[Any]) -> Any:
         """Return the symbols of the outputs for these features of other layers. Raises UserError for another number."""

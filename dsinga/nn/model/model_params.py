@@ -38,10 +38,12 @@ from dsinga.nn.model.records import (
     open_inputs,
     shapes_of,
 )
+from dsinga.nn.model.running_fit import RunningFit
 from dsinga.nn.model.sample_weights import add_weights
 from dsinga.nn.model.training_state import FitBegins, TrainingState
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES
+from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.training import check_params, check_start
 
 _log = logging.getLogger(__name__)
@@ -67,7 +69,8 @@ class ModelParams(ABC):
         self._complete = False  # whether the net has no other params
         self.stop_training = False
         self._fits = 0
-        self._training_state = TrainingState()
+        self._state = TrainingState()
+        self._fit: RunningFit | None = None  # that trains the model now
         self._begins = FitBegins()
         self._arguments: JobArguments | None = None  # of the last fit
         self._loaded_names: Mapping[str, RecordNames] = {}
@@ -75,11 +78,48 @@ class ModelParams(ABC):
     @property
     def _params(self) -> dict[str, np.ndarray] | None:
         """The params by name, None before there are any."""
+        if self._fit is not None:
+            self._fit.refresh()
         return self._own_params
 
     @_params.setter
     def _params(self, params: dict[str, np.ndarray] | None) -> None:
         self._own_params = params
+
+    @property
+    def _training_state(self) -> TrainingState:
+        """The state of the optimizer."""
+        if self._fit is not None:
+            self._fit.refresh_state()
+        return self._state
+
+    @_training_state.setter
+    def _training_state(self, state: TrainingState) -> None:
+        self._state = state
+
+    @contextmanager
+    def _training(self, steps: int) -> Iterator[RunningFit]:
+        """Let callbacks see and set the params of a fit that goes on, ``steps`` steps after the optimizer began."""
+        self._fit = fit = RunningFit(self, steps)
+        builders = self._builders()
+        try:
+            for builder in builders:
+                builder.fit = fit
+            yield fit
+        finally:
+            self._fit = None
+            for builder in builders:
+                builder.fit = None
+            fit.close()
+
+    def _refuse_while_training(self, action: str) -> None:
+        """Raise UserError in a callback of ``fit``, for an action that the fit would ignore."""
+        if self._fit is not None:
+            self._fit.refuse(action)
+
+    def _builders(self) -> list[LayerBuilder]:
+        """Return the layers of a model described in Python, wrapped ones among them."""
+        return []
 
     @abstractmethod
     def input_names(self) -> list[str]:
@@ -160,7 +200,8 @@ class ModelParams(ABC):
 
         They can be set: to arrays by name, to those of a :class:`dsinga.Result`, such as that of
         ``dsinga.train(model.job(x, y, epochs=3))``, or to the path of a checkpoint. The next ``fit`` starts from them,
-        and from initial values for params that are not among them.
+        and from initial values for params that are not among them. In an event of a callback the ``fit`` that goes on
+        takes them, and those that are not among them stay as they are.
         """
         if self._own_params is None:
             self._params, self._complete = self._shaped().initial_params() | (self._params or {}), True
@@ -177,9 +218,12 @@ class ModelParams(ABC):
             raise UserError(
                 f"model.params takes arrays by name, a result, or the path of a checkpoint, not {type(params).__name__}"
             )
-        self._params = {name: _float32(name, array) for name, array in arrays.items()}
-        self._training_state = TrainingState()
-        self._complete = False
+        arrays = {name: _float32(name, array) for name, array in arrays.items()}
+        if self._fit is not None:
+            self._fit.check_open()
+            self._params = {**(self._params or {}), **arrays}
+            return
+        self._params, self._training_state, self._complete = arrays, TrainingState(), False
 
     def _shaped(self) -> LocalNet:
         """Return the net for records of the known shapes. Raises UserError where they are not known."""
@@ -197,10 +241,6 @@ class ModelParams(ABC):
             if "record_shapes" not in vars(self) and not name.startswith("__"):
                 raise UserError(f"{type(self).__name__}.__init__ must begin with super().__init__()")
             fail_for_name("a model", name, [word for word in dir(type(self)) if word[0].isalpha()], self._attributes)
-
-    def take_params(self, params: Mapping[str, np.ndarray]) -> None:
-        """Take the params of a run that goes on, for callbacks."""
-        self._params, self._complete = dict(params), True
 
     @checked
     def summary(self) -> None:

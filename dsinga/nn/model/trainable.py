@@ -229,6 +229,7 @@ class Trainable(Predictable):
             RunError: where a worker or a server is lost during training, or the checkpoints of a BackupAndRestore
                 cannot be removed after it.
         """
+        self._refuse_while_training("a further fit")
         self.require_loss()
         callbacks = listed(callbacks)
         backups = [each for each in callbacks if isinstance(each, BackupAndRestore)]
@@ -284,13 +285,16 @@ class Trainable(Predictable):
             self.stop_training = False
             events = {"epochs": epochs or 1, "steps": steps, "verbose": int(progress)}
             others = [each for each in callbacks if each not in backups]
-            extensions = [KerasEvents(each, self, events) if is_keras_callback(each) else each for each in others]
+            params, slots = self._params, self._training_state.slots
             try:
-                result = api.train(
-                    job, cluster, workers=workers, workspace=workspace, resume=resume, progress=progress,
-                    extensions=[*extensions, kept], params=self._params,
-                    updater_state=self._training_state.slots,
-                )  # fmt: skip
+                with self._training(begin.steps) as running:
+                    extensions = [
+                        KerasEvents(each, self, running, events) if is_keras_callback(each) else each for each in others
+                    ]
+                    result = api.train(
+                        job, cluster, workers=workers, workspace=workspace, resume=resume, progress=progress,
+                        extensions=[*extensions, kept], params=params, updater_state=slots,
+                    )  # fmt: skip
             finally:  # an interrupt leaves what was trained until then
                 if kept.params is not None:
                     self._take(kept, job, arguments, begin, workspace)
@@ -316,10 +320,13 @@ class Trainable(Predictable):
     ) -> Any:
         """Train on one batch of numpy arrays, in this process, and return the loss of before the step.
 
-        The optimizer goes on from the last step or fit, and the next fit from here. With ``compile(metrics=...)`` it
+        The optimizer goes on from the last step or fit, and the next fit from here; in an event of a callback, the fit
+        that goes on, which does not count the step. With ``compile(metrics=...)`` it
         is a list, the loss and then these; with ``return_dict`` all metrics by name. Raises UserError for bad input.
         """
         self.require_loss()
+        if self._fit is not None:
+            self._fit.check_open()
         pairs = self._pairs(*self._batch(x, y))
         if class_weight is not None:
             labels = next(iter(pairs.values()))[1]

@@ -18,6 +18,9 @@ from dsinga.nn.writing.feature import Feature, row_shape
 from dsinga.nn.writing.operators import Operators
 from dsinga.nn.writing.writer import NetWriter
 
+if TYPE_CHECKING:
+    from dsinga.nn.model.running_fit import RunningFit
+
 
 class NotAFeature(UserError):
     """A layer was called on what is no feature."""
@@ -36,7 +39,7 @@ class LayerBuilder:
         remake: makes the layer again: a function of a module with its arguments, which pickles, as ``write`` does not.
         write: writes the layer, with a :class:`dsinga.nn.writing.writer.LayerWriter`, and returns its feature.
         wrapped: the layer that this one applies to steps, in both directions or as a loss, else None.
-        values: its params in order, which all models that have the layer share; None before there are any.
+        fit: the fit that trains it now, None for none.
         calls: the symbols of its calls.
     """
 
@@ -54,12 +57,24 @@ class LayerBuilder:
         self.settings: Mapping[str, Any] = dict(settings)
         self.name: str | None = settings.get("name")
         self.wrapped = wrapped
-        self.values: list[np.ndarray | None] | None = None
+        self._values: list[np.ndarray | None] | None = None
+        self.fit: RunningFit | None = None
         self.calls: list[Symbol] = []
         if wrapped is None and "trainable" in settings:
             self.trainable = settings["trainable"]
         if (recompute := settings.get("recompute")) is not None:
             check_bool(f"recompute of {self.name or kind}", recompute)
+
+    @property
+    def values(self) -> list[np.ndarray | None] | None:
+        """The params in order, which all models that have the layer share; None before there are any."""
+        if self.fit is not None:
+            self.fit.refresh()
+        return self._values
+
+    @values.setter
+    def values(self, values: list[np.ndarray | None] | None) -> None:
+        self._values = values
 
     @property
     def trainable(self) -> bool:
@@ -68,6 +83,8 @@ class LayerBuilder:
 
     @trainable.setter
     def trainable(self, trainable: bool) -> None:
+        if self.fit is not None:
+            self.fit.refuse(f"trainable of {self.name or self.kind}")
         check_bool(f"trainable of {self.name or self.kind}", trainable)
         if self.wrapped is None:
             self.settings = {**self.settings, "trainable": trainable}
@@ -127,6 +144,8 @@ class LayerBuilder:
 
         The optimizer goes on from its state. Raises UserError for other shapes, and before there are params.
         """
+        if self.fit is not None:
+            self.fit.check_open()
         arrays = [np.array(array, np.float32) for array in weights]
         shapes = [value.shape for value in self.get_weights()]
         if [array.shape for array in arrays] != shapes:
