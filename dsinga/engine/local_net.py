@@ -121,9 +121,9 @@ class LocalNet:
         """The whole training net."""
         return self._nets.predictor(Phase.kTrain).net
 
-    def unlabelled_net(self, layers: Sequence[str]) -> NeuralNet:
-        """Return the test net of what some layers need, without labels and losses."""
-        return self._nets.predictor(Phase.kTest, tuple(layers)).net
+    def unlabelled_net(self, layers: Sequence[str], phase: Phase = Phase.kTest) -> NeuralNet:
+        """Return the net of what some layers need, without labels and losses; without names, of all that need none."""
+        return self._nets.predictor(phase, tuple(layers)).net
 
     def initial_params(self) -> ParamArrays:
         """Return the initial value of each param, float32 by name: those with which training of the job begins."""

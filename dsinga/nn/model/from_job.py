@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.data.text_codes import TextEncoder
+from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.job import load as load_job
+from dsinga.job.message import set_fields
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.model.names_file import read_names
-from dsinga.nn.model.records import PhaseRecords
+from dsinga.nn.model.records import PhaseRecords, labels_for_loss
 from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.model.training_state import TrainingState
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES
 from dsinga.nn.words.optimizers import updater_conf
-from dsinga.nn.writing.net_conf import weighted
+from dsinga.nn.writing.feature import Feature
+from dsinga.nn.writing.net_conf import label_example, weighted
 from dsinga.nn.writing.writer import make_conf
 
 _FREEZE = (
@@ -47,6 +52,7 @@ class JobModel(Trainable):
         super().__init__(job.name)
         self.base = job
         self.default_epochs = None if job.train_steps else 1
+        self._examples: dict[Any, dict[str, np.ndarray]] = {}  # labels, by shapes of records
         self._has_label_inputs = False  # whether inputs of which labels alone are taken get them from ``y``
 
     def _train_inputs(self) -> list[LayerConf]:
@@ -76,8 +82,28 @@ class JobModel(Trainable):
         return [name for name in labelled if name in inputs]
 
     def label_examples(self) -> dict[str, np.ndarray]:
-        """Return labels (1,) of a class, by input layer."""
-        return {name: np.zeros(1, np.int64) for name in self.label_inputs()}
+        """Return labels (1, ...) as the losses take them, by input layer; of a class where shapes are not known."""
+        return {name: np.zeros(1, np.int64) for name in self.label_inputs()} | self._known_examples()
+
+    def _known_examples(self) -> dict[str, np.ndarray]:
+        """Return labels (1, ...) as the losses take them, by input layer; none where shapes are not known."""
+        shapes = self.record_shapes
+        with contextlib.suppress(UserError):
+            shapes = shapes or self.input_shapes()
+        key = tuple(sorted(shapes.items()))
+        if key not in self._examples:
+            self._examples = {key: examples_for(self.base, shapes)}
+        return self._examples[key]
+
+    def as_labels(self, y: Any) -> Any:
+        """Return labels as the losses take them: (n, 1) as (n,), and one-hot rows as classes."""
+        examples = [*self._known_examples().values()]
+        if not (isinstance(y, np.ndarray) and y.ndim == 2 and [example.ndim for example in examples] == [1]):
+            return y
+        if y.shape[1] == 1:
+            return y[:, 0]
+        is_class = examples[0].dtype.kind == "i" and y.dtype.kind in "biuf"
+        return labels_for_loss("categorical_crossentropy", y) if is_class else y
 
     def output_layers(self) -> list[str]:
         """Return the layers on top that are no losses; where there are none, the sources of the losses."""
@@ -160,6 +186,32 @@ class JobModel(Trainable):
 
     def __repr__(self) -> str:
         return f"<model of the job {self.name!r}>"
+
+
+def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Return labels (1, ...) as the losses of a job take them, by input layer, for records of these shapes.
+
+    There are none where the net cannot be built from these.
+    """
+    examples: dict[str, np.ndarray] = {}
+    records = {name: np.zeros((1, *shape), np.float32) for name, shape in shapes.items()}
+    try:
+        net = LocalNet(job, records).unlabelled_net((), Phase.kTrain)
+    except UserError:
+        return examples
+    features = {node.layer.name: node.layer.shape[1:] for node in net.nodes}
+    layers = {layer.name: layer for layer in job.neuralnet.layer}
+    for layer in layers.values():
+        cls = layer_class(layer)
+        if not cls.is_loss or layer.srclayers[0] not in features:
+            continue
+        source = layers[cls.labels.layer_of(layer.srclayers) or layer.srclayers[-1]]  # a kLabel, or the input itself
+        settings = set_fields(layer.settings_of(cls.Conf)) if cls.Conf else {}
+        loss = SimpleNamespace(kind=layer.type_name.removeprefix("k"), settings=settings)
+        name = layer_class(source).labels.layer_of(source.srclayers) or source.name
+        if layer_class(layers[name]).is_input and name not in examples:
+            examples[name] = label_example(loss, Feature(layer.srclayers[0], features[layer.srclayers[0]]))
+    return examples
 
 
 def reports_on_labels(layer: LayerConf) -> bool:

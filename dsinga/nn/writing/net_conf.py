@@ -186,7 +186,7 @@ def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
     ]
 
 
-def label_example(builder: LayerBuilder, output: Feature, known: tuple[int, ...] | None = None) -> np.ndarray:
+def label_example(builder: Any, output: Feature, known: tuple[int, ...] | None = None) -> np.ndarray:
     """Return a label (1, ...) as a loss takes it: classes, or numbers that it compares with the output.
 
     ``known`` is the shape of labels, which a function needs; before they are known, of the shapes that it may take.
@@ -200,7 +200,8 @@ def label_example(builder: LayerBuilder, output: Feature, known: tuple[int, ...]
             axis = len(shape) - 1 if len(shape) == 2 else 0
             size = shape[axis : axis + 1] and (shape[axis] // form_of_call(cls, builder.settings).count,)
             shape = (*shape[:axis], *size, *shape[axis + 1 :])
-        return np.zeros((1, *(shape[:1] and (shape[0] + weights, *shape[1:]))), np.float32)
+        shape = shape[:1] and (shape[0] + weights, *shape[1:])
+        return np.zeros((1, *(() if shape == (1,) else shape)), np.float32)  # metrics of classes take no columns
     if not issubclass(layer_type(builder.kind) or Layer, PointClasses):
         return np.zeros((1, *shape[:-1]), np.int64)
     is_weighted = builder.settings.get("weighted")
