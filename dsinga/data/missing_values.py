@@ -16,10 +16,12 @@ import warnings
 from typing import Any
 
 import numpy as np
+import zarr
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.data.array_kinds import is_a, is_data_array
+from dsinga.data.stores.missing_chunks import CheckedArray, MissingChunks
 
 ATTRIBUTES = ("_FillValue", "missing_value")
 _UNPACKED = {"scale_factor": 1, "add_offset": 0}  # of attributes that say how numbers are packed, the plain values
@@ -28,11 +30,12 @@ _MOVES = {"from-zarr", "array", "getitem", "transpose", "concatenate", "stack", 
 logger = logging.getLogger(__name__)
 
 
-def with_nan(value: Any, name: str) -> Any:
+def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
     """Return what has numbers (of numpy, zarr, HDF5, Dask or xarray) with NaN in place of values that mean "missing".
 
-    Other objects, and those without such values, are returned as they are; arrays of zarr or HDF5 that have any as
-    numpy arrays. Numbers in files of xarray, or of Dask, are decoded when they are read.
+    Other objects, and those without such values, are returned as they are; those of zarr as numpy arrays, as are those
+    of HDF5 that have any. Numbers in files of xarray, or of Dask, are decoded when they are read. Chunks of zarr, also
+    in the graphs of Dask, that are not stored are said in the log; ``is_label`` says that they are often left out.
 
     Raises:
         UserError: a mask hides numbers of a numpy array; numbers are packed, or are integers that cannot be NaN; of a
@@ -41,13 +44,17 @@ def with_nan(value: Any, name: str) -> Any:
     if is_a(value, "xarray", "Dataset") or is_data_array(value):
         return _decoded(value)
     if is_a(value, "dask.array", "Array"):
-        return _decoded_dask(value, name)
+        return _decoded_dask(value, name, is_label)
     parts = value if isinstance(value, list) else [value]
     if any(np.ma.isMaskedArray(part) and np.ma.is_masked(part) for part in parts):
         raise UserError(f"{name!r} has masked numbers; fill them: {name}.filled(0)")
     if not hasattr(value, "attrs") or not isinstance(getattr(value, "dtype", None), np.dtype):
         return value
     values = _named(missing_values, value, name)
+    if isinstance(value, zarr.Array):
+        numbers = np.asarray(value)
+        MissingChunks(value, is_label).check(numbers, ())
+        return as_nan(numbers, values)
     return as_nan(np.asarray(value), values) if values else value
 
 
@@ -141,7 +148,7 @@ def values_text(values: tuple[float, ...]) -> str:
     return f"{listed(f'{value:g}' for value in values)} means missing, by its attributes"
 
 
-def _decoded_dask(array: Any, name: str) -> Any:
+def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
     """Return a dask array with NaN in place of masked numbers, and of values that zarr arrays say are missing.
 
     Where it computes with numbers of such an array they are left as they are, and the log says so.
@@ -152,6 +159,11 @@ def _decoded_dask(array: Any, name: str) -> Any:
     origins = {key: value for key, layer in layers.items() if (value := _array_of(key, layer)) is not None}
     if not origins:
         return array
+    checked = {
+        key: {key: CheckedArray(each, is_label)} for key, each in origins.items() if isinstance(each, zarr.Array)
+    }
+    graph = type(array.dask)({**layers, **checked}, array.dask.dependencies)
+    array = type(array)(graph, array.name, array.chunks, meta=array._meta)
     reads = {key.removeprefix("original-") for key in origins}
     if all(key in origins or key in reads or _is_move(key) for key in layers):
         each = [_named(missing_values, origin, name) for origin in origins.values()]

@@ -18,6 +18,7 @@ from dsinga.base.arguments import check_range, check_whole
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
+from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.engine.local_net import LocalNet
 from dsinga.estimators import jobs
 from dsinga.estimators.estimator_records import EstimatorRecords
@@ -91,6 +92,7 @@ class NetEstimator(EstimatorRecords):
         """Train on the cluster of ``client`` if there is one, dask arrays on that of the call, others here."""
         if self.workers is not None:
             check_whole("workers", self.workers, 1)
+        X = in_chunks(X)
         if not is_dask_collection(X) and client is None and (self.workers or 1) == 1:
             return self._fit_on(None, False, X, y, **options)
         with running_client(client) as running, naming_unsendable({"X": X, "y": y, **options}):

@@ -13,6 +13,7 @@ from sklearn.utils.validation import _check_n_features, _check_sample_weight, ch
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.conversion import record_dtype
 from dsinga.data.missing_values import with_nan
+from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators.lazy import open_collection
 from dsinga.estimators.records import Scaling, TrainingSet, compute, find_scaling, mean_one
 
@@ -49,6 +50,7 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         """Return records, targets and weights as arrays, or as dask arrays."""
+        X = in_chunks(X)
         if is_dask_collection(X):
             return self._open_lazy(X, y, sample_weight, first, classes, client)
         records = TrainingSet(*self._validate(X, y, first, classes))

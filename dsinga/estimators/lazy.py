@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
+import zarr
 from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api import current_client
@@ -15,6 +16,7 @@ from dsinga.data.array_kinds import is_dask_collection, is_data_array
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.arrays import as_numpy
+from dsinga.data.sources.dask_arrays import in_chunks
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -95,6 +97,8 @@ def lazily(name: str) -> Callable[[F], F]:
         @functools.wraps(method)
         def apply(self: Any, X: Any) -> Any:
             check_is_fitted(self, "params_")
+            if isinstance(X, zarr.Array) and is_dask_collection(chunks := in_chunks(X)):
+                return map_records(self, method.__name__, chunks, name).compute()
             if is_dask_collection(X) and not self.is_eager:
                 return map_records(self, method.__name__, X, name)
             if is_dask_collection(X):

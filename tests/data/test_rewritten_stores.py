@@ -121,7 +121,7 @@ def change(group: zarr.Group, what: str) -> None:
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")
 @pytest.mark.parametrize("what", ["dtype", "shape", "chunks", "gone", "_FillValue", "units", "scale_factor"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("place", ["path", "url"])
+@pytest.mark.parametrize("place", ["path", pytest.param("url", marks=pytest.mark.ci)])
 def test_consolidated_metadata_that_are_older_than_arrays_are_refused(
     tmp_path: Path, what: str, zarr_format: Any, place: str
 ) -> None:

@@ -53,7 +53,7 @@ def array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
 
 def array_labels(y: Any, name: str, length: int, options: Options) -> Labels:
     """Return the column of labels (n, ...); strings are coded by their place among the classes."""
-    y = as_numpy(y, name)
+    y = as_numpy(y, name, is_label=True)
     if y.dtype.kind in "OSUT":
         y = codes(y, name, options.classes)
     return ArrayColumn(y, name, labels=True), options.classes
@@ -133,12 +133,12 @@ def column_dtype(array: Any, name: str, labels: bool = False) -> np.dtype:
         raise UserError(f"{name!r}: {error}") from None
 
 
-def as_numpy(array: Any, name: str) -> np.ndarray:
+def as_numpy(array: Any, name: str, is_label: bool = False) -> np.ndarray:
     """Return an array, or what numpy converts to one, as a numpy array, with NaN in place of missing values.
 
     Raises UserError as :func:`.missing_values.with_nan` does, and for what does not convert.
     """
-    array = with_nan(array, name)
+    array = with_nan(array, name, is_label)
     try:
         return np.asarray(with_nan(np.asanyarray(array), name))  # a variable of netCDF4 becomes a masked array
     except (TypeError, ValueError) as error:

@@ -6,11 +6,13 @@ loaded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+import zarr
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redacted_cause
@@ -30,6 +32,7 @@ from dsinga.data.sources.arrays import (
     convert,
 )
 from dsinga.data.sources.dask_graph import DaskGraph, cluster_futures
+from dsinga.data.sources.zarr_faults import check_array
 from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows
 
 
@@ -45,7 +48,7 @@ def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
     needed before training.
     """
     check_chunks(y, name)
-    y = with_nan(y, name)
+    y = with_nan(y, name, is_label=True)
     if y.dtype.kind in "OSUT" or (y.shape[:1] == (length,) and (y.dtype.kind in "bui" or y.nbytes <= SMALL_BYTES)):
         (y,) = compute(y)
         return array_labels(plain_array(y, name), name, length, options)
@@ -53,6 +56,17 @@ def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
 
 
 DASK_ARRAYS = Kind("a dask array", lambda value: is_a(value, "dask.array", "Array"), dask_records, labels=dask_labels)
+
+
+def in_chunks(array: Any) -> Any:
+    """Return a zarr array of more than 128 MiB as a dask array, which reads it by chunks; anything else as it is."""
+    if not isinstance(array, zarr.Array) or not array.ndim or array.nbytes <= SMALL_BYTES:
+        return array
+    import dask.array as da
+
+    check_array(array)
+    rows = block_rows(array.shape[0], math.prod(array.shape[1:]) * array.dtype.itemsize, array.chunks[0])
+    return da.from_zarr(array, chunks=(rows, *array.shape[1:]))
 
 
 class DaskColumn(Column):
@@ -107,6 +121,8 @@ class DaskColumn(Column):
             index = slice(start, stop), *(self.index or (slice(0, size) for size in self.shape))
             try:
                 rows = plain_array(self._array[index], self.name)
+            except UserError:
+                raise
             except Exception as error:  # of files and codecs: any class
                 raise UserError(
                     f"dask array: rows {start} to {stop - 1} of {self.name!r} cannot be read ({type(error).__name__}: "
@@ -140,6 +156,8 @@ class DaskColumn(Column):
         """Compute chunks, all in one run, so that tasks that several of them need run once."""
         try:
             chunks = self._graph.compute([self._graph.keys[number] for number in numbers])
+        except UserError:
+            raise
         except Exception as error:  # of the user's functions and files: any class
             which = " or ".join(str(number) for number in numbers[:3]) + (" or a later one" if len(numbers) > 3 else "")
             raise UserError(

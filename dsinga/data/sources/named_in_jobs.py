@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import zarr
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
@@ -18,7 +19,7 @@ from dsinga.data.conversion import find_nonfinite, place_of
 from dsinga.data.filesystem import has_zarr_metadata, imported_name, is_url, resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.arrays import DataAndLabels, Kind, Labels, Options
-from dsinga.data.sources.zarr_source import open_zarr_labels, open_zarr_records
+from dsinga.data.sources.zarr_source import array_column, open_zarr_labels, open_zarr_records
 from dsinga.data.stores.record_store import RecordStore, is_complete
 from dsinga.data.stores.staged_stores import DestinationExists
 
@@ -84,12 +85,14 @@ def path_labels(path: str | os.PathLike[str], name: str, length: int, options: O
     return open_labels(path, options.roots), options.classes
 
 
-def open_labels(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> Column:
-    """Return the labels (n, ...) that are the zarr array at a path or URL.
+def open_labels(path: Any, roots: Sequence[str] = ()) -> Column:
+    """Return the labels (n, ...) that are the zarr array at a path or URL, or a zarr array.
 
     A relative path is looked up in the working directory, then under ``roots``. Raises UserError where there is no such
     array, or it has no numbers that can be labels.
     """
+    if isinstance(path, zarr.Array):
+        return array_column(path, is_label=True)
     refuse_numpy_file(path)
     if os.fspath(path).endswith((".csv", ".tsv", ".txt")):
         raise UserError(

@@ -22,9 +22,10 @@ from dsinga.data.sources.data_frames import FRAMES
 from dsinga.data.sources.items import by_number
 from dsinga.data.sources.named_in_jobs import PATHS, is_path, open_store, refuse_numpy_file
 from dsinga.data.sources.xarray_objects import DATA_ARRAYS, DATASETS
+from dsinga.data.sources.zarr_source import ZARR_ARRAYS
 
 # In the order in which an object is asked; all but paths convert to numpy arrays, too.
-KINDS = (PATHS, BATCHES, DATASETS, FRAMES, DATA_ARRAYS, DASK_ARRAYS, ARRAYS)
+KINDS = (PATHS, BATCHES, DATASETS, FRAMES, DATA_ARRAYS, DASK_ARRAYS, ZARR_ARRAYS, ARRAYS)
 
 
 class DataSource(ABC):
@@ -81,7 +82,7 @@ def open_records(
         source: one of
 
             - the path or URL of a store; a relative path is looked up in the working directory, then under ``roots``;
-            - an array of records: numpy, dask, an xarray DataArray, or what numpy converts;
+            - an array of records: numpy, dask, zarr, an xarray DataArray, or what numpy converts;
             - a pair (x, y) of such an array, a data frame or a path, and labels: an array, or the path of a zarr array;
             - an xarray Dataset, or a data frame of pandas or Dask;
             - a sequence of batches, as Keras's PyDataset: ``source[i]`` is the i-th batch, an array or a pair (x, y);

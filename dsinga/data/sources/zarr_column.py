@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import os
 import threading
 import uuid
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 import zarr
+from zarr.storage import MemoryStore
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
-from dsinga.data.filesystem import exists, is_file, join
 from dsinga.data.missing_values import as_nan, missing_values
 from dsinga.data.sources.zarr_faults import version_of
 from dsinga.data.stores.chunk_files import RegionReader
-from dsinga.data.stores.chunk_parts import axis_parts
+from dsinga.data.stores.missing_chunks import MissingChunks
 from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows, chunk_rows
-
-logger = logging.getLogger(__name__)
 
 
 class ZarrColumn(Column):
@@ -48,6 +45,7 @@ class ZarrColumn(Column):
 
     def __init__(self, array: zarr.Array, location: str, is_label: bool, key: str | None = None):
         self.token = key or uuid.uuid4().hex
+        self.from_files = not isinstance(array.store, MemoryStore)  # type: ignore[misc]
         self.array, self.location, self.is_label = array, location, is_label
         name = array.path or os.path.basename(location)
         try:
@@ -74,7 +72,7 @@ class ZarrColumn(Column):
             )
         is_decoded_at_once = rows % array.chunks[0] and rows < length and length * row_bytes <= SMALL_BYTES
         self.missing_values = missing_values(array)
-        self.missing_chunks = MissingChunks(array, location, is_label)
+        self.missing_chunks = MissingChunks(array, is_label)
         self._reader = RegionReader(array)
         self._version = version_of(array)
         self._all_rows = _AllRows.shared(self.key) if is_decoded_at_once else None
@@ -139,60 +137,3 @@ class _AllRows:
             if self._rows is None:
                 self._rows = decode()
             return self._rows
-
-
-class MissingChunks:
-    """Finds the chunks of an array that are not stored, when rows that have the fill value only were read.
-
-    Zarr leaves out chunks that have only the fill value, so that a missing one may be right: the log says it once. It
-    is refused where the array has no fill value, and where something else than a file is in its place.
-
-    Args:
-        array: the array.
-        location: path or URL of its store.
-        is_label: whether the rows are labels, whole chunks of which often have the fill value 0.
-    """
-
-    def __init__(self, array: zarr.Array, location: str, is_label: bool):
-        self._array, self._location = array, location
-        self._level = logging.INFO if is_label else logging.WARNING
-        self._chunks = array.shards or array.chunks
-        self.count = 0  # of missing chunks that were found
-
-    def check(self, rows: np.ndarray, starts: Sequence[int]) -> None:
-        """Raise UserError if a chunk of ``rows`` is missing and must not be.
-
-        ``starts`` has the first row, and the first point along each axis; 0 by default.
-        """
-        fill = self._array.fill_value
-        fill = rows.dtype.type(0 if fill is None else fill)
-        starts = [*starts, *[0] * (rows.ndim - len(starts))]
-        axes = [
-            axis_parts(slice(start, start + size), range(0, start + size, chunk))
-            for start, size, chunk in zip(starts, rows.shape, self._chunks, strict=True)
-        ]
-        for part in itertools.product(*axes):
-            numbers = rows[tuple(axis.place for axis in part)]
-            if numbers.size and _is_equal(numbers.flat[0], fill) and _is_equal(numbers, fill).all():
-                self._check_chunk(tuple(axis.number for axis in part))
-
-    def _check_chunk(self, index: tuple[int, ...]) -> None:
-        key = join(self._array.path, self._array.metadata.encode_chunk_key(index))
-        if is_file(join(self._location, key)):
-            return
-        name = self._array.path or os.path.basename(self._location)
-        remedy = "write the array again, or put the chunk back"
-        if exists(join(self._location, key)):
-            raise UserError(f"{self._location}: chunk {key} of {name!r} is not a file; {remedy}")
-        if self._array.fill_value is None:
-            raise UserError(f"{self._location}: chunk {key} of {name!r} is missing; {remedy}")
-        self.count += 1
-        if self.count == 1:
-            fill = self._array.fill_value
-            text = f"{self._location}: chunk {key} of {name!r} is not stored, so its numbers are the fill value {fill}"
-            logger.log(self._level, redact(text))
-
-
-def _is_equal(numbers: Any, fill: Any) -> Any:
-    """Return whether numbers are the fill value, which may be NaN."""
-    return np.isnan(numbers) if fill != fill else numbers == fill

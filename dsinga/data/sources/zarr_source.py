@@ -12,9 +12,11 @@ from dsinga.base.redaction import redact
 from dsinga.data.filesystem import absolute, exists, import_command, join, zarr_store
 from dsinga.data.missing_values import missing_values
 from dsinga.data.record_source import RecordSource
+from dsinga.data.sources.arrays import DataAndLabels, Kind, Labels, Options, array_labels
 from dsinga.data.sources.zarr_column import ZarrColumn
-from dsinga.data.sources.zarr_faults import check_group
+from dsinga.data.sources.zarr_faults import check_array, check_group
 from dsinga.data.sources.zarr_names import arrays_of, find_arrays
+from dsinga.data.stores.chunk_files import local_folder, location_of
 from dsinga.data.stores.record_store import RecordStore, stored_bytes
 
 
@@ -118,8 +120,38 @@ def open_zarr_labels(location: str | os.PathLike[str]) -> ZarrColumn:
         names = sorted(arrays_of(node))
         example = f"; give the path of one of its arrays, such as {join(location, names[0])}" if names else ""
         raise UserError(f"{location} is a group, but labels beside records are one zarr array{example}")
-    _check_encoding(node, location)
-    return ZarrColumn(node, location, is_label=True)
+    return array_column(node, location, is_label=True)
+
+
+def array_column(array: zarr.Array, location: str | None = None, is_label: bool = False) -> ZarrColumn:
+    """Return the column of a zarr array that was opened at a location, or somewhere else; one of files as its path is.
+
+    Raises UserError where it has no numbers that can be records, or labels.
+    """
+    if location is None:
+        check_array(array)
+        if (folder := local_folder(array)) is not None:
+            location = absolute(join(folder, array.path))
+            array = open_zarr(location)  # type: ignore[assignment]
+    location = location or location_of(array)
+    _check_encoding(array, location)
+    return ZarrColumn(array, location, is_label)
+
+
+def zarr_records(x: zarr.Array, y: Any, options: Options) -> DataAndLabels:
+    """Return the records of a zarr array (n, ...), which are read chunk by chunk."""
+    column = array_column(x)
+    return DataAndLabels(column.location, column, y)
+
+
+def zarr_labels(y: zarr.Array, name: str, length: int, options: Options) -> Labels:
+    """Return the column of the labels that are a zarr array (n, ...); strings are coded by the classes."""
+    if y.dtype.kind not in "biuf":
+        return array_labels(y, name, length, options)
+    return array_column(y, is_label=True), options.classes
+
+
+ZARR_ARRAYS = Kind("a zarr array", lambda value: isinstance(value, zarr.Array), zarr_records, labels=zarr_labels)
 
 
 def _is_record_store(group: zarr.Group) -> bool:

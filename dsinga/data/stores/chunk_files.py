@@ -12,10 +12,11 @@ from typing import Any, cast
 import numcodecs
 import numpy as np
 import zarr
-from zarr.storage import LocalStore
+from zarr.storage import FsspecStore, LocalStore
 
 from dsinga.base.cores import available_cores
 from dsinga.base.regular_files import open_regular
+from dsinga.data.filesystem import absolute
 from dsinga.data.stores.checked_files import ReadingStore, check_lengths, most_chunk_bytes
 from dsinga.data.stores.chunk_parts import AxisPart, axis_parts
 from dsinga.ops import buffers
@@ -151,6 +152,8 @@ def location_of(array: zarr.Array) -> str:
     store = array.store
     if isinstance(store, ReadingStore):
         return store.location
+    if isinstance(store, FsspecStore):
+        return absolute(getattr(store.fs, "sync_fs", store.fs).unstrip_protocol(store.path))
     return str(store.root) if isinstance(store, LocalStore) else str(store)
 
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import zarr
 
 from dsinga.base.arguments import values_by_name
 from dsinga.base.errors import UserError
@@ -231,14 +232,14 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
 
 
 def read_label_paths(y: Any, outputs: int) -> Any:
-    """Return labels that are given by the path of a zarr array as a numpy array, or a column where it has over 128 MiB.
+    """Return labels that are a zarr array, or its path, as a numpy array, or a column where it has over 128 MiB.
 
-    With several outputs ``y`` may be a list of such paths. Labels of other kinds are returned as they are. Raises
+    With several outputs ``y`` may be a list of such. Labels of other kinds are returned as they are. Raises
     UserError for a path that cannot be read.
     """
     if outputs > 1 and isinstance(y, list):
         return [read_label_paths(labels, 1) for labels in y]
-    if not isinstance(y, (str, os.PathLike)):
+    if not isinstance(y, (str, os.PathLike, zarr.Array)) or getattr(y, "dtype", np.dtype("i8")).kind not in "biuf":
         return y
     column = open_labels(y)
     is_small = column.length * math.prod(column.shape) * column.dtype.itemsize <= SMALL_BYTES

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.data.sources.dask_arrays import in_chunks
 
 Data = tuple[Any, Any, Any]  # records, labels and weights
 
@@ -37,7 +38,7 @@ def _length(data: Any) -> int:
     if isinstance(data, (list, tuple)) and len(data) and np.ndim(data[0]):
         return _length(data[0])
     if isinstance(data, (list, tuple)) or (hasattr(data, "shape") and len(data.shape)):
-        return len(data)
+        return data.shape[0] if hasattr(data, "shape") else len(data)
     raise UserError(f"validation_split takes arrays, not {type(data).__name__}; give validation_data=(x, y)")
 
 
@@ -52,4 +53,4 @@ def _part(data: Any, rows: slice) -> Any:
         return {name: _part(each, rows) for name, each in data.items()}
     if isinstance(data, (list, tuple)) and len(data) and np.ndim(data[0]):
         return [_part(each, rows) for each in data]
-    return data[rows]
+    return in_chunks(data)[rows]
