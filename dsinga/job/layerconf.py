@@ -67,6 +67,9 @@ class StoreConf(Settings, Component):
     )
     encoded: bool = setting(False, "whether the records are encoded images")
     random_skip: Natural = setting(0, "the largest number of records to skip at the start")
+    shuffle: bool = setting(
+        True, "whether training reads the records in a random order, another one each epoch; beyond SINGA"
+    )
     group_by_length: Natural = setting(
         0,
         "how many batches of sequences are sorted by length at a time in training, so that those of a batch have "

@@ -9,6 +9,7 @@ from collections import ChainMap
 
 from dsinga import extensions
 from dsinga.engine.local_net import LocalNet
+from dsinga.nn.model.clone import clone_model
 from dsinga.nn.model.from_job import from_job, load_model
 from dsinga.nn.model.model import CD, Model, Sequential
 from dsinga.nn.words import activations, augment, initialisers, losses, metrics, optimizers, regularisers, schedules
@@ -26,6 +27,17 @@ from dsinga.nn.words.basic_layers import (
 from dsinga.nn.words.composed_layers import Bidirectional, MultiHeadAttention, SeparableConv2D, TimeDistributed
 from dsinga.nn.words.energy import RBM, decoder, encoder
 from dsinga.nn.words.field_metrics import FieldError
+from dsinga.nn.words.functional import (
+    add,
+    average,
+    clear_session,
+    concatenate,
+    maximum,
+    minimum,
+    multiply,
+    subtract,
+    to_categorical,
+)
 from dsinga.nn.words.initialisers import Constant, Param, RandomNormal, RandomUniform
 from dsinga.nn.words.inputs import (
     Input,
@@ -43,6 +55,7 @@ from dsinga.nn.words.optimizers import SGD, Cluster, ParamSettings, optimizer_fu
 from dsinga.nn.words.own_layers import Lambda
 from dsinga.nn.words.regularisers import L1, L1L2, L2
 from dsinga.nn.words.schedules import (
+    CosineDecay,
     ExponentialDecay,
     InverseTimeDecay,
     LearningRateSchedule,
@@ -60,7 +73,8 @@ __all__ = [
     "CD", "CRF", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad",
     "Adam", "Adamax", "Add", "Attention", "AveragePooling1D", "AveragePooling2D", "BatchNormalization",
     "Bidirectional", "ClassSoftmaxLoss", "Cluster", "Concatenate", "Constant", "Conv1D", "Conv2D",
-    "Conv2DTranspose", "CosineSimilarity", "Cropping2D", "Dense", "DepthwiseConv2D", "Dropout", "Embedding",
+    "Conv2DTranspose",
+    "CosineDecay", "CosineSimilarity", "Cropping2D", "Dense", "DepthwiseConv2D", "Dropout", "Embedding",
     "EuclideanLoss", "ExponentialDecay", "FieldError", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
     "GlobalMaxPooling1D", "GlobalMaxPooling2D", "GroupNormalization", "HingeLoss", "Identity", "Input",
     "InverseTimeDecay", "Lambda", "Layer", "LayerNormalization", "LeakyReLU", "LearningRateSchedule",
@@ -72,8 +86,9 @@ __all__ = [
     "SeparableConv2D", "SequenceLength", "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN",
     "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split", "TextVectorization", "TimeDistributed",
     "UpSampling2D", "ZeroPadding2D",
-    "decoder", "encoder", "from_job", "image_data_format", "load_model",
-    "set_image_data_format",
+    "add", "average", "clear_session", "clone_model", "concatenate", "decoder", "encoder", "from_job",
+    "image_data_format", "load_model", "maximum", "minimum", "multiply",
+    "set_image_data_format", "subtract", "to_categorical",
 ]  # fmt: skip
 
 # The functions that follow from the classes of registered components, by name.
@@ -81,7 +96,7 @@ derived_functions = ChainMap(layer_functions, optimizer_functions, schedule_func
 
 # The modules of Keras, for programs that begin with ``from dsinga import nn as keras``.
 MODULES = {
-    **dict.fromkeys(("config", "layers", "models", "saving", "utils"), sys.modules[__name__]),
+    **dict.fromkeys(("backend", "config", "layers", "models", "saving", "utils"), sys.modules[__name__]),
     "callbacks": extensions,
     "initializers": initialisers,
     "regularizers": regularisers,

@@ -30,6 +30,7 @@ from dsinga.nn.words.schedules import Rate
 from dsinga.nn.words.text_vectorization import TextVectorization as TextVectorization
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.symbol import Symbol
+from numpy import ndarray
 from typing import Any
 import os
 
@@ -478,13 +479,13 @@ def Convolution(num_filters: int, kernel: int | None = None, pad: int | None = N
         dilation_z: how many apart they are along the depth; by default dilation.
         workspace_byte_limit: the memory for workspace; has no effect."""
 
-def CosineDecay(initial_learning_rate: float, decay_steps: int, alpha: float = 0.0, minimum_lr: float | None = None,
-        start_step: int = 0, warmup_steps: int = 0, warmup_lr: float = 0.0) -> LRGenConf:
-    """Half a cosine from base to alpha·base: base·(alpha + (1 - alpha)·(1 + cos(pi·r)) / 2), r = step / decay_steps (kCosine).
+def CosineDecay(initial_learning_rate: float, decay_steps: int, alpha: float = 0.0, warmup_target: float | None = None,
+        minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
+        warmup_lr: float = 0.0) -> LRGenConf:
+    """Return half a cosine down to ``alpha`` times the rate at its beginning, in ``decay_steps`` steps.
 
-    Args:
-        decay_steps: the number of steps from base_lr to the last rate.
-        alpha: the last rate, as a share of base_lr."""
+    It begins at the initial rate, or, as in Keras, with a ``warmup_target`` there, to which the rate rises from the
+    initial one in the first ``warmup_steps`` steps."""
 
 def CosineDecayRestarts(initial_learning_rate: float, first_decay_steps: int, t_mul: float = 2.0, m_mul: float = 1.0,
         alpha: float = 0.0, minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
@@ -940,19 +941,20 @@ def InnerProduct(num_output: int, bias_term: bool = True, transpose: bool = Fals
         bias_term: whether a bias is added.
         transpose: whether the weight has the shape (inputs, num_output), not (num_output, inputs)."""
 
-def Input(shape: int | Sequence[int] | None = None, name: str = 'data', type: str = 'kRecordInput',
+def Input(shape: int | Sequence[int] | None = None, name: str | None = None, type: str = 'kRecordInput',
         data_format: str | None = None, **store: Any) -> Symbol:
     """Return the symbol of records that an input layer reads, and of their labels.
 
     Args:
         shape: that of one record; by default that of the data. None stands for any size: ``(None,)`` takes codes of
             sequences of several lengths, also as a list of lists; layers above nn.Embedding learn where each ends.
-        name: of the input layer.
+        name: of the input layer, by default "data"; of several such inputs a model calls the second "data_1".
         type: of the input layer.
         data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras;
             ``shape`` is theirs, and labels and outputs that are images have their channels last, too. Layers get
             (B, C, H, W) or (B, C, D, H, W), as of others. By default that of :func:`set_image_data_format` for
-            shapes of three or four sizes, which is "channels_first" without it.
+            shapes of three or four sizes, which is "channels_first" without it; but records are taken as channels
+            last, with a word in the log, where a layer of images gets a square before 1, 3 or 4 channels: (28, 28, 1).
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
@@ -1901,6 +1903,23 @@ def ZeroPadding3D(padding: str | Sides = 1, *, name: str | None = None, param: S
     Args:
         padding: "valid", "same", as in Keras, or how many zeros are on each side."""
 
+def add(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the sum of features, number by number."""
+
+def average(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the mean of features, number by number."""
+
+def clear_session(free_memory: bool = True) -> None:
+    """Do nothing: models keep no state outside of themselves."""
+
+def clone_model(model: Model) -> Model:
+    """Return a model of the same layers with initial params of its own, which is not compiled.
+
+    Raises UserError for a model of a job, and for a subclass with a ``call`` of its own."""
+
+def concatenate(inputs: Sequence[Symbol], axis: int = -1, name: str | None = None) -> Symbol:
+    """Return features joined along an axis."""
+
 def decoder(machine: LayerBuilder, units: int) -> LayerBuilder:
     """Return the dense layer that computes the ``units`` visible units of a machine from its hidden ones.
 
@@ -1922,5 +1941,22 @@ def load_model(folder: str | os.PathLike[str]) -> JobModel:
 
     Raises UserError where a file is missing or damaged."""
 
+def maximum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the larger numbers of features."""
+
+def minimum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the smaller numbers of features."""
+
+def multiply(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the product of features, number by number."""
+
 def set_image_data_format(data_format: str) -> None:
     """Let inputs that are made from now on, of shapes of three or four sizes, have images in this order of axes."""
+
+def subtract(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the difference of two features, number by number."""
+
+def to_categorical(x: Any, num_classes: int | None = None) -> ndarray:
+    """Return classes (...) as one-hot rows (..., num_classes), float32; an axis of length 1 at the end goes.
+
+    Without ``num_classes`` there are as many as the largest class says. Raises UserError for what are no classes."""

@@ -147,7 +147,9 @@ def _sampler(
         infos[first.name].batchsize,
         seed=job.seed,
         chunk=store.block,
-        shuffle=bool(phase & Phase.kTrain) and not any(isinstance(other, TextWindows) for other in stores.values()),
+        shuffle=bool(phase & Phase.kTrain)
+        and not any(isinstance(other, TextWindows) for other in stores.values())
+        and not any(layer.store_conf is not None and not layer.store_conf.shuffle for layer in layers),
         skip=offset + (first.store_conf.random_skip if first.store_conf else 0),
     )
     return _by_length(sampler, layers, stores, infos) if sampler.shuffle else sampler

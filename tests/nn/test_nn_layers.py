@@ -302,15 +302,25 @@ IMAGE_LAYERS = (
 
 
 @pytest.mark.parametrize("layer", IMAGE_LAYERS, ids=lambda layer: layer.kind)
-def test_image_layers_refuse_records_with_channels_last(layer):
+def test_image_layers_take_records_with_channels_last_unless_they_are_said_to_be_first(layer, caplog):
     x, y = np.zeros((10, 12, 12, 3), np.float32), np.arange(10) % 3
-    of_data = nn.Sequential([nn.Rescaling(0.5), layer, nn.Dense(3)])
-    of_data.compile("sgd", "sparse_categorical_crossentropy")
-    remedy = r'12, 12, 3\), whose channels are last; begin with nn.Input\(\(12, 12, 3\), data_format="channels_last"\)'
-    for refused in (lambda: written(layer, shape=(12, 12, 3)), lambda: of_data.fit(x, y, progress=False)):
-        with pytest.raises(UserError, match=remedy):
-            refused()
-    assert of_data.job(np.moveaxis(x, -1, 1), y).neuralnet.layer
+
+    def net(*inputs):
+        made = nn.Sequential([*inputs, nn.Rescaling(0.5), layer, nn.Dense(3)])
+        made.compile("sgd", "sparse_categorical_crossentropy")
+        return made
+
+    last = str(net(nn.Input((12, 12, 3), data_format="channels_last")).job(x, y))
+    assert not caplog.messages
+    assert str(net(nn.Input((12, 12, 3))).job(x, y)) == last
+    assert str(net().job(x, y)) == last.replace("shape: [12, 12, 3] ", "")
+    assert len(caplog.messages) == 2
+    assert all("taken as images with their channels last" in message for message in caplog.messages)
+    with pytest.raises(UserError, match=r'channels are last; begin with nn.Input\(\(12, 12, 3\), data_format="channels_'):
+        net(nn.Input((12, 12, 3), data_format="channels_first"))
+    with pytest.raises(UserError, match=r"channels are last; begin with nn.Input"):
+        net().job(x, np.zeros((10, 12, 12, 1), int))  # labels that are images are taken as channels first before
+    assert net().job(np.moveaxis(x, -1, 1), y).neuralnet.layer
 
 
 @pytest.mark.parametrize("shape", [(3, 12, 12), (4, 4, 4), (12, 12, 5), (12, 9, 3), (12, 12)])

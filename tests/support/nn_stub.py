@@ -38,6 +38,7 @@ def stub() -> str:
         signature = inspect.signature(function)
         imports |= set(imports_for(function, signature))
         texts.append(function_text(name, function, signature))
+    imports = {line for line in imports if f"{line} as {line.split()[-1]}" not in imports}
     return HEAD + "\n".join(sorted(imports)) + "\n\n" + "\n".join(texts)
 
 

@@ -52,6 +52,9 @@ class Convolution1D(WindowLayer):
             "whether to pad so that a stride of 1 gives as many steps as there are, with one more after than before if "
             "kernel is even",
         )
+        causal: bool = setting(
+            False, "whether to pad before each sequence alone, so that no step depends on later ones; beyond SINGA"
+        )
         bias_term: bool = setting(True, "whether a bias is added")
         group: Count = setting(1, "into how many equal groups filters and features are divided, as in kConvolution")
         dilation: Steps = setting(1, "how many steps apart neighbours in a window are")
@@ -86,12 +89,13 @@ class Convolution1D(WindowLayer):
     def _padding(self) -> tuple[int, int]:
         """Return the number of zero steps before and after a sequence."""
         settings = self.settings
-        if not settings.same:
+        given = [name for name in ("pad", "same", "causal") if getattr(settings, name)]
+        if len(given) > 1:
+            raise self.fail(f"has both {given[0]} and {given[1]}; leave one of them out", settings, given[0])
+        if given in ([], ["pad"]):
             return settings.pad, settings.pad
-        if settings.pad:
-            raise self.fail("has both pad and same; leave one of them out", settings, "pad")
         around = (settings.kernel - 1) * settings.dilation
-        return around // 2, around - around // 2
+        return (around, 0) if settings.causal else (around // 2, around - around // 2)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         x, lengths = sources[0], self.lengths(sources)

@@ -18,7 +18,7 @@ from dsinga.nn.model.records import PhaseRecords, labels_for_loss
 from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.model.training_state import TrainingState
-from dsinga.nn.words.inputs import INPUT, Input
+from dsinga.nn.words.inputs import INPUT, Input, number_inputs
 from dsinga.nn.words.keras_arguments import checked, checked_class
 from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES, STEP_METHODS
 from dsinga.nn.words.losses import is_loss, loss_kind
@@ -36,6 +36,7 @@ from dsinga.nn.writing.net_conf import (
     write_net,
 )
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors, call_again, flatten
+from dsinga.nn.writing.variables import Variable
 
 
 @checked_class
@@ -58,9 +59,7 @@ class Model(Trainable):
                 "call(self, x), which returns the outputs"
             )
         self.inputs = _symbols("inputs", Input() if inputs is None else inputs)
-        names = [symbol.builder.name for symbol in self.inputs]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise UserError(f"two inputs are called {twice[0]!r}; name them, as in nn.Input((4,), name='words')")
+        number_inputs([symbol.builder for symbol in self.inputs])
         self.outputs = [] if self._is_traced else self._from_inputs(_symbols("outputs", outputs))
         self.optimizer: UpdaterConf = updater_conf("sgd")
         self.objective = Objective()
@@ -80,6 +79,7 @@ class Model(Trainable):
         for symbol in ancestors(outputs):
             if symbol.builder.kind == INPUT and symbol not in self.inputs:
                 raise UserError(f"the outputs need the input {symbol.builder.name!r}, which is not in inputs=")
+        self._with_model(layers_of(outputs))
         return outputs
 
     @checked
@@ -154,6 +154,8 @@ class Model(Trainable):
             if not isinstance(feature, Symbol):
                 raise UserError(f"{self!r} is called on features or on arrays, not on both: {shown(feature)}")
         called = call_again(inputs, outputs, features)
+        for symbol in called:
+            symbol.model = self
         return called[0] if len(called) == 1 else called
 
     @property
@@ -169,11 +171,26 @@ class Model(Trainable):
     @property
     def layers(self) -> list[LayerBuilder]:
         """The layers between inputs and outputs, sources first, each once."""
-        return layers_of(self._outputs())
+        return self._with_model(layers_of(self._outputs()))
+
+    def _with_model(self, layers: list[LayerBuilder]) -> list[LayerBuilder]:
+        """Return the layers, which then know the model."""
+        for layer in layers:
+            layer.models.add(self)
+        return layers
+
+    def weights_of(self, layer: LayerBuilder) -> list[Variable]:
+        """Return the params of a layer in order."""
+        variables = {variable.name: variable for variable in self.weights}
+        known = next((names for builder, names in self._owners if builder in (layer, layer.wrapped)), [])
+        return [variables[name] for name in known]
 
     @checked
-    def get_layer(self, name: str | None = None, index: int | None = None) -> LayerBuilder:
-        """Return the layer of a name, as the job has it, or at an index of ``layers``. Raises UserError without one."""
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
+        """Return the layer of a name, as the job has it, or at an index of ``layers``. Raises UserError without one.
+
+        The name may be that of a model that was called as a layer.
+        """
         layers = self.layers
         if isinstance(name, int):
             raise UserError(f"get_layer takes a name; write get_layer(index={name})")
@@ -183,9 +200,11 @@ class Model(Trainable):
             return layers[index]
         if not any(layer.name == name for layer in layers):
             names = layer_names([*self._inputs(), *self._outputs()])
-            by_name = {names[id(layer)]: layer for layer in layers}
+            by_name: dict[str, Any] = {names[id(layer)]: layer for layer in layers}
         else:
             by_name = {layer.name or "": layer for layer in layers}
+        models = {symbol.model.name: symbol.model for symbol in ancestors(self._outputs()) if symbol.model is not None}
+        by_name = models | by_name
         if name not in by_name:
             hint = nearest_or_listed(str(name), by_name, "these are")
             raise UserError(f"the model has no layer {name!r}{hint}")
@@ -333,6 +352,7 @@ class Sequential(Model):
     def __init__(self, layers: Sequence[Any] = (), name: str = "model"):
         self._chain: Symbol | None = None
         self._start: Symbol | None = None
+        self._added: list[tuple[LayerBuilder | Model, Symbol | None]] = []  # layers, with what each was called on
         super().__init__([], [], name)
         if not isinstance(layers, Iterable):
             raise UserError(f"nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)]), not {layers!r}")
@@ -350,15 +370,26 @@ class Sequential(Model):
         if not isinstance(layer, (LayerBuilder, Model)):
             raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {shown(layer)}")
         if self._chain is None:
-            self._start = self._chain = Input()
+            self._start = self._chain = Input(getattr(layer, "input_rows", None))
             self.inputs = [self._start]
         chain = layer(self._chain)
         if not isinstance(chain, Symbol):
             raise UserError(
                 f"nn.Sequential takes layers of one feature, and {shown(layer)} gives several; use nn.Model"
             )
+        self._added.append((layer, self._chain))
+        self._with_model(layers_of([chain]))
         self._chain, self._complete, self._owners = chain, False, []
         self.outputs = [chain]
+
+    def pop(self) -> LayerBuilder | Model:
+        """Remove the last layer and return it. Raises UserError for a model without layers."""
+        if not self._added:
+            raise UserError("the model has no layer to remove; add some, as in model.add(nn.Dense(10))")
+        layer, self._chain = self._added.pop()
+        self._complete, self._owners = False, []
+        self.outputs = [] if self._chain is None else [self._chain]
+        return layer
 
     def _inputs(self) -> list[Symbol]:
         if self._start is None:

@@ -44,12 +44,13 @@ from dsinga.nn.model.training_state import FitBegins, TrainingState
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES
 from dsinga.nn.writing.symbol import LayerBuilder
+from dsinga.nn.writing.variables import HasVariables, Variable
 from dsinga.training import check_params, check_start
 
 _log = logging.getLogger(__name__)
 
 
-class ModelParams(ABC):
+class ModelParams(HasVariables, ABC):
     """A net with its params.
 
     Attributes:
@@ -293,6 +294,14 @@ class ModelParams(ABC):
     def get_weights(self) -> list[np.ndarray]:
         """Return copies of the params in the order of the layers, frozen ones among them."""
         return [array.copy() for array in self._ordered_params().values()]
+
+    @property
+    def weights(self) -> list[Variable]:
+        """The params in the order of the layers. Raises UserError where the shapes of the inputs are not known."""
+        params = self._shaped().net.params
+        return [
+            Variable(self, name, params[name].trainable and not params[name].static) for name in self._ordered_params()
+        ]
 
     def count_params(self) -> int:
         """Return how many numbers the params have. Raises UserError where the shapes of the inputs are not known."""

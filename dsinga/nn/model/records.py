@@ -20,7 +20,7 @@ from dsinga.base.registry import entries
 from dsinga.data import FieldWindows, RecordNames, RecordSource, open_labels, open_like
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.stores.store_format import SMALL_BYTES
-from dsinga.job import Job, StoreConf
+from dsinga.job import Job, Phase, StoreConf
 from dsinga.job.enums import PHASES
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.words.losses import loss_kind
@@ -141,6 +141,17 @@ def with_open_stores(job: Job, phases: Mapping[str, PhaseRecords]) -> Job:
             if all(getattr(conf, name) == getattr(usual, name) for name in READING if name not in named):
                 layer = layer.replace(store_conf=conf.replace(records=source))
         layers.append(layer)
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
+
+
+def in_order_given(job: Job) -> Job:
+    """Return the job whose training reads the records in the order given."""
+    layers = [
+        layer.replace(store_conf=layer.store_conf.replace(shuffle=False))
+        if layer.store_conf is not None and layer.in_phase(Phase.kTrain)
+        else layer
+        for layer in job.neuralnet.layer
+    ]
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
 
 

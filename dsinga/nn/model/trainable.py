@@ -35,6 +35,7 @@ from dsinga.nn.model.records import (
     JobArguments,
     PhaseRecords,
     has_data,
+    in_order_given,
     least_batch,
     naming_shapes,
     open_inputs,
@@ -184,6 +185,7 @@ class Trainable(Predictable):
         workspace: str | os.PathLike[str] | None = None,
         resume: bool | str | os.PathLike[str] = False,
         progress: bool = True,
+        shuffle: bool = True,
         **fields: Unpack[FitFields],
     ) -> History:
         """Train the model and return the history, whose rows are one an epoch.
@@ -205,7 +207,7 @@ class Trainable(Predictable):
                 up to. Shares of right predictions are Σ w·right / Σ w.
             class_weight: a factor for the loss of each class, by label, 1 for the others; ``sample_weight`` multiplies
                 it. "balanced" stands for n / (k·n_c), where n_c of n labels are of the class, and k classes occur.
-            epochs: how many times all records are read, by default once. Training shuffles the records.
+            epochs: how many times all records are read, by default once.
             batch_size: rows of a batch, at most the number of records; by default as many as the first batch of a
                 generator has, or those of a DataLoader, and 32 for other records.
             train_steps: the number of batches, in place of ``epochs``.
@@ -221,7 +223,9 @@ class Trainable(Predictable):
             workspace: folder for metrics and checkpoints.
             resume: as for :func:`dsinga.train`: continue from the newest checkpoint in the workspace, or from that at a
                 path; "auto" continues if there is one and begins else.
-            progress: whether to show progress.
+            progress: whether to show progress; Keras's ``verbose`` is 0 to show none.
+            shuffle: False reads the records in the order given, in each epoch; several worker groups take the batches
+                in turn.
             fields: further fields of the job.
 
         Raises:
@@ -277,6 +281,7 @@ class Trainable(Predictable):
                 {**fields, "seed": begin.seed if seed is None else seed},
             )  # fmt: skip
             job = with_open_stores(self._bound_job(arguments), arguments.phases)
+            job = job if shuffle else in_order_given(job)
             kept = KeptRun("the model")
             job = job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
             steps = self._steps_of_epoch(arguments)

@@ -25,7 +25,9 @@ def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilde
     settings = {**builder.settings, "bidirectional": True}
     both_ways = layer_functions[builder.kind](**(settings if name is None else {**settings, "name": name}))
     again = functools.partial(Bidirectional, builder, name)
-    return LayerBuilder(both_ways.kind, both_ways.write, both_ways.settings, again, wrapped=builder)
+    made = LayerBuilder(both_ways.kind, both_ways.write, both_ways.settings, again, wrapped=builder)
+    made.input_rows = builder.input_rows
+    return made
 
 
 @checked

@@ -144,4 +144,16 @@ def _root(scale: float) -> float:
     return round(math.sqrt(scale), 8)
 
 
-__getattr__ = missing_names(__name__, public="dsinga.nn.initializers")
+def _named_initialiser(name: str) -> Callable[..., str]:
+    """Return the function of Keras's class of an initialiser, which returns the initialiser's name."""
+
+    def function() -> str:
+        return name
+
+    function.__name__ = "".join(word.title() for word in name.split("_"))
+    return checked(function)
+
+
+_CLASSES = {made.__name__: made for made in map(_named_initialiser, ("zeros", "ones", *FAN_SCALES))}
+
+__getattr__ = missing_names(__name__, public="dsinga.nn.initializers", derived=lambda: _CLASSES)

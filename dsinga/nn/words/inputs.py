@@ -22,16 +22,17 @@ from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses
 from dsinga.nn.words.keras_defaults import without_defaults
 from dsinga.nn.words.layer_adapters import image
 from dsinga.nn.writing.feature import Feature
-from dsinga.nn.writing.symbol import Symbol, layer
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol, layer
 from dsinga.nn.writing.writer import LayerWriter, Write, make_conf
 
 INPUT = "_input"  # the kind of an input's builder
+DEFAULT_NAME = "data"
 
 
 @refuse_subclasses
 def Input(
     shape: int | Sequence[int] | None = None,
-    name: str = "data",
+    name: str | None = None,
     type: str = "kRecordInput",
     data_format: str | None = None,
     **store: Any,
@@ -41,12 +42,13 @@ def Input(
     Args:
         shape: that of one record; by default that of the data. None stands for any size: ``(None,)`` takes codes of
             sequences of several lengths, also as a list of lists; layers above nn.Embedding learn where each ends.
-        name: of the input layer.
+        name: of the input layer, by default "data"; of several such inputs a model calls the second "data_1".
         type: of the input layer.
         data_format: "channels_last" for records that are images (H, W, C) or volumes (D, H, W, C), as in Keras;
             ``shape`` is theirs, and labels and outputs that are images have their channels last, too. Layers get
             (B, C, H, W) or (B, C, D, H, W), as of others. By default that of :func:`set_image_data_format` for
-            shapes of three or four sizes, which is "channels_first" without it.
+            shapes of three or four sizes, which is "channels_first" without it; but records are taken as channels
+            last, with a word in the log, where a layer of images gets a square before 1, 3 or 4 channels: (28, 28, 1).
         store: further fields of its ``store_conf``: ``augment``, a list of random changes of training records, as
             ``[nn.augment.RandomCrop(pad=4), nn.augment.RandomFlip()]``, or ``random_skip``.
 
@@ -58,6 +60,7 @@ def Input(
     store = without_defaults("Input", inspect.signature(Input), store)
     check_names("Input", ["shape", "name", "type", "data_format", *field_types(StoreConf)], store)
     are_images = isinstance(shape, Iterable) and len([*shape]) in (3, 4)
+    format_given = data_format is not None
     data_format = check_data_format(data_format or (_data_format[0] if are_images else "channels_first"))
     if "augment" in store:
         store["augment"] = _augmentations(store["augment"])
@@ -67,7 +70,18 @@ def Input(
         raise UserError(
             f"Input: shape is that of one record, a whole number above 0 for each axis, or None for any, not {shape!r}"
         )
-    return _input(shape=shape, name=name, type=type, store=store)()
+    return _input(shape=shape, name=name or DEFAULT_NAME, type=type, store=store, format_given=format_given)()
+
+
+def number_inputs(builders: Sequence[LayerBuilder]) -> None:
+    """Call the inputs of a model that were given no name "data", "data_1", ...; raise UserError for equal names."""
+    for place, builder in enumerate(builders):
+        taken = [known.name for known in builders[:place]]
+        if builder.name == DEFAULT_NAME in taken:
+            numbered = (f"{DEFAULT_NAME}_{number}" for number in range(1, len(builders) + 1))
+            builder.name = next(name for name in numbered if name not in [known.name for known in builders])
+        elif builder.name in taken:
+            raise UserError(f"two inputs are called {builder.name!r}; name them, as in nn.Input((4,), name='words')")
 
 
 def check_data_format(data_format: Any) -> str:
@@ -101,8 +115,8 @@ def _augmentations(given: Any) -> list[AugmentConf]:
 
 
 @layer
-def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> Write:
-    """Input layer that reads records."""
+def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None, format_given: bool = False) -> Write:
+    """Input layer that reads records; ``store`` are fields of its store_conf, to which channels_last may be added."""
 
     def write(writer: LayerWriter) -> Feature:
         given = None if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
@@ -132,7 +146,10 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None) -> 
                     f"records of the shape {record}"
                 )
             record = (record[-1], *record[:-1])
-        return Feature(writer.name, record, is_input=True, any_length=given == (None,), channels_last=is_last)
+        any_length = given == (None,)
+        return Feature(
+            writer.name, record, is_input=True, of_records=True, any_length=any_length, channels_last=is_last
+        )
 
     return write
 

@@ -80,7 +80,10 @@ def extended(
     def make(*args: Any, **kwargs: Any) -> Any:
         given = bind(function.__name__, signature, args, kwargs)
         shared = {name: given.pop(name) for name in common if name in given}
-        message = returns(**function(**given), **finish(**shared))
+        fields = function(**given)
+        for name in fields.keys() & shared.keys():
+            raise UserError(f"{function.__name__}: other arguments say what {name} is; leave {name} out")
+        message = returns(**{**finish(**shared), **fields})
         check_fields(function.__name__, message, FIELDS | {"base_lr": next(iter(signature.parameters))})
         return message
 

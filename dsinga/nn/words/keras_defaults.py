@@ -14,7 +14,7 @@ _FLOAT32 = ("float32", np.float32, np.dtype("float32"), None)
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "dtype": _FLOAT32,
     "Input.dtype": (*_FLOAT32, "int32", "int64", np.int32, np.int64),  # codes are read as they are
-    **dict.fromkeys(("center", "scale", "fit.shuffle"), (True,)),
+    **dict.fromkeys(("center", "scale"), (True,)),
     "data_format": ("channels_first", None),
     "merge_mode": ("concat",),
     **dict.fromkeys(("GroupNormalization.axis", "fit.validation_freq"), (1,)),
@@ -24,7 +24,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("Input.sparse", "Input.ragged", "return_state", "amsgrad", "approximate"), (False,)),
     **dict.fromkeys(("seed", "noise_shape", "activity_regularizer", "compile.weighted_metrics"), (None,)),
     "fit.verbose": (1, 2, "auto", True),  # 0 is progress=False
-    **dict.fromkeys(("evaluate.verbose", "predict.verbose"), (0, False)),
+    **dict.fromkeys(("evaluate.verbose", "predict.verbose"), (0, 1, 2, "auto", False, True)),  # they show nothing
     "fit.initial_epoch": (0,),
     "fit.validation_batch_size": (None,),
     "evaluate.return_dict": (True, False),

@@ -13,7 +13,7 @@ from dsinga.job import Phase
 from dsinga.layers.interface.layer import as_text
 from dsinga.layers.losses.forecast_forms import form_of_call
 from dsinga.nn.words.function_specs import Size
-from dsinga.nn.writing.feature import Feature, batch_shape, row_shape
+from dsinga.nn.writing.feature import ChannelsLast, Feature, batch_shape, row_shape
 from dsinga.nn.writing.writer import LayerWriter, NetWriter
 from dsinga.ops.layout import extents
 
@@ -89,9 +89,12 @@ def pool_images(writer: LayerWriter, values: Values, pool: str, axes: int = 2) -
 def convolve_steps(writer: LayerWriter, values: Values) -> dict[str, Any]:
     """Return the padding and the fans of a convolution over steps."""
     inputs, kernel, padding = writer.rows(writer.sources[0])[-1], values["kernel_size"], values["padding"]
-    if isinstance(padding, str) and padding not in ("valid", "same"):
-        raise writer.fail(f'padding is "valid", "same" or a number of steps, not {padding!r}')
-    pad = {"same": padding == "same"} if isinstance(padding, str) else {"pad": padding}
+    if isinstance(padding, str) and padding not in ("valid", "same", "causal"):
+        raise writer.fail(f'padding is "valid", "same", "causal" or a number of steps, not {padding!r}')
+    if isinstance(padding, str):
+        pad = {} if padding == "valid" else {padding: True}
+    else:
+        pad = {"pad": padding}
     fans = inputs // (values.get("groups") or 1) * kernel, values["filters"] * kernel
     return {**pad, "fans": {"weight": fans}}
 
@@ -332,20 +335,22 @@ def volume(writer: LayerWriter) -> tuple[int, ...]:
 
 
 def refuse_channels_last(writer: LayerWriter) -> None:
-    """Raise UserError where the records of an input look like images (H, W, C): squares, then 1, 3 or 4 channels.
+    """Raise ChannelsLast where the records of an input look like images (H, W, C): squares, then 1, 3 or 4 channels.
 
     Volumes (D, H, W, C) likewise. Read as channels first they would train without a fault, as H channels of narrow
     images.
     """
     rows = row_shape(writer.source)
-    if not (writer.source.is_input or writer.source.layer in writer.net.inputs) or rows is None:
+    if not writer.source.of_records or rows is None:
         return
     if len(rows) in (3, 4) and len({*rows[:-1]}) == 1 and rows[0] > 4 and rows[-1] in (1, 3, 4):
         takes = "images (batch, channels, height, width)" if len(rows) == 3 else VOLUMES
-        raise writer.fail(
-            f"takes {takes}, but gets {batch_shape(rows)}, whose channels are last; "
+        fault = ChannelsLast(
+            f"layer {writer.name!r}: takes {takes}, but gets {batch_shape(rows)}, whose channels are last; "
             f'begin with nn.Input({rows}, data_format="channels_last")'
         )
+        fault.source = writer.source.layer
+        raise fault
 
 
 def window(

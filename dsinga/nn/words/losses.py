@@ -163,4 +163,10 @@ _CLASSES = {
     for name in ("BinaryCrossentropy", "CategoricalCrossentropy", "SparseCategoricalCrossentropy")
 }
 
-__getattr__ = missing_names(__name__, public="dsinga.nn.losses", derived=lambda: {**layer_functions, **_CLASSES})
+
+def _functions() -> dict[str, Any]:
+    """Return what this module has besides: layers and classes of losses; Keras's functions are their names."""
+    return {**{name: name for name in losses_by_name()}, **layer_functions, **_CLASSES}
+
+
+__getattr__ = missing_names(__name__, public="dsinga.nn.losses", derived=_functions)

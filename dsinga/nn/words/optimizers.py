@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -49,6 +50,7 @@ def common(
 
 
 COMMON = inspect.signature(common).parameters
+KERAS_BOUNDS = {"clipnorm": "clip_norm", "clipvalue": "clip_value", "global_clipnorm": "clip_global_norm"}
 
 
 def optimizer(function: Callable[..., dict[str, Any]], defaults: Mapping[str, Any] = {}) -> Callable[..., UpdaterConf]:
@@ -58,7 +60,16 @@ def optimizer(function: Callable[..., dict[str, Any]], defaults: Mapping[str, An
     """
     defaults = {name: value for name, value in defaults.items() if name in COMMON}
     parameters = {name: known.replace(default=defaults.get(name, known.default)) for name, known in COMMON.items()}
-    return extended(function, parameters, UpdaterConf, lambda **given: common(**{**defaults, **given}))
+    make = extended(function, parameters, UpdaterConf, lambda **given: common(**{**defaults, **given}))
+
+    @functools.wraps(make)
+    def renamed(*args: Any, **kwargs: Any) -> UpdaterConf:
+        for name in KERAS_BOUNDS.keys() & kwargs.keys():
+            kwargs[KERAS_BOUNDS[name]] = kwargs.pop(name) or 0.0
+        conf: UpdaterConf = make(*args, **kwargs)
+        return conf
+
+    return renamed
 
 
 @optimizer

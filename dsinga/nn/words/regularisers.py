@@ -46,7 +46,16 @@ def L1L2(l1: float = 0.0, l2: float = 0.0) -> Penalty:
     return Penalty(float(l1), float(l2))
 
 
-NAMES = {"l1": L1, "l2": L2, "l1_l2": lambda: L1L2(0.01, 0.01)}
+l1, l2 = L1, L2  # as Keras names them, too
+
+
+@checked
+def l1_l2(l1: float = 0.01, l2: float = 0.01) -> Penalty:
+    """Return the penalty l1·Σ|w| + l2·Σw² of a param w, as :func:`L1L2` with other defaults."""
+    return L1L2(l1, l2)
+
+
+NAMES = {"l1": L1, "l2": L2, "l1_l2": l1_l2}
 
 
 def penalty(regularizer: Any) -> Penalty:

@@ -73,6 +73,23 @@ def ExponentialDecay(
 
 
 @schedule
+def CosineDecay(
+    initial_learning_rate: float, decay_steps: int, alpha: float = 0.0, warmup_target: float | None = None
+) -> dict[str, Any]:
+    """Return half a cosine down to ``alpha`` times the rate at its beginning, in ``decay_steps`` steps.
+
+    It begins at the initial rate, or, as in Keras, with a ``warmup_target`` there, to which the rate rises from the
+    initial one in the first ``warmup_steps`` steps.
+    """
+    fields: dict[str, Any] = {"type": "kCosine", "cosine_conf": {"change_freq": decay_steps, "alpha": alpha}}
+    return fields | (
+        {"base_lr": initial_learning_rate}
+        if warmup_target is None
+        else {"base_lr": warmup_target, "warmup_lr": initial_learning_rate}
+    )
+
+
+@schedule
 def InverseTimeDecay(
     initial_learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
 ) -> dict[str, Any]:
@@ -174,7 +191,7 @@ schedule_functions = Derived(
     schedule_function,
     FORMS,
     otherwise=(
-        *("kFixed", "kInverseT", "kInverse", "kExponential", "kLinear", "kStep", "kFixedStep", "kOneCycle"),
+        *("kCosine", "kFixed", "kInverseT", "kInverse", "kExponential", "kLinear", "kStep", "kFixedStep", "kOneCycle"),
         *("kSequential", "kFunction"),
         *(form.type for form in FORMS.values()),
     ),

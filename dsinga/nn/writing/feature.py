@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import Shape
 
 
@@ -19,6 +20,7 @@ class Feature(NamedTuple):
         before: the feature whose softmax or sigmoid this is, which losses take in its place.
         parts: the features of the parts, where the layer cuts its source in parts.
         is_input: whether it is that of an input layer, whose records can still be normalised.
+        of_records: whether it is that of an input layer, normalised or not.
         label_shape: the shape of a row's label of an input layer, None where it is not known.
         any_length: whether it is an input of codes that says no number of steps, whose sequences may end before.
         channels_last: whether it comes from images that have their channels last in the records.
@@ -31,10 +33,17 @@ class Feature(NamedTuple):
     before: Feature | None = None
     parts: tuple[Feature, ...] = ()
     is_input: bool = False
+    of_records: bool = False
     label_shape: Shape | None = None
     any_length: bool = False
     channels_last: bool = False
     lengths: Feature | None = None
+
+
+class ChannelsLast(UserError):
+    """A layer of images gets records that have their channels last, of the input called ``source``."""
+
+    source = ""
 
 
 class Writable(Protocol):

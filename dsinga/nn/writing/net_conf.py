@@ -27,8 +27,8 @@ from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.words.losses import compares, layer_type, loss_builder, may_have_params
 from dsinga.nn.words.metric_layers import write_metrics
 from dsinga.nn.words.regularisers import Penalty
-from dsinga.nn.writing.feature import Feature, row_shape
-from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors, flatten
+from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors, flatten, take_channels_last
 from dsinga.nn.writing.writer import NetWriter, make_conf
 
 
@@ -98,8 +98,15 @@ def write_net(
         return whole if symbol.part is None else whole.parts[symbol.part]
 
     ends = [*outputs, *(loss for loss in objective.losses if isinstance(loss, Symbol))]
-    for symbol in ancestors([*inputs, *ends]):
-        features[id(symbol)] = net.write(symbol.builder, [feature(source) for source in symbol.sources])
+    symbols = ancestors([*inputs, *ends])
+    try:
+        for symbol in symbols:
+            features[id(symbol)] = net.write(symbol.builder, [feature(source) for source in symbol.sources])
+    except ChannelsLast as fault:
+        if any(len(label or ()) > 2 for label in label_shapes.values()):  # labels that are images are in order already
+            raise
+        take_channels_last(symbols, fault)
+        return write_net(inputs, outputs, objective, shapes, label_shapes, weighted_phases)
     if any(features[id(symbol.whole)].lengths for symbol in outputs):
         keep_places(net)
     for symbol in outputs:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -14,19 +16,22 @@ from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import Shape
 from dsinga.nn.words.keras_arguments import bind, check_names, refuse_subclasses
 from dsinga.nn.words.keras_names import LAYER_ATTRIBUTES
-from dsinga.nn.writing.feature import Feature, row_shape
+from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
 from dsinga.nn.writing.operators import Operators
+from dsinga.nn.writing.variables import HasVariables, Variable
 from dsinga.nn.writing.writer import NetWriter
 
 if TYPE_CHECKING:
     from dsinga.nn.model.running_fit import RunningFit
+
+_log = logging.getLogger(__name__)
 
 
 class NotAFeature(UserError):
     """A layer was called on what is no feature."""
 
 
-class LayerBuilder:
+class LayerBuilder(HasVariables):
     """A layer of a model: its settings, and the function that writes it into a job.
 
     Calling it on symbols returns the symbol of its feature, as in ``nn.Dense(10)(x)``. A layer that is called more than
@@ -41,7 +46,11 @@ class LayerBuilder:
         wrapped: the layer that this one applies to steps, in both directions or as a loss, else None.
         fit: the fit that trains it now, None for none.
         calls: the symbols of its calls.
+        models: the models that have it.
+        input_rows: the shape of a row of its source, where Keras's ``input_shape`` says it, else None.
     """
+
+    input_rows: tuple[Any, ...] | None = None
 
     def __init__(
         self,
@@ -60,6 +69,7 @@ class LayerBuilder:
         self._values: list[np.ndarray | None] | None = None
         self.fit: RunningFit | None = None
         self.calls: list[Symbol] = []
+        self.models: WeakSet[Any] = WeakSet()
         if wrapped is None and "trainable" in settings:
             self.trainable = settings["trainable"]
         if (recompute := settings.get("recompute")) is not None:
@@ -112,6 +122,8 @@ class LayerBuilder:
                     f"{self.kind} is called on {type(source).__name__}, not on the feature of another layer; begin "
                     "with x = nn.Input(shape=...), or put layers into nn.Sequential([...])"
                 )
+        if self.input_rows and symbols[0].rows not in (None, self.input_rows) and None not in self.input_rows:
+            raise UserError(f"{self!r} has input_shape={self.input_rows}, but its source gives {symbols[0].rows}")
         symbol = Symbol(self, symbols)
         self.calls.append(symbol)
         parts = self.settings.get("parts")
@@ -130,8 +142,18 @@ class LayerBuilder:
         sources = list(self.output.sources)
         return sources[0] if len(sources) == 1 else sources
 
+    @property
+    def weights(self) -> list[Variable]:
+        """The params in order. Raises UserError where the layer is in no model whose inputs have known shapes."""
+        for model in self.models:
+            of_model: list[Variable] = model.weights_of(self)
+            return of_model
+        raise UserError(f"the layer {self.name or self.kind} is in no model yet, so that it has no params")
+
     def get_weights(self) -> list[np.ndarray]:
         """Return copies of the params in the order of the layer. Raises UserError before a model has made them."""
+        if self.values is None and self.models:
+            return [variable.numpy() for variable in self.weights]
         values = [value for value in self.values or () if value is not None]
         if not values or len(values) < len(self.values or ()):
             raise UserError(
@@ -157,12 +179,12 @@ class LayerBuilder:
         self.values = [*arrays]
 
     def __reduce__(self) -> tuple[Callable[[], LayerBuilder], tuple[()], dict[str, Any]]:
-        return self.remake, (), {"trainable": self.trainable, "values": self.values}
+        return self.remake, (), {"trainable": self.trainable, "values": self.values, "name": self.name}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         if self.trainable != state["trainable"]:
             self.trainable = state["trainable"]
-        self.values = state["values"]
+        self.values, self.name = state["values"], state["name"]
 
     def __repr__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
@@ -177,7 +199,10 @@ class Symbol(Operators):
         sources: the symbols of its sources.
         part: the number of the part, of a layer that cuts its source in parts; the parts have one ``whole``.
         feature: the feature as far as it is known without a job, None where the shape of an input is not known.
+        model: the model that was called as a layer and gave the feature, else None.
     """
+
+    model: Any = None
 
     def __init__(
         self, builder: LayerBuilder, sources: Sequence[Symbol], part: int | None = None, whole: Symbol | None = None
@@ -186,7 +211,14 @@ class Symbol(Operators):
         self.sources = tuple(sources)
         self.part = part
         self.whole = whole or self
-        self.feature: Feature | None = preview(self)
+        self.feature: Feature | None = None
+        try:
+            self.feature = preview(self)
+        except ChannelsLast as fault:
+            take_channels_last(ancestors([self]), fault)
+            for symbol in ancestors([self]):
+                for known in (*symbol.sources, symbol):
+                    known.feature = preview(known)
 
     @property
     def shape(self) -> tuple[int | None, ...] | None:
@@ -220,6 +252,24 @@ def preview(symbol: Symbol) -> Feature | None:
     sources = [source.feature for source in symbol.sources]
     known = [feature for feature in sources if feature is not None and feature.shape is not None]
     return NetWriter().write(symbol.builder, known) if len(known) == len(sources) else None
+
+
+def take_channels_last(symbols: Iterable[Symbol], fault: ChannelsLast) -> None:
+    """Let the input of a fault have records whose channels are last; raise the fault where it says that they are not.
+
+    ``symbols`` are those of the net.
+    """
+    for symbol in symbols:
+        settings = symbol.builder.settings
+        if symbol.builder.name == fault.source and settings.get("format_given") is False:
+            settings["store"]["channels_last"] = True
+            _log.warning(
+                "the records of the input %r are taken as images with their channels last, as nn.Input(..., "
+                'data_format="channels_last") says; write data_format="channels_first" where they are not',
+                fault.source,
+            )
+            return
+    raise fault
 
 
 def flatten(values: Iterable[Any]) -> list[Any]:
@@ -281,6 +331,14 @@ def common(
 
 COMMON = inspect.signature(common).parameters
 
+# Arguments of Keras's layers that say the shape of a row of the source; nn.Sequential makes an input of the first one.
+SHAPES: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
+    "input_shape": lambda shape: (shape,) if isinstance(shape, int) else tuple(shape),
+    "batch_input_shape": lambda shape: tuple(shape)[1:],
+    "input_dim": lambda size: (size,),
+    "input_length": lambda size: (size,),
+}
+
 
 def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., LayerBuilder]:
     """Add the arguments that all layers share to a function that makes a layer: a decorator.
@@ -291,10 +349,14 @@ def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., La
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> LayerBuilder:
-        settings = bind(function.__name__, signature, args, kwargs)
+        given = {name: value for name, value in kwargs.items() if name in signature.parameters or name not in SHAPES}
+        settings = bind(function.__name__, signature, args, given)
         arguments = {name: value for name, value in settings.items() if name not in COMMON}
         again = functools.partial(make, *args, **kwargs)
-        return LayerBuilder(function.__name__, function(**arguments), settings, again)
+        builder = LayerBuilder(function.__name__, function(**arguments), settings, again)
+        for name in kwargs.keys() - given.keys():
+            builder.input_rows = SHAPES[name](kwargs[name])
+        return builder
 
     make.__signature__ = signature  # type: ignore[attr-defined]
     return refuse_subclasses(make)

@@ -1,0 +1,94 @@
+"""Keras's functions that are no layers: sums and the like of features, one-hot labels, copies of models."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from dsinga.base.arguments import check_whole, shown
+from dsinga.base.errors import UserError
+from dsinga.nn.words.basic_layers import Concatenate
+from dsinga.nn.words.keras_arguments import checked
+from dsinga.nn.words.layer_functions import layer_functions
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol
+
+
+@checked
+def add(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the sum of features, number by number."""
+    return _of_list("Add", inputs, name)
+
+
+@checked
+def multiply(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the product of features, number by number."""
+    return _of_list("Multiply", inputs, name)
+
+
+@checked
+def subtract(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the difference of two features, number by number."""
+    return _of_list("Subtract", inputs, name)
+
+
+@checked
+def average(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the mean of features, number by number."""
+    if len(inputs) == 2:
+        return _of_list("Average", inputs, name)
+    return _of_list("Add", inputs, name) / len(inputs)
+
+
+@checked
+def maximum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the larger numbers of features."""
+    return functools.reduce(lambda a, b: _of_list("Maximum", [a, b], name), inputs)
+
+
+@checked
+def minimum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the smaller numbers of features."""
+    return functools.reduce(lambda a, b: _of_list("Minimum", [a, b], name), inputs)
+
+
+@checked
+def concatenate(inputs: Sequence[Symbol], axis: int = -1, name: str | None = None) -> Symbol:
+    """Return features joined along an axis."""
+    feature: Symbol = Concatenate(axis=axis, name=name)(list(inputs))
+    return feature
+
+
+def _of_list(kind: str, inputs: Sequence[Symbol], name: str | None) -> Symbol:
+    """Return the feature of a layer that is called on a list of features."""
+    layer: LayerBuilder = layer_functions[kind](name=name)
+    feature: Symbol = layer(list(inputs))
+    return feature
+
+
+@checked
+def to_categorical(x: Any, num_classes: int | None = None) -> ndarray:
+    """Return classes (...) as one-hot rows (..., num_classes), float32; an axis of length 1 at the end goes.
+
+    Without ``num_classes`` there are as many as the largest class says. Raises UserError for what are no classes.
+    """
+    classes = np.asarray(x)
+    classes = classes[..., 0] if classes.ndim > 1 and classes.shape[-1] == 1 else classes
+    if not classes.size or classes.dtype.kind not in "biuf" or (classes != np.floor(classes)).any():
+        raise UserError(f"to_categorical takes classes, whole numbers from 0, not {shown(x)}")
+    if num_classes is not None:
+        check_whole("num_classes", num_classes, 1)
+    count, classes = num_classes or int(classes.max()) + 1, classes.astype(np.int64)
+    if classes.min() < 0 or classes.max() >= count:
+        raise UserError(
+            f"to_categorical: x has the class {classes[(classes < 0) | (classes >= count)].flat[0]}, which "
+            f"is none of {count} classes; they are 0 to {count - 1}"
+        )
+    return np.eye(count, dtype=np.float32)[classes]
+
+
+def clear_session(free_memory: bool = True) -> None:
+    """Do nothing: models keep no state outside of themselves."""
