@@ -226,6 +226,12 @@ class ModelParams(HasVariables, ABC):
             return
         self._params, self._training_state, self._complete = arrays, TrainingState(), False
 
+    def set_param(self, name: str, array: np.ndarray) -> None:
+        """Set a param; the optimizer goes on from its state."""
+        if self._fit is not None:
+            self._fit.check_open()
+        self._params = {**self.params, name: array}
+
     def _shaped(self) -> LocalNet:
         """Return the net for records of the known shapes. Raises UserError where they are not known."""
         shapes = self.record_shapes or self.input_shapes()

@@ -38,7 +38,7 @@ class Variable:
         array = np.array(value, np.float32)
         if array.shape != self.shape:
             raise UserError(f"assign: {self.name!r} has the shape {self.shape}, not {array.shape}")
-        self._model.take_params({**self._model.params, self.name: array})
+        self._model.set_param(self.name, array)
 
     def __repr__(self) -> str:
         return f"<param {self.name!r}, shape {self.shape}>"
