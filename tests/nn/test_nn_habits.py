@@ -285,6 +285,7 @@ model.compile(keras.optimizers.AdamW(1e-3, weight_decay=4e-3, use_ema=True, ema_
 model.fit(x, target, verbose=0)""",
 }
 
+
 def run(code: str) -> None:
     from dsinga import nn
 
