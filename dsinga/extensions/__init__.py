@@ -13,10 +13,12 @@ from dsinga.extensions.extension import CALLBACKS, Extension, LoopView, State
 from dsinga.extensions.keras_callbacks import (
     BackupAndRestore,
     Callback,
+    CSVLogger,
     KerasEvents,
     LambdaCallback,
     LearningRateScheduler,
     ModelCheckpoint,
+    ReduceLROnPlateau,
     TerminateOnNaN,
     is_keras_callback,
 )
@@ -43,6 +45,7 @@ __all__ = [
     "AtEnd",
     "BackupAndRestore",
     "BestValue",
+    "CSVLogger",
     "Callback",
     "Checkpointing",
     "Display",
@@ -67,6 +70,7 @@ __all__ = [
     "ModelCheckpoint",
     "Moment",
     "OnMetric",
+    "ReduceLROnPlateau",
     "ReduceOnPlateau",
     "State",
     "StopOnTime",
@@ -88,7 +92,4 @@ def classes() -> dict[str, type]:
     return {cls.__name__: cls for cls in types if isinstance(cls, type) and not is_user_code(cls)}
 
 
-# The names of Keras for what is there.
-KERAS = {"CSVLogger": CSV, "ReduceLROnPlateau": ReduceOnPlateau}
-
-__getattr__ = missing_names(__name__, __all__, lambda: {**classes(), **KERAS}, instead=CALLBACKS)
+__getattr__ = missing_names(__name__, __all__, classes, instead=CALLBACKS)

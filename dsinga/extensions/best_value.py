@@ -19,14 +19,16 @@ HIGHER = ("accuracy", "precision", "recall", "f1", "auc", "r2", "bleu", "score",
 
 
 def metric_name(monitor: str) -> str:
-    """Return the name of a metric as phase/name: "val/loss" of "val_loss", as Keras writes it.
+    """Return the name of a metric as phase/name: "val/loss" of "val_loss", "train/loss" of "loss", as Keras writes it.
 
     Raises UserError for what is no text.
     """
     if not isinstance(monitor, str):
         raise UserError(f"monitor is {monitor!r}; give the name of a metric, as in 'val/loss'")
     phase, _, metric = monitor.partition("_")
-    return f"{phase}/{metric}" if metric and phase in ("train", "val", "test") and "/" not in monitor else monitor
+    if "/" in monitor or not monitor:
+        return monitor
+    return f"{phase}/{metric}" if metric and phase in ("train", "val", "test") else f"train/{monitor}"
 
 
 # What loading a state of other types or without its parts raises.
@@ -76,11 +78,15 @@ class BestValue:
 
     def is_improved_by(self, value: float) -> bool:
         """Return whether ``value`` is better by more than ``min_delta``; NaN never is."""
+        return self.is_better(value, self.value)
+
+    def is_better(self, value: float, reference: float | None) -> bool:
+        """Return whether ``value`` is better than a reference by more than ``min_delta``, as all are than None."""
         if math.isnan(value):
             return False
-        if self.value is None:
+        if reference is None:
             return True
-        return (value - self.value if self.higher else self.value - value) > self.min_delta
+        return (value - reference if self.higher else reference - value) > self.min_delta
 
     def update(self, value: float) -> bool:
         """Keep ``value`` if it is an improvement; return whether it is."""
@@ -94,22 +100,26 @@ class Plateau:
     """Counts how many values of a metric in a row have not improved on its best value: ``count``.
 
     ``monitor``, ``mode`` and ``min_delta`` are those of :class:`BestValue`; ``patience`` is the count that is too many,
-    at least 1.
+    at least 1. Values that are not better than ``baseline`` are counted as well, but it is not reached by one that is
+    the best so far.
     """
 
-    def __init__(self, monitor: str, patience: int, mode: str = "auto", min_delta: float = 0.0):
+    def __init__(
+        self, monitor: str, patience: int, mode: str = "auto", min_delta: float = 0.0, baseline: float | None = None
+    ):
         check_whole("patience", patience, 1)
         self.best = BestValue(monitor, mode, min_delta)
-        self.patience = patience
+        self.patience, self._baseline = patience, baseline
         self.count = 0
         self.best_step = 0
 
     def update(self, step: int, value: float) -> None:
         """Take the value of a step into account."""
-        if self.best.update(value):
-            self.count, self.best_step = 0, step
-        else:
+        if not self.best.update(value):
             self.count += 1
+            return
+        self.best_step = step
+        self.count = 0 if self.best.is_better(value, self._baseline) else min(self.count + 1, self.patience - 1)
 
     @property
     def is_reached(self) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 from dsinga.base.durable_files import replace_file
 from dsinga.base.registry import register
 from dsinga.base.regular_files import TABLE_BYTES, read_regular_text
-from dsinga.extensions.extension import Extension, LoopView, choose_path
+from dsinga.extensions.best_value import checked_number
+from dsinga.extensions.extension import Extension, LoopView, State, choose_path
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job.component import Settings, setting
 
@@ -21,14 +22,15 @@ class CSV(Extension):
     """Writes a line for each row of the history, with the columns step, phase, time, loss, and so on.
 
     A metric that a row lacks is an empty cell. A metric that occurs later than the first row becomes a further column:
-    then the file is replaced by one that has it in every line. A new run renames an earlier file to ``*.old``; a
-    resumed one keeps its lines up to the step from which it goes on.
+    then the file is replaced by one that has it in every line. A new run renames an earlier file to ``*.old``, unless
+    it is to ``append``; a resumed one keeps its lines up to the step from which it goes on.
     """
 
     class Conf(Settings):
         """Settings of kCSV."""
 
         path: str | None = setting(None, "the file; by default metrics.csv in the workspace")
+        append: bool = setting(False, "whether a new run keeps the lines of earlier ones, and adds its own")
 
     settings: Conf
     pauses = False
@@ -38,6 +40,7 @@ class CSV(Extension):
         self.trigger = AtEnd()
         self._path = Path()
         self._columns: list[str] = []
+        self._earlier = 0  # lines of earlier runs, which a resumed run keeps, too
 
     def check(self, workspace: Path | None) -> None:
         """Choose the file."""
@@ -51,10 +54,13 @@ class CSV(Extension):
         self._columns = []
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._path.exists() and not loop.step:
+            if self._path.exists() and not loop.step and not self.settings.append:
                 self._path.replace(self._path.with_name(f"{self._path.name}.old"))
-            rows = [row for row in self._read() if int(row["step"]) <= loop.step]
-            self._write_all(rows)
+            rows = self._read()
+            if not loop.step:
+                self._earlier = len(rows)
+            added = [row for row in rows[self._earlier :] if int(row["step"]) <= loop.step]
+            self._write_all([*rows[: self._earlier], *added])
         except (OSError, ValueError, KeyError, csv.Error) as error:
             raise self.error(f"the file {self._path} cannot be continued: {error}; name another path") from error
 
@@ -74,6 +80,14 @@ class CSV(Extension):
 
     def run(self, loop: LoopView) -> None:
         """Do nothing: each row has been written."""
+
+    def state_dict(self) -> State:
+        """Return how many lines are of earlier runs."""
+        return {"earlier": self._earlier}
+
+    def load_state(self, state: State) -> None:
+        """Take this number."""
+        self._earlier = checked_number(state.get("earlier", 0))
 
     def _read(self) -> list[dict[str, str]]:
         """Return the lines of the file, without one that a killed process has left incomplete; note its columns."""

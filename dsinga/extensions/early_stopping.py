@@ -13,7 +13,7 @@ from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.triggers import OnMetric, WhenBest
 from dsinga.job import MonitorMode
 from dsinga.job.component import Fault, Settings, required, setting
-from dsinga.job.limits import Count, NonNegative
+from dsinga.job.limits import Count, Natural, NonNegative
 
 BEST_FILE = "best.safetensors"
 
@@ -96,6 +96,8 @@ class EarlyStopping(Extension):
         restore_best_weights: bool = setting(
             False, "whether the params with the best value are the result, as KeepBest does it"
         )
+        baseline: float | None = setting(None, "a value that is to be beaten: values that do not are counted, too")
+        start_from_epoch: Natural = setting(0, "how many values there are at first that count for nothing")
 
     settings: Conf
 
@@ -103,7 +105,8 @@ class EarlyStopping(Extension):
         """Run whenever the metric is recorded."""
         conf = self.settings
         self._monitor = metric_name(conf.monitor)
-        self._plateau = Plateau(conf.monitor, conf.patience, conf.mode.name, conf.min_delta)
+        self._plateau = Plateau(conf.monitor, conf.patience, conf.mode.name, conf.min_delta, conf.baseline)
+        self._values = 0  # that were seen
         self.trigger = OnMetric(conf.monitor, self._plateau.best)
         self._keep = KeepBest(conf.monitor, conf.min_delta, conf.mode.name) if conf.restore_best_weights else None
         self.returns_params = conf.restore_best_weights
@@ -114,6 +117,9 @@ class EarlyStopping(Extension):
 
     def run(self, loop: LoopView) -> None:
         """Compare the newest value with the best."""
+        self._values += 1
+        if self._values <= self.settings.start_from_epoch:
+            return
         self._plateau.update(loop.step, loop.metrics[self._monitor])
         if self._keep is not None and self._plateau.best_step == loop.step:
             self._keep.run(loop)
@@ -135,12 +141,14 @@ class EarlyStopping(Extension):
             loop.stop(f"{self._monitor} has not improved on its best{best} in the last {values}")
 
     def state_dict(self) -> State:
-        """Return the best value and the count, with the best params if they are asked for."""
-        return {**self._plateau.state_dict(), **({} if self._keep is None else {"keep": self._keep.state_dict()})}
+        """Return the best value and the counts, with the best params if they are asked for."""
+        state = {**self._plateau.state_dict(), "values": self._values}
+        return state if self._keep is None else {**state, "keep": self._keep.state_dict()}
 
     def load_state(self, state: State) -> None:
         """Take the best value and the count."""
         self._plateau.load_state(state)
+        self._values = checked_number(state.get("values", 0))
         if self._keep is not None:
             self._keep.load_state(state.get("keep", {}))
 

@@ -188,6 +188,8 @@ class Extension(ABC):
         if self.Conf is None:
             super().__init__(*args, **kwargs)
             return
+        if kwargs.get("verbose") in (0, 1, 2, "auto"):  # Keras's; the log says what extensions do, whatever it is
+            kwargs.pop("verbose", None)
         self.settings = settings_from(self.Conf, type(self).__name__, args, kwargs, ARGUMENTS)
         self.set_up()
 

@@ -35,6 +35,7 @@ class ReduceOnPlateau(Extension):
         )
         cooldown: Natural = setting(0, "how many values are not counted after the rate was lowered")
         min_factor: NonNegative = setting(0.0, "the product of all factors does not fall below this")
+        min_lr: NonNegative = setting(0.0, "the learning rate is not lowered below this")
 
     settings: Conf
 
@@ -54,7 +55,8 @@ class ReduceOnPlateau(Extension):
             self._plateau.count = 0
         if not self._plateau.is_reached:
             return
-        factor = max(loop.rate_factor * self.settings.factor, self.settings.min_factor)
+        conf, base = self.settings, loop.learning_rate / loop.rate_factor if loop.rate_factor else 0.0
+        factor = max(loop.rate_factor * conf.factor, conf.min_factor, conf.min_lr / base if base else 0.0)
         if factor < loop.rate_factor:
             loop.set_rate_factor(loop.step, factor)
         self._plateau.count, self._cooling = 0, self.settings.cooldown

@@ -59,8 +59,6 @@ def _check_monitor(
     known = [*dict.fromkeys(["train", *ASKED_BY, *recorded])]
     if not metric or phase not in known:
         hint = nearest(phase, known) if metric else ""
-        if phase and not metric and phase not in known:
-            hint = f"; did you mean 'train/{phase}'?"
         raise extension.error(
             f"monitor: {trigger.monitor!r} must be a phase ({', '.join(known)}) and a metric, as in 'val/loss'{hint}",
             "monitor",

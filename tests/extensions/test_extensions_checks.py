@@ -76,10 +76,7 @@ def test_a_phase_that_never_runs() -> None:
             "'vall/loss' must be a phase (train, val, test) and a metric, as in 'val/loss'; did you mean 'val'?",
         ),
         ("val_los", "extension EarlyStopping: there is no metric 'val/los' to monitor; did you mean 'val/loss'?"),
-        (
-            "loss",
-            "'loss' must be a phase (train, val, test) and a metric, as in 'val/loss'; did you mean 'train/loss'?",
-        ),
+        ("los", "extension EarlyStopping: there is no metric 'train/los' to monitor; did you mean 'train/loss'?"),
     ],
 )
 def test_an_unknown_metric(monitor: str, said: str) -> None:

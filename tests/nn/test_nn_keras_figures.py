@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsinga import extensions as callbacks
 from dsinga import nn
-from tests.support.keras_figures import FILE, LAYERS, TRAINING, numbers, training_data
+from dsinga.job import Job
+from dsinga.testing import SimulatedLoop
+from dsinga.training.updater import factor_at
+from tests.support.keras_figures import FILE, LAYERS, TRAINING, callback_cases, numbers, training_data
 
 FIGURES = json.loads(FILE.read_text())
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
@@ -128,3 +132,20 @@ def test_weights_of_classes_are_as_in_keras():
     for weight, figure in zip(model.get_weights(), figures["weights"], strict=True):
         np.testing.assert_allclose(weight.T, figure, **CLOSE)
     np.testing.assert_allclose(losses, figures["loss"], **CLOSE)
+
+
+@pytest.mark.parametrize("number", range(len(callback_cases())))
+def test_callbacks_stop_and_lower_the_rate_at_the_epochs_of_keras(number: int):
+    case, expected = callback_cases()[number], FIGURES["callbacks"][number]
+    name, values, epochs = case["arguments"]["monitor"].removeprefix("val_"), case["values"], len(case["values"])
+    if "min_lr" in case["arguments"]:  # that of a simulated run is its job's
+        case["arguments"]["min_lr"] *= Job().updater.learning_rate.base_lr
+
+    def metrics_of(phase: str, step: int) -> dict[str, float]:
+        return {name: values[min(step // 10, epochs) - 1]}
+
+    callback = getattr(callbacks, case["kind"])(**case["arguments"])
+    loop = SimulatedLoop([callback], metrics_of, train_steps=10 * epochs).run()
+    factors = sorted(loop.rate_factors.items())
+    rates = [factor_at(factors, 10 * epoch) for epoch in range(loop.step // 10)]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)

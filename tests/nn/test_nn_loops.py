@@ -137,6 +137,36 @@ def test_models_and_weights_are_saved_after_epochs(tmp_path: Path):
     np.testing.assert_array_equal(other.predict(X), model.predict(X))
 
 
+@pytest.mark.parametrize("monitor", ["loss", "train/loss", "val_loss", "r2"])
+def test_names_of_metrics_mean_those_of_training_as_in_keras(monitor: str, tmp_path: Path):
+    """A learning rate of 0: no value is better than the first, and the rate stays 0."""
+    validation = {"validation_data": (X, Y)} if monitor == "val_loss" else {}
+    chosen = [
+        callbacks.EarlyStopping(monitor, patience=2, min_delta=1e-4, verbose=1),
+        callbacks.ReduceLROnPlateau(monitor, patience=1, min_lr=0.05, verbose=0),
+        callbacks.ModelCheckpoint(
+            tmp_path / "best", monitor, save_best_only=True, initial_value_threshold=0.0, mode="max"
+        ),
+    ]
+    model = net(nn.SGD(0.0), metrics=["r2"])
+    history = model.fit(X, Y, epochs=9, batch_size=96, callbacks=chosen, progress=False, **validation)
+    assert history.epoch == [0, 1, 2]
+    assert (tmp_path / "best" / "job.conf").exists() == (monitor != "r2")  # the first r2 is below 0
+
+
+def test_a_csv_of_several_fits_and_of_a_resumed_one(tmp_path: Path):
+    path, model = tmp_path / "rows.csv", net()
+    for _ in range(2):
+        model.fit(X, Y, epochs=2, callbacks=callbacks.CSVLogger(path, append=True), progress=False)
+    run: dict[str, Any] = {"workspace": tmp_path / "run", "checkpoint_freq": 3, "progress": False}
+    model.fit(X, Y, epochs=1, callbacks=[callbacks.CSVLogger(path, append=True)], **run)
+    model.fit(X, Y, epochs=2, callbacks=[callbacks.CSVLogger(path, append=True)], resume=True, **run)
+    steps = [int(line.split(",")[0]) for line in path.read_text().splitlines()[1:]]
+    assert steps == [3, 6, 3, 6, 3, 6]
+    model.fit(X, Y, callbacks=callbacks.CSVLogger(path), progress=False)
+    assert len(path.read_text().splitlines()) == 2
+
+
 def test_a_backup_lets_fit_go_on_and_is_removed_at_the_end(tmp_path: Path):
     def fail(step: int, metrics: Any) -> None:
         if step == 6:
@@ -179,6 +209,12 @@ REFUSED = {
     "callbacks.LambdaCallback(on_epoch=print)": "LambdaCallback has no event 'on_epoch'; its events are on_train_begin",
     "callbacks.ModelCheckpoint('a', save_freq=10)": "give fit checkpoint_freq= for a number of steps",
     "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('a', save_best_only=True))": "there is no 'val_loss'; there",
+    "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{val_loss}'))": "cannot be filled in ('val_loss'); there are {epoch}, {loss}",
+    "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{}'))": "there are {epoch}, {loss}",
+    "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{loss:d}'))": "there are {epoch}, {loss}",
+    "net().fit(X, Y, callbacks=callbacks.EarlyStopping('los'))": "no metric 'train/los' to monitor; did you mean 'train/loss'",
+    "callbacks.CSVLogger('a.csv', separator=';')": "CSVLogger writes columns separated by commas, not by ';'",
+    "callbacks.EarlyStopping(verbose='yes')": "EarlyStopping has no argument 'verbose'",
     "net().train_on_batch(X, Y[:, :2])": "give the last layer as many outputs as the target has",
 }
 

@@ -145,7 +145,7 @@ NAMES_AND_HABITS = {
     "model().fit('a.zarr', validation_split=0.1)": "validation_split takes arrays, not str; give validation_data",
     "model().fit(X, Y, validation_split=0.1, validation_data=(X, Y))": "give validation_split or validation_data, not",
     "nn.Dense(3, dtype='float16')": "Dense has no argument 'dtype'; params are float32",
-    "extensions.EarlyStopping(baseline=1)": "EarlyStopping has no argument 'baseline'; there is none; write a function",
+    "extensions.EarlyStopping(baselin=1)": "EarlyStopping has no argument 'baselin'; did you mean 'baseline'",
     "extensions.TensorBoard('a', log_dir='b')": "folder and log_dir are one argument",
     "nn.LocalNet(model())": "LocalNet takes a Job, not Sequential; of a model of dsinga.nn, write LocalNet(model.job(",
     "dsinga.load(5)": "a job is read from the path of a file, not from int",

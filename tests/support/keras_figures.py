@@ -104,6 +104,46 @@ def numbers(*shape: int) -> np.ndarray:
     return np.sin(1 + steps * steps % 97 + len(shape)).reshape(shape).astype(np.float32)
 
 
+def callback_cases(count: int = 120) -> list[dict[str, Any]]:
+    """Return callbacks with arguments, and the values of a metric after each of 14 epochs that they get to see."""
+    rng, cases = np.random.default_rng(3), []
+    for number in range(count):
+        monitor, mode = str(rng.choice(["val_loss", "val_accuracy"])), str(rng.choice(["auto", "min", "max"]))
+        more: dict[str, Any] = {"patience": int(rng.integers(1, 4)), "min_delta": float(rng.choice([0.0, 0.15]))}
+        if number % 2:
+            kind = "ReduceLROnPlateau"
+            more |= {"factor": 0.5, "cooldown": int(rng.integers(0, 4)), "min_lr": float(rng.choice([0.0, 0.2]))}
+        else:
+            kind, baseline = "EarlyStopping", rng.choice([np.nan, 0.3, 0.6])
+            more |= {"start_from_epoch": int(rng.integers(0, 4)), "restore_best_weights": bool(rng.integers(2))}
+            more |= {} if np.isnan(baseline) else {"baseline": float(baseline)}
+        values = rng.choice([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], 14).tolist()
+        arguments = {"monitor": monitor, "mode": mode, "verbose": int(rng.integers(2)), **more}
+        cases.append({"kind": kind, "arguments": arguments, "values": values})
+    return cases
+
+
+def callback_figures(keras: Any) -> list[list[float]]:  # pragma: no cover
+    """Return the rate of each epoch that Keras's callbacks let a model train, of 1 at first."""
+    figures = []
+    for case in callback_cases():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1.0), "mse", metrics=["accuracy"])
+        model.test_on_batch(np.zeros((1, 1)), np.zeros((1, 1)))  # so that its metrics are there
+        callback = getattr(keras.callbacks, case["kind"])(**case["arguments"])
+        callback.set_model(model)
+        callback.on_train_begin()
+        rates: list[float] = []
+        model.stop_training = False
+        for epoch, value in enumerate(case["values"]):
+            if model.stop_training:
+                break
+            rates.append(float(model.optimizer.learning_rate))
+            callback.on_epoch_end(epoch, {case["arguments"]["monitor"]: value})
+        figures.append(rounded(rates))
+    return figures
+
+
 def training_data() -> tuple[np.ndarray, np.ndarray]:
     """Return 12 records of 4 numbers and their classes, 0 to 2."""
     return numbers(12, 4), np.arange(12) * 5 % 7 % 3
@@ -142,7 +182,10 @@ def main() -> None:  # pragma: no cover  (Keras is not installed where tests run
             fitted = model.fit(x, y, batch_size=12, epochs=epochs, verbose=0, **case.get("fit", {}))
             losses += fitted.history["loss"]
         training[name] = {"weights": [rounded(weight) for weight in model.get_weights()], "loss": rounded(losses)}
-    figures = {"keras": keras.__version__, "backend": keras.backend.backend(), "layers": layers, "training": training}
+    figures = {
+        **{"keras": keras.__version__, "backend": keras.backend.backend()},
+        **{"layers": layers, "training": training, "callbacks": callback_figures(keras)},
+    }
     FILE.write_text(json.dumps(figures, indent=None, separators=(", ", ": ")).replace('"layers"', '\n"layers"') + "\n")
 
 
