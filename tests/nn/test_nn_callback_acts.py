@@ -52,6 +52,10 @@ ACTS: dict[str, tuple[Callable[[Any, Path], Any], Callable[[Weights], Weights]]]
     ),
     "a_param": (lambda model, path: setattr(model, "params", {"dense_bias": OTHER[1]}), lambda w: [w[0], OTHER[1]]),
     "layer": (lambda model, path: model.layers[0].set_weights(OTHER), lambda weights: OTHER),
+    "assign": (
+        lambda model, path: [weight.assign(value) for weight, value in zip(model.weights, OTHER, strict=True)],
+        lambda weights: OTHER,
+    ),
     "load_weights": (write_params, lambda weights: OTHER),
     "train_on_batch": (lambda model, path: model.train_on_batch(X, Y), stepped),
     "halved": (
@@ -143,6 +147,8 @@ def check(act: str, event: str, face: str, path: Path, request: Any, seen: list[
 REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "fit": (lambda model: model.fit(X, Y, progress=False), "a further fit has no effect while fit trains the model"),
     "compile": (lambda model: model.compile("adam", "mse"), "compile has no effect while fit trains the model"),
+    "add": (lambda model: model.add(nn.Dense(1)), "add has no effect while fit trains the model"),
+    "pop": (lambda model: model.pop(), "pop has no effect while fit trains the model"),
     "layer.trainable": (
         lambda model: setattr(model.layers[0], "trainable", False),
         "trainable of dense has no effect while fit trains the model; do it before or after fit",
