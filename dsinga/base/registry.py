@@ -7,13 +7,14 @@ components of a kind are imported when one of them is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ T = TypeVar("T")
 
 LONGEST_NAME = 200  # characters
 LISTED = 12  # names in a message
+IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", importlib.__file__)  # files
 
 # The packages, or single files, that define the built-in components of each kind.
 ROOMS = {
@@ -166,24 +168,40 @@ def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
         code = compile(read_regular(file, METADATA_BYTES), str(file), "exec", dont_inherit=True)
     except SyntaxError as error:
         raise UserError(f"{file}:{error.lineno or 1}: {error.msg}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise UserError(f"{file} cannot be imported: {getattr(error, 'strerror', None) or error}") from error
     before = {kind: dict(entries) for kind, entries in _entries.items()}
     module = types.ModuleType(f"imported_{file.stem}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # while the file runs: dataclasses look their module up
     try:
-        exec(code, module.__dict__)
-    except (Exception, SystemExit) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        line = [frame.lineno for frame in frames if frame.filename == str(file)][-1]
-        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        raise UserError(f"{file}:{line}: {message}") from error
+        with user_errors(file=str(file)):
+            exec(code, module.__dict__)
     finally:
         del sys.modules[module.__name__]
     if _entries == before:
         raise UserError(f'{file} registers nothing; decorate a class, as in @dsinga.register("layer", "MyLayer")')
     return module
+
+
+@contextlib.contextmanager
+def user_errors(what: str = "", file: str = "") -> Iterator[None]:
+    """Raise UserError for whatever the user's code raises within, sys.exit() too: with the file and line, and as cause.
+
+    ``what`` begins the message; the line is the last one in ``file``, by default in any file.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)[2:]]
+        frames += [(str(error.filename), error.lineno)] if isinstance(error, SyntaxError) else []
+        lines = [f"{name}:{line}: " for name, line in frames if file in ("", name) and name not in IMPORTING]
+        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError) and not lines:
+            text = f"{error}; put the folder of {error.name}.py into PYTHONPATH"
+        raise UserError(f"{what}{(lines or [''])[-1]}{text}") from error
 
 
 def is_user_code(entry: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -38,6 +39,10 @@ class Commands(click.Group):
         try:
             with raised_terminations():
                 return super().invoke(ctx)
+        except SystemExit as exit:  # of the user's code, or of a handler for signals
+            *_, frame = traceback.extract_tb(exit.__traceback__)
+            click.echo(f"dsinga: {frame.filename}:{frame.lineno}: sys.exit({exit}) has ended the command", err=True)
+            sys.exit(exit.code or 1)
         except KeyboardInterrupt as interrupt:
             is_terminated = isinstance(interrupt, Terminated)
             if is_terminated:

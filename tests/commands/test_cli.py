@@ -403,6 +403,17 @@ def test_a_users_file_registers_an_importer(dsinga: Dsinga, folder: Path) -> Non
     assert refused.stderr == "dsinga: mine.py cannot be imported: No such file or directory\n"
 
 
+def test_a_function_that_calls_exit_does_not_end_a_command_in_silence(
+    dsinga: Dsinga, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "ends.py").write_text("import sys\ndef f(x):\n    sys.exit(0)\n")
+    monkeypatch.syspath_prepend(folder)
+    layer = 'layer { name: "loss" type: kFunction srclayers: "ip1" function_conf { function: "ends:f" } }'
+    (folder / "job.conf").write_text(re.sub('layer { name: "loss".*', layer, JOB))
+    ended = dsinga("show", "job.conf")
+    assert (ended.returncode, ended.stderr) == (1, f"dsinga: {folder}/ends.py:3: sys.exit(0) has ended the command\n")
+
+
 def test_a_missing_gpu_is_refused_before_training(dsinga: Dsinga, folder: Path, monkeypatch):
     def load_nothing() -> Any:
         raise UserError("no GPU was found")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import pytest
 from dsinga import UserError, nn
 from dsinga.base.errors import Diverged
 from dsinga.layers.functions.names import find_function, name_of
-from dsinga.layers.functions.probing import probe
+from dsinga.layers.functions.probing import KEPT, probe
 from dsinga.testing import LayerCase, LayerContract
 from tests.support.killed_run import train_with_a_killed_process
 from tests.support.registries import restored_registry
@@ -331,14 +333,6 @@ def test_a_killed_process_changes_no_bit_of_a_run_with_functions():
         np.testing.assert_allclose(outcome.params[name], array, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name", ["os:system", "subprocess:Popen", "cloudpickle:loads", "pathlib:Path", "decimal:Decimal"]
-)
-def test_a_job_of_somebody_else_calls_no_function_of_the_standard_library(name: str):
-    with pytest.raises(UserError, match="is one of the standard library, which jobs cannot call"):
-        nn.Sequential([nn.Input(6), nn.Layer("kFunction", function=name, arguments='{"args": "true"}')])
-
-
 def test_a_saved_lambda_is_never_another_one(tmp_path: Path, caplog: Any):
     def made(number: float) -> nn.Sequential:
         return nn.Sequential([nn.Input(6), nn.Lambda(lambda h: torch.tanh(h) * number)])
@@ -392,6 +386,71 @@ def test_names_of_lambdas_are_those_of_their_code_in_each_process():
         spaces[1]["factor"] = 5.0
         assert find_function(again[8])(1) == 5.0  # what reads a name that may change is not shared
         assert find_function(names[8])(1) == 2.0
+
+
+class Scaled:
+    """A function whose factor may change."""
+
+    def __init__(self) -> None:
+        self.factor: Any = 1.0
+
+    def __call__(self, h: Any) -> Any:
+        return h * self.factor
+
+
+FACTOR: Any = 1.0
+
+
+def changing() -> dict[str, tuple[Callable[..., Any], Callable[[], Any]]]:
+    """Return functions of an array of JAX that multiply by what changes from 1 to 5, each with what changes it."""
+    import jax.numpy as jnp
+
+    number, array, items, scaled = 1.0, np.ones(6, np.float32), [{"a": 1.0}], Scaled()
+
+    def rebind() -> None:
+        nonlocal number
+        number = 5.0
+
+    def of_items(h: Any) -> Any:
+        return jnp.tanh(h) * items[0]["a"]
+
+    return {
+        "a name": (lambda h: jnp.tanh(h) * number, rebind),
+        "a global name": (lambda h: jnp.tanh(h) * FACTOR, lambda: globals().update(FACTOR=5.0)),
+        "an array": (lambda h: jnp.tanh(h) * array, lambda: array.fill(5)),
+        "a default": (lambda h, factor=array: jnp.tanh(h) * factor, lambda: array.fill(5)),
+        "a list of dicts": (of_items, lambda: items[0].update(a=5.0)),
+        "a function of these": (lambda h: of_items(h), lambda: items[0].update(a=5.0)),
+        "an attribute": (lambda h: jnp.tanh(h) * scaled.factor, lambda: setattr(scaled, "factor", jnp.full(6, 5.0))),
+        "an object": (lambda h, call=scaled: call(jnp.tanh(h)), lambda: setattr(scaled, "factor", 5.0)),
+    }
+
+
+@pytest.mark.parametrize("kind", ["a name", "a global name", "an array", "a default", "a list of dicts",
+                                  "a function of these", "an attribute", "an object"])  # fmt: skip
+def test_a_function_of_jax_follows_what_it_reads(kind: str, caplog: Any, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("jax")
+    monkeypatch.setitem(globals(), "FACTOR", 1.0)
+    function, change = changing()[kind]
+    with restored_registry(), caplog.at_level(logging.WARNING):
+        made = nn.Sequential([nn.Input(6), nn.Lambda(function)])
+        np.testing.assert_allclose(made.predict(X), np.tanh(X), rtol=1e-5)
+        made.predict(X)
+        assert not caplog.records
+        change()
+        np.testing.assert_allclose(made.predict(X), 5 * np.tanh(X), rtol=1e-5)
+    assert "reads values that have changed: JAX compiles it again after each change" in caplog.text
+
+
+def test_what_is_compiled_for_a_function_goes_with_the_model():
+    jax = pytest.importorskip("jax")
+    kept = [weakref.ref(probe(lambda h, k=k: jax.numpy.tanh(h * k), ((6,),)).function) for k in range(2 * KEPT)]
+    held = probe(lambda h: jax.numpy.sin(h), ((6,),))
+    gc.collect()
+    assert sum(function() is not None for function in kept) < KEPT
+    for k in range(KEPT):
+        probe(lambda h, k=k: jax.numpy.cos(h * k), ((6,),))
+    assert probe(held.function.function, ((6,),)) is held
 
 
 def test_a_gradient_that_is_cut_off_is_said(caplog: Any):

@@ -72,7 +72,7 @@ class FunctionDigest:
 
     def _add_parts(self, value: Any) -> None:
         """Hash a value that may have itself as a part."""
-        if isinstance(value, FunctionType) and value.__module__ != self._home and _is_importable(value):
+        if isinstance(value, FunctionType) and value.__module__ != self._home and is_importable(value):
             self._say(f"{value.__module__}:{value.__qualname__}".encode())
         elif isinstance(value, FunctionType):
             self._add_function(value)
@@ -83,12 +83,12 @@ class FunctionDigest:
         elif type(value) in (list, dict):
             self.is_constant = False
             self._add_all(value if type(value) is list else value.items())
-        elif isinstance(value, type) and not _is_importable(value):
+        elif isinstance(value, type) and not is_importable(value):
             members = sorted(
                 (name, member) for name, member in vars(value).items() if callable(member) or name[:2] != "__"
             )
             self._add_all([value.__qualname__, value.__bases__, *members])
-        elif not (isinstance(value, type) or _is_importable(type(value))) and (parts := _parts_of_object(value)):
+        elif not (isinstance(value, type) or is_importable(type(value))) and (parts := _parts_of_object(value)):
             self.is_constant = False
             self._add_all(parts)
         else:
@@ -115,7 +115,7 @@ def _global_names(code: CodeType) -> set[str]:
     return found.union(*(_global_names(const) for const in code.co_consts if isinstance(const, CodeType)))
 
 
-def _is_importable(value: FunctionType | type) -> bool:
+def is_importable(value: FunctionType | type) -> bool:
     """Whether a module other than that of the script has a function or class under its name."""
     found: Any = sys.modules.get(value.__module__) if value.__module__ != "__main__" else None
     for part in value.__qualname__.split("."):

@@ -62,7 +62,7 @@ class FunctionLayer(Layer):
             self.user_code = find_function(self.settings.function)
             return self.user_code
         except UserError as error:
-            raise self.fail(str(error), self.settings, field) from None
+            raise self.fail(str(error), self.settings, field) from error.__cause__
 
     def probe(self, function: Any, rows: Sequence[Shape], labels: int | None = None) -> Probed:
         """Return the function with its gradient. Raises JobError for one that cannot be called so."""

@@ -5,6 +5,7 @@ None of the three is imported here: a function is of the library whose arrays it
 
 from __future__ import annotations
 
+import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,8 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from dsinga.base.arguments import shown
+from dsinga.layers.functions.changes import ReadValues, user_functions
+
 Function = Callable[..., Any]  # of arrays of a library; returns one of them
 Pull = Callable[[np.ndarray], list[np.ndarray | None]]  # from the gradient for a value to those for the arguments
+
+_log = logging.getLogger(__name__)
 
 
 class Computed(NamedTuple):
@@ -79,42 +85,51 @@ class RowByRow:
 
 
 class JaxFunction(LibraryFunction):
-    """A function of JAX's arrays, compiled where it can be."""
+    """A function of JAX's arrays, compiled where it can be, and again after something that it reads has changed."""
 
     library, package = "JAX", "jax"
 
     def __init__(self, function: Function):
         super().__init__(function)
-        self._compiled: tuple[Function, Function] | None = None
+        self._compiled: tuple[tuple[Function, Function], tuple[Function, Function]] | None = None
         self._compiles = True
+        self._read: ReadValues | None = None  # when it was compiled
+        self._has_changed = False
+
+    def _follow_changes(self) -> None:
+        """Forget what was compiled if the function has read other values then than it would read now."""
+        read = ReadValues(self.function) if self._compiles else None
+        if self._compiled is not None and read is not None and not read.equals(self._read):
+            self._compiled = None
+            _log.log(
+                logging.INFO if self._has_changed else logging.WARNING,
+                "the function %s reads values that have changed: JAX compiles it again after each change; give what "
+                "changes often as an input of the model",
+                getattr(self.function, "title", "") or shown(user_functions(self.function)[0]),
+            )
+            self._has_changed = True
+        self._read = read
 
     def _call(self, which: int, *arguments: Any) -> Any:
         """Call the function (0) or its pull-back (1), compiled unless it branches by the numbers in its arrays."""
         import jax
 
         if self._compiled is None:
-            self._compiled = jax.jit(self.function), jax.jit(self._pull, static_argnums=0)
-        plain = (self.function, self._pull)[which]
+            plain = _plain_functions(self.function)
+            self._compiled = plain, (jax.jit(plain[0]), jax.jit(plain[1], static_argnums=0))
+        plain, compiled = self._compiled
         arrays = arguments if which == 0 else arguments[1]
         with jax.enable_x64(True) if any(array.dtype == np.float64 for array in arrays) else nullcontext():
             if not self._compiles:
-                return plain(*arguments)
+                return plain[which](*arguments)
             try:
-                return self._compiled[which](*arguments)
+                return compiled[which](*arguments)
             except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
                 self._compiles = False
-                return plain(*arguments)
-
-    def _pull(self, needs: tuple[bool, ...], arrays: Sequence[Any], grad: Any) -> Any:
-        import jax
-
-        def of_needed(*needed: Any) -> Any:
-            chosen = iter(needed)
-            return self.function(*(next(chosen) if need else a for a, need in zip(arrays, needs, strict=True)))
-
-        return jax.vjp(of_needed, *(a for a, need in zip(arrays, needs, strict=True) if need))[1](grad)
+                return plain[which](*arguments)
 
     def value(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        self._follow_changes()
         return np.asarray(self._call(0, *arrays))
 
     def compute(self, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
@@ -124,6 +139,26 @@ class JaxFunction(LibraryFunction):
             return _spread(self._call(1, tuple(needs), tuple(arrays), grad.astype(value.dtype)), needs)
 
         return Computed(value, pull)
+
+
+def _plain_functions(function: Function) -> tuple[Function, Function]:
+    """Return new functions that compute a function of JAX and its pull-back.
+
+    What JAX has compiled for a function lives as long as that. These two live as long as the model, not the user's.
+    """
+    import jax
+
+    def value(*arrays: Any) -> Any:
+        return function(*arrays)
+
+    def pull(needs: tuple[bool, ...], arrays: Sequence[Any], grad: Any) -> Any:
+        def of_needed(*needed: Any) -> Any:
+            chosen = iter(needed)
+            return function(*(next(chosen) if need else a for a, need in zip(arrays, needs, strict=True)))
+
+        return jax.vjp(of_needed, *(a for a, need in zip(arrays, needs, strict=True) if need))[1](grad)
+
+    return value, pull
 
 
 class AutogradFunction(LibraryFunction):

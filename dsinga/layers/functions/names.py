@@ -9,10 +9,14 @@ import sys
 from typing import Any
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries, how_to_register, nearest, register
+from dsinga.base.registry import entries, how_to_register, nearest, register, user_errors
 from dsinga.layers.functions.digest import DIGITS, FunctionDigest
 
 LOCAL = re.compile(rf"\w+_[0-9a-f]{{{DIGITS}}}(_[0-9]+)?")  # the names that name_of makes for lambdas and the like
+# The names of functions that run code in what they are given.
+RUNS_CODE = re.compile(
+    r"^(_*(full_|unsafe_)?loads?|eval|exec|execfile|system|popen|run_path|import_file)$|pickle|deserial"
+)
 REMEDY = 'use a function of a module, "module:function", or name it by @dsinga.register("function", NAME)'
 
 
@@ -35,29 +39,34 @@ def find_function(name: str) -> Any:
             f"the function {name!r} has no name outside of the process that wrote this job, and is not the same in "
             f"this one; {REMEDY}, and write the job again"
         )
-    if not colon:
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
         remedy = 'or write "module:function"'
         raise UserError(
             f"there is no function {name!r}{nearest(name, known)}; {how_to_register('function', name)}, {remedy}"
         )
-    if module != "__main__" and module.partition(".")[0] in sys.stdlib_module_names:
-        raise UserError(f"the function {name!r} is one of the standard library, which jobs cannot call")
-    try:
+    _check_home(name, module, path)
+    with user_errors(f"the function {name!r} cannot be imported: "):
         found: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise UserError(
-            f"the function {name!r} cannot be imported: {error}; put the folder of {module}.py into PYTHONPATH"
-        ) from None
-    for part in path.split("."):
-        found = getattr(found, part, None)
-    home = str(getattr(found, "__module__", None) or module)
-    if home != "__main__" and home.partition(".")[0] in sys.stdlib_module_names:
-        raise UserError(f"the function {name!r} is one of the standard library, which jobs cannot call")
+        for part in path.split("."):
+            found = getattr(found, part, None)
+    _check_home(name, str(getattr(found, "__module__", None) or module), getattr(found, "__qualname__", path))
     if isinstance(found, type) and not issubclass(found, CallableLayer):
         raise UserError(f"the class {name!r} is no layer: it does not inherit nn.Layer")
     if not callable(found):
         raise UserError(f"the module {module!r} has no function {path!r}; define it there before the job is read")
     return found
+
+
+def _check_home(name: str, module: str, path: str) -> None:
+    """Raise UserError for a function of a module by which a job from elsewhere could run code."""
+    package, last = module.partition(".")[0], path.rpartition(".")[2]
+    if module != "__main__" and package in sys.stdlib_module_names:
+        raise UserError(f"the function {name!r} is one of the standard library, which jobs cannot call")
+    if RUNS_CODE.search(last) or "pickle" in module:
+        raise UserError(
+            f"the function {name!r} is called {last!r} in {module}, as functions are that read pickles or run what "
+            "they read, which jobs cannot call; give your own function another name"
+        )
 
 
 def name_of(function: Any) -> str:

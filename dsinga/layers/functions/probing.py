@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -15,28 +17,38 @@ from dsinga.layers.functions.libraries import Function, LibraryFunction, NumpyFu
 from dsinga.layers.interface.layer import Shape, as_text
 
 ROWS = 4  # of a batch of trial
+KEPT = 4  # checked functions that no model has, since a model that is being made asks for each several times
 STEPS = {np.dtype(np.float64): (1e-6, 1e-4), np.dtype(np.float32): (1e-2, 5e-2)}  # of a difference, and its tolerance
 _log = logging.getLogger(__name__)
 
 
-class Probed(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Probed:
     """A function with its gradient, and the shape of a row of its value."""
 
     function: LibraryFunction
     row_shape: Shape
 
 
-@functools.lru_cache(maxsize=256)
+_in_use: WeakValueDictionary[Any, Probed] = WeakValueDictionary()
+
+
+@functools.lru_cache(maxsize=KEPT)
 def probe(
     function: Function, rows: tuple[Shape, ...], labels: int | None = None, params: tuple[Shape, ...] = ()
 ) -> Probed:
-    """Check a user's function on random rows, once in a process; return it with its gradient and the shape of a row.
+    """Check a user's function on random rows; return it with its gradient and the shape of a row.
+
+    It is checked once as long as a model has it, since what a library compiles for it takes megabytes.
 
     ``labels`` is the index of the argument that has labels: numbers, or else classes 0 and 1. A loss that is a mean
     over the rows is called on each row. Arguments of the shapes of ``params`` come before those of rows. Raises
     UserError for a function that fails, that mixes rows, or that returns no floats, and
     for a loss whose gradient is cut off.
     """
+    key = function, rows, labels, params
+    if (probed := _in_use.get(key)) is not None:
+        return probed
     random = np.random.default_rng(0)
     shapes = [*params, *((ROWS, *shape) for shape in rows)]
     arrays: list[np.ndarray] = [random.uniform(0.1, 0.9, shape).astype(np.float32) for shape in shapes]
@@ -51,7 +63,8 @@ def probe(
         value = found.value(arrays)
     if not isinstance(found, NumpyFunction):
         _check_gradient(function, found, arrays, needs, is_loss=labels is not None)
-    return Probed(found, value.shape[1:])
+    _in_use[key] = probed = Probed(found, value.shape[1:])
+    return probed
 
 
 def title_of(function: Function) -> str:

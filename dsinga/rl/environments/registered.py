@@ -12,7 +12,7 @@ from typing import Any
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
-from dsinga.base.registry import how_to_register, lookup, nearest, registered
+from dsinga.base.registry import how_to_register, lookup, nearest, registered, user_errors
 from dsinga.rl.environments.environment_loop import EnvironmentLoop
 from dsinga.rl.environments.gymnasium_vector import CartPoleVector, GymnasiumVector
 from dsinga.rl.environments.vector_environment import VectorEnvironment
@@ -132,7 +132,8 @@ def _gymnasium_spec(name: str) -> Any:
     module, _, identifier = name.rpartition(":")  # as in "package.module:Name-v0"
     try:
         if module:
-            importlib.import_module(module)
+            with user_errors(f"the environment {name!r} cannot be imported: "):
+                importlib.import_module(module)
         elif name not in gymnasium.registry:
             _register_package(name.partition("/")[0])
         return gymnasium.spec(identifier)
