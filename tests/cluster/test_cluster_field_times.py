@@ -35,6 +35,9 @@ def dates(days: Any) -> Any:
 KINDS: dict[str, Callable[[Any], Any]] = {
     "datetime64[ns]": lambda days: dates(days).values.astype("datetime64[ns]"),
     "datetime64[s]": lambda days: dates(days).values.astype("datetime64[s]"),
+    "1500": lambda days: np.datetime64("1500-01-01", "s") + np.asarray(days) * np.timedelta64(1, "D"),
+    "2300": lambda days: np.datetime64("2300-01-01", "us") + np.asarray(days) * np.timedelta64(1, "D"),
+    "timedelta64": lambda days: (np.asarray(days) * np.timedelta64(1, "D")).astype("timedelta64[ns]"),
     **{name: calendar(name) for name in ("noleap", "360_day", "standard", "julian")},
     "texts": lambda days: np.array([str(date.date()) for date in dates(days)]),
     "datetime.date": lambda days: np.array([date.date() for date in dates(days)], object),
@@ -104,14 +107,23 @@ def test_splits_and_ends_are_coordinates(kind: str) -> None:
         assert [len(part) for part in windows.split(time=cut)] == [8, 18]
         assert len(dsinga.windows(data, **SETTINGS, within={"time": (cut, None)})) == 18
         assert len(dsinga.windows(data, **SETTINGS, within={"time": (None, cut)})) == 9
+    if data.time.dtype.kind == "M":  # a part of a date is all of it
+        month = str(data.time.values[0])[:7]
+        assert len(dsinga.windows(data, **SETTINGS, within={"time": (month, month)})) == 28
+        assert len(dsinga.windows(data, **SETTINGS, within={"time": (None, str(label)[:10])})) == 9
+    if kind == "noleap":
+        assert [len(part) for part in windows.split(time=np.datetime64("2001-01-11"))] == [8, 18]
     if kind != "360_day":  # which has the 30th of February
-        fault = "no number" if kind in ("int", "float") else "'2001-02-30' is no date"
+        fault = "no number" if kind in ("int", "float") else "'2001-02-30' is no (date|time)"
         for use in (
             lambda: windows.split(time="2001-02-30"),
             lambda: dsinga.windows(data, **SETTINGS, within={"time": ("2001-02-30", None)}),
         ):
             with pytest.raises(UserError, match=fault):
                 use()
+    if kind == "timedelta64":
+        with pytest.raises(UserError, match="is no time, such as '5 h', along 'time', which has 0 h to 696 h"):
+            windows.split(time=5)
 
 
 def predict(data: Any, definition: WindowDefinition, leads: int | None = None) -> Any:

@@ -215,4 +215,6 @@ def label_text(value: Any) -> str:
     value = np.asarray(value)[()]
     if isinstance(value, np.datetime64):
         return str(value.astype("datetime64[s]")).removesuffix(":00").removesuffix("T00:00")
+    if isinstance(value, np.timedelta64):
+        return f"{value / np.timedelta64(1, 'h'):g} h"
     return f"{value:g}" if isinstance(value, (float, np.floating)) else str(value)

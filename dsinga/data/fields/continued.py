@@ -136,7 +136,7 @@ def _frequency(index: Any) -> str:
         return ""
     if getattr(index, "calendar", "") == DAYS_360 and (months := _monthly(index)):
         return infer(index) if index[0].day == 1 else months  # 30 days, which are a month of other calendars
-    return infer(index) or _monthly(index)
+    return infer(index) or ("" if index.dtype.kind == "m" else _monthly(index))
 
 
 def _monthly(index: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from dsinga.base.errors import UserError
 from dsinga.data.fields.axis import label_text
 from dsinga.data.fields.definition import WindowDefinition
 from dsinga.data.fields.longitudes import CIRCLE, is_longitude
-from dsinga.data.fields.time_gaps import LONG, date_index, is_date_index
+from dsinga.data.fields.time_gaps import LONG, date_index, is_date_index, is_number
 from dsinga.data.sources.xarray_objects import missing_name
 
 
@@ -73,14 +74,20 @@ def _places(dataset: Any, dim: str, first: Any, last: Any) -> slice:
         return slice(numbers[0], None if numbers[1] is None else numbers[1] + 1)
     index = date_index(dataset[dim])
     if index.dtype.kind in "iuf":
-        labels = [end if end is None else _number(dataset, dim, end) for end in (first, last)]
+        labels: list[Any] = [end if end is None else _number(dataset, dim, end) for end in (first, last)]
     else:
-        labels = [_label(end) for end in (first, last)]
+        labels = [_label(end, index) for end in (first, last)]
+    if index.dtype.kind == "M" and len(index) and not 1677 < index[0].year <= index[-1].year < 2262:
+        labels = _as_dates(labels)
     for label in labels:
         try:
+            if index.dtype.kind == "m" and is_number(str(label)):
+                raise ValueError("a time has a unit")
             index.slice_indexer(label, None)
         except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:  # the last of NaT
-            kind = "date" if is_date_index(index) else "coordinate"
+            kind = (
+                "time, such as '5 h'," if index.dtype.kind == "m" else "date" if is_date_index(index) else "coordinate"
+            )
             calendar = f" of the calendar {index.calendar}" if hasattr(index, "calendar") else ""
             raise UserError(
                 f"{str(label)!r} is no {kind}{calendar} along {dim!r}, which has {_span(dataset, dim)}"
@@ -89,13 +96,28 @@ def _places(dataset: Any, dim: str, first: Any, last: Any) -> slice:
     return places
 
 
-def _label(end: Any) -> Any:
-    """Return an end as an index of dates or texts takes it."""
+def _as_dates(labels: Sequence[str | None]) -> list[Any]:
+    """Return the ends of dates that are texts of ISO 8601, such as a day or a year, as the first and last microsecond.
+
+    pandas makes the last one in nanoseconds, which there are for the years 1678 to 2261 alone.
+    """
+    dates: list[Any] = list(labels)
+    for place, label in enumerate(labels):
+        with contextlib.suppress(ValueError):  # of a text of another form
+            if label is not None and (len(label) <= 4 or "-" in label):
+                date = np.datetime64(label)
+                dates[place] = date if place == 0 else date + 1 - np.timedelta64(1, "us")
+    return dates
+
+
+def _label(end: Any, index: Any) -> str | None:
+    """Return an end as an index of dates, times or texts takes it."""
     if end is None:
         return None
     if isinstance(end, int):
         return f"{end:04d}"  # a year
-    return str(end.astype("datetime64[us]") if isinstance(end, np.datetime64) else end)
+    text = str(end.astype("datetime64[us]") if isinstance(end, np.datetime64) else end)
+    return text.removesuffix(".000000") if hasattr(index, "calendar") else text  # xarray knows no such fraction
 
 
 def _number(dataset: Any, dim: str, end: Any) -> float:
@@ -151,7 +173,7 @@ def _first_from(dataset: Any, dim: str, label: Any) -> int:
 def _plain(value: Any) -> Any:
     """Return a coordinate as a number or, of a date, as text."""
     value = np.asarray(value)[()]
-    if isinstance(value, (np.integer, np.floating)):
+    if isinstance(value, (np.integer, np.floating)) and not isinstance(value, np.timedelta64):
         return value.item()
     return str(value.isoformat() if hasattr(value, "isoformat") else value)
 

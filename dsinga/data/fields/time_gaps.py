@@ -27,10 +27,10 @@ def date_index(coordinate: Any) -> Any:
 
 
 def is_date_index(index: Any) -> bool:
-    """Whether an index has dates: datetime64, or those of cftime."""
+    """Whether an index has dates, datetime64 or those of cftime, or times since one, timedelta64."""
     import xarray
 
-    return isinstance(index, xarray.CFTimeIndex) or getattr(index.dtype, "kind", "") == "M"
+    return isinstance(index, xarray.CFTimeIndex) or getattr(index.dtype, "kind", "") in ("M", "m")
 
 
 def step_lengths(index: Any) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date
+from datetime import date, timedelta
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -121,10 +121,12 @@ def ends_of(what: str, wanted: str, ends: Any) -> tuple[Label | None, Label | No
 def _end(what: str, end: Any) -> Label | None:
     if end is None:
         return None
+    if isinstance(end, (timedelta, np.timedelta64)) and end == end:
+        return str(end)
     value = end.item() if isinstance(end, (np.number, np.bool_)) else end
     if isinstance(value, Real) and not isinstance(value, bool) and not np.isnan(float(value)):
         return value if isinstance(value, (int, float)) else float(value)
     is_date = isinstance(value, (date, np.datetime64)) or hasattr(value, "isoformat")  # the last of cftime
     if isinstance(value, str) or is_date and not (value != value):
         return str(value)
-    raise UserError(f"{what} is between numbers, dates or None, not {reprlib.repr(end)}")
+    raise UserError(f"{what} is between numbers, dates, times or None, not {reprlib.repr(end)}")
