@@ -12,6 +12,11 @@ def is_a(value: Any, module: str, *names: str) -> bool:
     return loaded is not None and isinstance(value, tuple(getattr(loaded, name) for name in names))
 
 
+def is_of(value: Any, package: str, *names: str) -> bool:
+    """Return whether ``value`` is an instance of a class with one of these names anywhere in a package."""
+    return any(base.__module__.split(".")[0] == package and base.__name__ in names for base in type(value).__mro__)
+
+
 def is_dask_collection(value: Any) -> bool:
     """Return whether Dask computes ``value``: an array, data frame or series of Dask, or an xarray object of these."""
     dask = sys.modules.get("dask")

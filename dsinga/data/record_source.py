@@ -59,6 +59,7 @@ class RecordSource:
     kind = ""  # of source, for ``dsinga data info``, where the location does not say it
     cache_name = "records"  # of the cache of decoded blocks, which sources of one process share
     allows_nonfinite = False
+    keeps_order = False  # whether training reads the records in their order
     _changes: Mapping[str, Any] = MappingProxyType({})  # of a copy
 
     def __init__(
@@ -157,6 +158,19 @@ class RecordSource:
         """
         return self._gather(self._data, rows), self.read_labels(rows)
 
+    def draw(self, rows: Any, seed: int, epochs: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return records and labels as :meth:`read` does: in each epoch the same, unless code of the user makes them.
+
+        Args:
+            rows: as for :meth:`read`.
+            seed: the job's.
+            epochs: the number of the epoch of each row, (n,).
+        """
+        return self.read(rows)
+
+    def end_epoch(self, epoch: int, seed: int) -> None:
+        """Do what is to be done when this process has read its records of an epoch: nothing."""
+
     def read_labels(self, rows: Any) -> np.ndarray | None:
         """Return the labels (n, *label_shape) of ``rows``, or None if the source has none."""
         return None if self._labels is None else self._gather(self._labels, rows)
@@ -250,7 +264,7 @@ class RecordSource:
         start = index * column.block
         rows = column.load(start, min(start + column.block, column.length))
         if rows.dtype.kind == "f" and not self.allows_nonfinite:
-            self._check_finite(column, rows, start)
+            self._check_finite(column, rows, range(start, start + len(rows)))
         if column.in_memory and column.ranges is not None:
             return rows
         # numpy's take() would copy the whole block for each batch otherwise. An array that Dask has sent to another
@@ -261,8 +275,8 @@ class RecordSource:
         """Whether a column has labels that are fields, whose NaN are masked points."""
         return column is self._labels and len(column.shape) > 1
 
-    def _check_finite(self, column: Column, rows: np.ndarray, start: int) -> None:
-        """Raise UserError for the first number of ``rows``, which begin at row ``start``, that is NaN or infinite.
+    def _check_finite(self, column: Column, rows: np.ndarray, numbers: Sequence[int] | np.ndarray) -> None:
+        """Raise UserError for the first number of ``rows``, which have these numbers, that is NaN or infinite.
 
         NaN in labels that are fields is for losses to mask or to refuse.
         """
@@ -270,7 +284,7 @@ class RecordSource:
         if bad is not None:
             value = f"{bad.value} ({values_text(values)})" if (values := column.missing_values) else bad.value
             place = column.place(bad.position)
-            raise nonfinite_error(f"{self.location}: {column.name!r}", value, start + bad.row, place)
+            raise nonfinite_error(f"{self.location}: {column.name!r}", value, int(numbers[bad.row]), place)
 
 
 def kept_bytes(shares: Iterable[tuple[RecordSource, float]]) -> int:

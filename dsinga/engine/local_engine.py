@@ -131,7 +131,7 @@ class LocalEngine(Engine):
         if is_small and not self._on_device and all(map(_is_in_memory, self._reader.stores.values())):
             self._batches = map(read, itertools.count(first))  # sooner than a thread could hand them over
         else:
-            self._batches = Prefetch(read, first)
+            self._batches = Prefetch(read, first, self._reader.stop(self._earlier_steps))
 
     def train(self, stop: int) -> Sequence[StepReport]:
         """Train until half a second has passed, ``stop`` is reached, or a step fails, as when records cannot be read.

@@ -49,7 +49,7 @@ def _resized(reader: BatchReader, batchsize: int, start: int) -> BatchReader:
     """Return a reader of batches of ``batchsize`` rows from record ``start`` on, in the order of the store."""
     infos = {name: replace(info, batchsize=batchsize) for name, info in reader.infos.items()}
     sampler = Sampler(len(reader), batchsize, reader.sampler.seed, reader.sampler.chunk, shuffle=False, skip=start)
-    return replace(reader, infos=infos, sampler=sampler, parts=_scale(reader.parts, batchsize))
+    return replace(reader, infos=infos, sampler=sampler, parts=_scale(reader.parts, batchsize), steps=0)
 
 
 def _scale(parts: Sequence[Rows], total: int) -> tuple[Rows, ...]:

@@ -32,6 +32,7 @@ class BatchReader:
         micro_batches: the number of equal parts of a batch that are computed one after another.
         augmentations: those of the input layers that have some, by the layer's name.
         offset: the position in the order of the records where step 0 would begin; see :class:`Epochs`.
+        steps: the number of steps of training; 0 for other phases.
     """
 
     stores: Mapping[str, RecordSource]
@@ -42,6 +43,7 @@ class BatchReader:
     micro_batches: int = 1
     augmentations: Mapping[str, AugmentationList] = field(default_factory=dict)
     offset: int = 0
+    steps: int = 0
 
     @property
     def epochs(self) -> Epochs:
@@ -52,6 +54,10 @@ class BatchReader:
     def batchsize(self) -> int:
         """Rows of the global batch."""
         return self.parts[-1].total * self.micro_batches
+
+    def stop(self, earlier_steps: int = 0) -> int | None:
+        """Return the number of the first micro-batch that training does not need, None where it has no end."""
+        return (earlier_steps + self.steps) * self.micro_batches if self.steps else None
 
     @property
     def shared_stores(self) -> Mapping[str, RecordSource]:
@@ -87,12 +93,19 @@ class BatchReader:
         batch, first = step * self.groups + group % self.groups, place * self.parts[-1].total
         parts = {name: Rows(first + part.start, first + part.stop, self.batchsize) for name, part in rows.items()}
         numbers = {part: self.sampler.rows(batch, *part[:2]) for part in set(parts.values())}
-        return {
+        records = {
             name: self._read_augmented(name, batch, part)
             if name in self.augmentations
-            else Records(*self.stores[name].read(numbers[part]))
+            else Records(
+                *self.stores[name].draw(numbers[part], self.sampler.seed, self.sampler.epochs(batch, *part[:2]))
+            )
             for name, part in parts.items()
         }
+        ended = int(self.sampler.epochs(batch + 1, 0, 1)[0]) - 1
+        if self.steps and ended >= 0 and place == self.micro_batches - 1:
+            for store in self.stores.values():
+                store.end_epoch(ended, self.sampler.seed)
+        return records
 
     def in_regions(self, layers: Iterable[Layer]) -> BatchReader:
         """Return a reader that reads, of records and labels, only the points that parts of input layers need.
@@ -113,7 +126,8 @@ class BatchReader:
         parts = [*((place % rows.total, place % rows.total + 1) for place in before), (rows.start, rows.stop)]
         numbers = np.concatenate([self.sampler.rows(batch, *part) for part in parts])
         epochs = np.concatenate([self.sampler.epochs(batch, *part) for part in parts])
-        return Records(*augmentations.augment(*self.stores[layer].read(numbers), numbers, epochs))
+        drawn = self.stores[layer].draw(numbers, self.sampler.seed, epochs)
+        return Records(*augmentations.augment(*drawn, numbers, epochs))
 
     def read_range(self, start: int, stop: int) -> dict[str, Records]:
         """Return the records ``start`` to ``stop`` in the order of the store, by input layer."""

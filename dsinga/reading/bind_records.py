@@ -22,6 +22,7 @@ from dsinga.data.conversion import (
     record_dtype,
 )
 from dsinga.data.sources.arrays import as_numpy
+from dsinga.data.sources.drawn_records import DrawnRecords
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf
 from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Records
@@ -86,6 +87,10 @@ def _open(
     if conf is not None and (is_a(source, "xarray", "Dataset") or is_data_array(source)):
         return open_windows(layer, conf, source)
     records = open_like(source, names.get(layer.name, RecordNames()), roots, phase.name or "")
+    if isinstance(records, DrawnRecords) and records.has_weights:
+        raise layer.error(
+            f"layer {layer.name!r} gets records with weights, which only fit and evaluate of a model take"
+        )
     if conf is not None and conf.windows is not None and isinstance(records, FieldWindows):
         return records.in_order_of(definition_of(conf.windows))
     return records

@@ -8,7 +8,7 @@ from functools import partial
 
 from dsinga.augmentation import AugmentationList
 from dsinga.base.errors import UserError
-from dsinga.data import RecordSource, TextWindows
+from dsinga.data import RecordSource
 from dsinga.data.filesystem import PathNotFound
 from dsinga.job import Job, LayerConf, LayerType, Phase, check
 from dsinga.job.check_cluster import check_cluster
@@ -93,8 +93,11 @@ class CheckedJob:
         parts = _cut(first, size, workers, count, job.neuralnet.allows_few_rows)
         if phase is Phase.kTrain and any(layer.store_conf and layer.store_conf.site_path for layer in layers):
             open_site = partial(_open_site, job, self.roots, workers)
-            return SiteReader(stores, infos, sampler, parts, 1, count, augmentations, offset, open_site)
-        return BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset)
+            return SiteReader(
+                stores, infos, sampler, parts, 1, count, augmentations, offset, job.train_steps, open_site
+            )
+        steps = job.train_steps if phase is Phase.kTrain and not job.reinforcement else 0
+        return BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset, steps)
 
     def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:
         """Return the records of an input layer, ``given`` in the job, and what its net needs to know of them."""
@@ -148,7 +151,7 @@ def _sampler(
         seed=job.seed,
         chunk=store.block,
         shuffle=bool(phase & Phase.kTrain)
-        and not any(isinstance(other, TextWindows) for other in stores.values())
+        and not any(other.keeps_order for other in stores.values())
         and not any(layer.store_conf is not None and not layer.store_conf.shuffle for layer in layers),
         skip=offset + (first.store_conf.random_skip if first.store_conf else 0),
     )

@@ -227,7 +227,7 @@ class GroupWorker:
         if self._prefetch is None:
             reader = self._config.readers[Phase.kTrain]
             read = self._read_function(self.net(Phase.kTrain), reader)
-            self._prefetch = Prefetch(read, step * reader.micro_batches)
+            self._prefetch = Prefetch(read, step * reader.micro_batches, reader.stop())
             if self._closed:  # close(), which another thread calls, may have come before this assignment
                 self._prefetch.close()
         records = next(self._prefetch)

@@ -66,10 +66,13 @@ def test_a_model_trains_on_a_sequence(workers: int | None, threads: Any):
 
 
 WRONG = {
-    "no batches": (lambda: InBatches(X[:0]), "the sequence InBatches has no batches"),
-    "weights": (lambda: InBatches(X, Y, Y), "batch 0 of the sequence InBatches has 3 parts; give pairs"),
-    "lengths": (lambda: InBatches(X, Y[:10]), r"must be arrays x, or \(x, y\), of as many rows"),
-    "y as well": (lambda: (InBatches(X), Y), "InBatches is a sequence of batches; leave y out"),
+    "no batches": (lambda: InBatches(X[:0]), "the InBatches has no batches"),
+    "four parts": (lambda: InBatches(X, Y, Y, Y), r"must be arrays x, \(x, y\) or \(x, y, sample_weight\)"),
+    "lengths": (
+        lambda: InBatches(X, Y[:10]),
+        r"must be arrays x, \(x, y\) or \(x, y, sample_weight\), of as many rows",
+    ),
+    "y as well": (lambda: (InBatches(X), Y), "the records of the InBatches have their labels; leave y out"),
     "a generator": (lambda: (batch for batch in InBatches(X, Y)), r"write_store\(path, batches\), and give the path"),
 }
 
@@ -86,7 +89,7 @@ def test_batches_of_several_lengths_are_refused_when_they_are_read():
         def __getitem__(self, number: int) -> Any:
             return super().__getitem__(number)[: 16 - (number == 1)]
 
-    with pytest.raises(UserError, match=r"batch 1 of the sequence Ragged has x of the shape \(15, 4\), not \(16, 4\)"):
+    with pytest.raises(UserError, match="batch 1 of the sequence Ragged has 15 records of 1 parts, not 16 of 1; all"):
         open_records(Ragged(X)).read(np.arange(20))
 
 

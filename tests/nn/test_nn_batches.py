@@ -72,7 +72,7 @@ def libraries(name: str) -> Any:
     if name == "torch":
         torch = pytest.importorskip("torch")
         pairs = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(Y))
-        return torch.utils.data.DataLoader(pairs, batch_size=32)
+        return torch.utils.data.DataLoader(pairs, batch_size=32, shuffle=True)
     if name == "datasets":
         module = pytest.importorskip(name)
         if not hasattr(module, "Dataset"):  # the folder of this checkout

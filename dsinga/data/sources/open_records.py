@@ -16,16 +16,17 @@ from dsinga.data.filesystem import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.arrays import ARRAYS, Kind, Options
-from dsinga.data.sources.batch_sequences import BATCHES
+from dsinga.data.sources.batch_sequences import Batches, is_sequence
 from dsinga.data.sources.dask_arrays import DASK_ARRAYS
 from dsinga.data.sources.data_frames import FRAMES
-from dsinga.data.sources.items import by_number
+from dsinga.data.sources.data_loaders import by_number, item_records
+from dsinga.data.sources.drawn_records import DrawnRecords
 from dsinga.data.sources.named_in_jobs import PATHS, is_path, open_store, refuse_numpy_file
 from dsinga.data.sources.xarray_objects import DATA_ARRAYS, DATASETS
 from dsinga.data.sources.zarr_source import ZARR_ARRAYS
 
 # In the order in which an object is asked; all but paths convert to numpy arrays, too.
-KINDS = (PATHS, BATCHES, DATASETS, FRAMES, DATA_ARRAYS, DASK_ARRAYS, ZARR_ARRAYS, ARRAYS)
+KINDS = (PATHS, DATASETS, FRAMES, DATA_ARRAYS, DASK_ARRAYS, ZARR_ARRAYS, ARRAYS)
 
 
 class DataSource(ABC):
@@ -88,10 +89,10 @@ def open_records(
             - a sequence of batches, as Keras's PyDataset: ``source[i]`` is the i-th batch, an array or a pair (x, y);
             - records by number, (x, y), x or a dict with "label": a Dataset of PyTorch or Hugging Face, a DataLoader;
             - a source of records, which is returned as it is, or a :class:`DataSource`, which opens one.
-        data: the array of a zarr group, or the variable of a Dataset, that has the records; by default guessed from the
-            names.
-        label: the array of a zarr group, the variable of a Dataset, or the column of a data frame, that has the labels;
-            "" for none. By default guessed; none in a data frame.
+        data: the array of a zarr group, the variable of a Dataset, or the column of a Dataset of Hugging Face, that has
+            the records; by default guessed from the names.
+        label: the array of a zarr group, the variable of a Dataset, or the column of a data frame or of Hugging Face's
+            Dataset, that has the labels; "" for none. By default guessed; none in a data frame.
         columns: the feature columns of a data frame; by default all but ``label``.
         dim: the dimension of xarray objects along which samples are counted; by default the first.
         classes: the names of the labels 0, 1, ...; labels that are strings are coded by their place among these.
@@ -111,9 +112,11 @@ def open_records(
         _check_options(options, "a path or URL", ("data", "label"))
         return open_store(source, roots=roots, data=data, label=label)
     x, y = _pair(source)
+    if (made := _made_by_code(x, options)) is not None:
+        if y is not None:
+            raise UserError(f"the records of the {type(x).__name__} have their labels; leave y out")
+        return made
     kind = _kind_of(x)
-    if kind is None and (batches := by_number(x)) is not None:
-        x, kind = batches, BATCHES
     if kind is None:
         raise _refusal(x)
     _check_options(options, kind.words, [name for name in kind.options if y is None or name != "label"])
@@ -124,6 +127,17 @@ def open_records(
         label_kind = _kind_of(y) or KINDS[-1]  # which says why it does not convert
         labels, classes = label_kind.labels(y, name, column.length, options)
     return RecordSource(location, column, labels, classes=classes or ())
+
+
+def _made_by_code(x: Any, options: Options) -> DrawnRecords | None:
+    """Return the records of a sequence of batches, or of a dataset by number, None for others."""
+    if is_sequence(x):
+        _check_options(options, "a sequence of batches", ("classes",))
+        return DrawnRecords(f"batches of {type(x).__name__}", Batches(x, len(x)), options.classes or ())
+    if (records := by_number(x)) is None:
+        return None
+    _check_options(options, "records by number", ("data", "label", "classes"))
+    return item_records(records, options.data, options.label, options.classes)
 
 
 def _kind_of(value: Any) -> Kind | None:
@@ -161,6 +175,6 @@ def _refusal(x: Any) -> UserError:
         )
     elif hasattr(x, "toarray"):
         remedy = "sparse matrices are not read; give x.toarray()"
-    elif hasattr(x, "__getitem__") and hasattr(x, "__len__"):
-        remedy = "a sequence of batches (x, y) needs the methods of keras.utils.PyDataset: also on_epoch_end(self)"
+    elif hasattr(x, "__getitem__"):
+        remedy = "a dataset of records by number needs a method __len__(self)"
     return UserError(f"records cannot be read from a {kind}; {remedy}")

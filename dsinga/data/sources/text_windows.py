@@ -29,6 +29,8 @@ class TextWindows(RecordSource):
     Raises UserError if the text is too short for one step.
     """
 
+    keeps_order = True
+
     def __init__(self, store: RecordStore, batchsize: int, steps: int, labelled: bool = False):
         data = _WindowColumn(store, batchsize, steps, slice(0, steps if labelled else steps + 1), store.dtype)
         labels = _WindowColumn(store, batchsize, steps, slice(1, steps + 1), np.dtype(np.int64)) if labelled else None

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
-from dsinga.data.sources.items import by_number, is_iterable, read_batches
+from dsinga.data.sources.iterables import is_iterable, read_batches
 from dsinga.data.text_codes import TextEncoder, record_without_text, sequences_of, texts_of
 
 
@@ -20,14 +20,8 @@ def listed(callbacks: Any) -> list[Any]:
     return [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else list(callbacks)
 
 
-def size_of_batches(x: Any) -> int | None:
-    """Return how many rows a batch of a DataLoader has, or of another object with a ``batch_size``; None for others."""
-    size = getattr(x, "batch_size", None)
-    return size if isinstance(size, int) and by_number(x) is not None else None
-
-
 def read_iterable(
-    x: Any, y: Any = None, weights: Any = None, count: int | None = None
+    x: Any, y: Any = None, weights: Any = None, count: int | None = None, size: int | None = None, seed: int | None = 0
 ) -> tuple[tuple[Any, Any, Any], int | None]:
     """Return (x, y, weights) of what is given as ``x``, and the rows of its first batch.
 
@@ -38,7 +32,7 @@ def read_iterable(
         return (x, y, weights), None
     if y is not None or weights is not None:
         raise UserError(f"the batches of the {type(x).__name__} are (x, y) or (x, y, weights); leave y and weights out")
-    parts, rows = read_batches(x, count)
+    parts, rows = read_batches(x, count, size or 32, seed or 0)
     x, y, weights = parts + (None,) * (3 - len(parts))
     return (x, y, weights), rows
 

@@ -18,7 +18,8 @@ from dsinga.base.arguments import values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
 from dsinga.data import FieldWindows, RecordNames, RecordSource, open_labels, open_like
-from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.array_kinds import is_dask_collection, is_of
+from dsinga.data.sources.drawn_records import DrawnRecords
 from dsinga.data.stores.store_format import SMALL_BYTES
 from dsinga.job import Job, Phase, StoreConf
 from dsinga.job.enums import PHASES
@@ -119,6 +120,9 @@ def open_inputs(pairs: Mapping[str, Pair], trained: Mapping[str, RecordNames] = 
         names = trained.get(name, RecordNames())
         source = records.sources[name] = open_like(x if y is None else (x, y), names)
         records.names[name] = names.or_else(RecordNames.of(source))
+        if isinstance(source, DrawnRecords) and source.has_weights:
+            records.sources[name], records.sources[SAMPLE_WEIGHT] = source.split_weights()
+            records.shapes[SAMPLE_WEIGHT] = tuple(records.sources[SAMPLE_WEIGHT].shape)
         if isinstance(source, FieldWindows):  # a model keeps what windows are, to predict other Datasets
             records.windows[name] = windows_conf(source.described())
         records.shapes[name] = tuple(source.shape)
@@ -317,6 +321,10 @@ def _check_classes(loss: str, y: np.ndarray) -> None:
 
 def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:
     """Return what is given for each of ``names``, a dict of them, or a list in their order, or a single one."""
+    if is_of(given, "datasets", "DatasetDict", "IterableDatasetDict"):
+        raise UserError(
+            f"{what} is a {type(given).__name__}; give one of its datasets, as in x[{next(iter(given), '')!r}]"
+        )
     if isinstance(given, dict):  # an xarray Dataset is a mapping, too
         return dict(zip(names, values_by_name(what, given, names, "input"), strict=True))
     return in_order(given, names, f"{what} needs {len(names)} sources, one for each of {', '.join(names)}, not")

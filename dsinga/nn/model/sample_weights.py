@@ -29,6 +29,8 @@ def add_weights(records: PhaseRecords, weights: Any) -> np.ndarray:
 
     They are (n,), or (n, steps) and (n, *space) for labels of each step or point. Raises UserError for other shapes.
     """
+    if SAMPLE_WEIGHT in records.sources:
+        raise UserError("the records have weights, and sample_weight gives others; leave one of the two out")
     array = as_weights(weights)
     lengths = [len(source) for source in records.sources.values()]
     if any(length != len(array) for length in lengths):

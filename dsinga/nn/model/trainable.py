@@ -12,7 +12,8 @@ import numpy as np
 import dsinga.api as api
 from dsinga.api.workspaces import remove_checkpoints
 from dsinga.base.errors import UserError
-from dsinga.data.sources.items import is_iterable
+from dsinga.data.sources.data_loaders import size_of_batches
+from dsinga.data.sources.iterables import is_iterable
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.job import Job
@@ -27,7 +28,6 @@ from dsinga.nn.model.given_data import (
     check_whole_numbers,
     listed,
     read_iterable,
-    size_of_batches,
 )
 from dsinga.nn.model.job_fields import FitFields, JobFields
 from dsinga.nn.model.predictable import Predictable
@@ -237,15 +237,15 @@ class Trainable(Predictable):
         self.require_loss()
         callbacks = listed(callbacks)
         backups = [each for each in callbacks if isinstance(each, BackupAndRestore)]
-        size = size_of_batches(x)
+        size = None if is_iterable(x) else size_of_batches(x)
         if steps_per_epoch is not None and not is_iterable(x):
             raise UserError(
                 "steps_per_epoch is for batches of a generator: an epoch reads all records; use train_steps"
             )
-        (x, y, sample_weight), rows = read_iterable(x, y, sample_weight, steps_per_epoch)
+        (x, y, sample_weight), rows = read_iterable(x, y, sample_weight, steps_per_epoch, batch_size, seed)
         batch_size = size or rows if batch_size is None else batch_size
         if validation_data is not None and is_iterable(validation_data):
-            validation_data, _ = read_iterable(validation_data, count=validation_steps)
+            validation_data, _ = read_iterable(validation_data, None, None, validation_steps, batch_size, seed)
         elif validation_steps is not None:
             raise UserError(
                 "validation_steps is for batches of a generator: validation reads all records; use validate_steps"

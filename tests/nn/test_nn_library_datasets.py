@@ -1,0 +1,359 @@
+"""Datasets of the libraries themselves: each record is drawn anew in each epoch, in the same way for the same seed."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsinga import nn
+from dsinga.base.errors import UserError
+from dsinga.data import open_records
+from dsinga.data.sources.batch_sequences import say_once
+from dsinga.data.sources.iterables import read_batches
+
+ROWS = 40
+X = np.random.default_rng(0).normal(size=(ROWS, 4)).astype(np.float32)
+Y = np.arange(ROWS) % 3
+DRAWN: list[tuple[int, float]] = []  # the number and the draw of each record that was made
+
+
+def torch_data() -> Any:
+    return pytest.importorskip("torch").utils.data
+
+
+def hugging_face() -> Any:
+    pytest.importorskip("torch")  # which it imports when it is asked for records
+    pytest.importorskip("datasets.arrow_dataset")  # "datasets" alone may be the folder of a checkout
+    return pytest.importorskip("datasets")
+
+
+def changed(number: int) -> np.ndarray:
+    """Return a record after a random change by each of the generators that people draw from."""
+    draw = random.random() + np.random.rand()
+    if torch := sys.modules.get("torch"):
+        draw += torch.rand(()).item()
+    DRAWN.append((number, draw))
+    return X[number] + np.float32(0.1 * draw)
+
+
+def of_torch() -> Any:
+    class Noisy(torch_data().Dataset):
+        tensors = "no tensors"  # which are TensorDataset's
+
+        def __len__(self) -> int:
+            return ROWS
+
+        def __getitem__(self, number: int) -> Any:
+            return changed(number), Y[number]
+
+    return Noisy()
+
+
+def of_loader() -> Any:
+    return torch_data().DataLoader(of_torch(), batch_size=8, shuffle=True)
+
+
+def of_subset() -> Any:
+    return torch_data().Subset(of_torch(), range(ROWS))
+
+
+def tensors() -> Any:
+    torch = pytest.importorskip("torch")
+    return torch.from_numpy(X), torch.from_numpy(Y)
+
+
+def of_tensors() -> Any:
+    class Noisy(torch_data().TensorDataset):
+        def __getitem__(self, number: int) -> Any:
+            return changed(number), super().__getitem__(number)[1]
+
+    return Noisy(*tensors())
+
+
+def of_hugging_face() -> Any:
+    def transform(batch: Any) -> Any:
+        return {"x": [changed(number) for number in batch["number"]], "label": batch["label"]}
+
+    return hugging_face().Dataset.from_dict({"number": np.arange(ROWS), "label": Y}).with_transform(transform)
+
+
+def of_grain() -> Any:
+    return pytest.importorskip("grain").MapDataset.source(of_torch())
+
+
+class Batches:
+    """The records as Keras's PyDataset has them, in an order that changes after each epoch."""
+
+    def __init__(self, *further: np.ndarray):
+        self.order, self.further, self.begun, self.ended = np.arange(ROWS), further, 0, 0
+
+    def __len__(self) -> int:
+        return ROWS // 8
+
+    def __getitem__(self, number: int) -> Any:
+        rows = self.order[8 * number :][:8]
+        return np.stack([changed(row) for row in rows.tolist()]), Y[rows], *(each[rows] for each in self.further)
+
+    def on_epoch_begin(self) -> None:
+        self.begun += 1
+
+    def on_epoch_end(self) -> None:
+        self.ended += 1
+        np.random.shuffle(self.order)
+
+
+MAKERS = [of_torch, of_loader, of_subset, of_tensors, of_hugging_face, of_grain, Batches]
+
+
+def net() -> nn.Sequential:
+    model = nn.Sequential([nn.Input(4), nn.Dense(3)])
+    model.compile(nn.SGD(0.1), "sparse_categorical_crossentropy")
+    return model
+
+
+def trained(data: Any, *labels: Any, **arguments: Any) -> nn.Sequential:
+    model = net()
+    DRAWN.clear()
+    model.fit(data, *labels, **{"batch_size": 8, "epochs": 3, "progress": False} | arguments)
+    return model
+
+
+def states() -> list[Any]:
+    torch = sys.modules.get("torch")
+    return [random.getstate(), np.random.get_state()[1].tolist(), torch and torch.get_rng_state().tolist()]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_each_record_is_drawn_anew_in_each_epoch_and_as_before_for_the_same_seed(make: Any):
+    data = make()
+    before = states()
+    model = trained(data, seed=1)
+    drawn = DRAWN[-3 * ROWS :]  # before it the first ones, which say the shapes
+    assert len(DRAWN) <= 3 * ROWS + 16
+    for epoch in range(3):
+        assert sorted(number for number, _ in drawn[epoch * ROWS :][:ROWS]) == list(range(ROWS))
+    assert len({draw for _, draw in drawn}) == 3 * ROWS
+    assert states() == before
+    random.seed(2)  # what else draws does not matter, and neither do validation and predictions
+    again, other = trained(make(), seed=1, validation_data=make()), trained(make(), seed=2)
+    for name, array in model.params.items():
+        np.testing.assert_array_equal(array, again.params[name])
+        assert (array != other.params[name]).any()
+    assert model.evaluate(make()) == again.evaluate(make())
+    np.testing.assert_array_equal(model.predict(make()), again.predict(make()))
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_workers_draw_as_a_process_alone(make: Any, threads: Any):
+    alone, together = trained(make(), seed=1), trained(make(), seed=1, client=threads, workers=2)
+    for name, array in alone.params.items():
+        np.testing.assert_allclose(array, together.params[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.ci
+@pytest.mark.process
+def test_worker_processes_draw_as_a_process_alone(processes: Any):
+    for make in (of_torch, of_hugging_face, Batches):
+        alone, together = trained(make(), seed=1), trained(make(), seed=1, client=processes, workers=2)
+        for name, array in alone.params.items():
+            np.testing.assert_allclose(array, together.params[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.ci
+def test_kerass_own_class_is_shuffled_after_each_epoch(monkeypatch: pytest.MonkeyPatch, caplog: Any):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    pytest.importorskip("jax")
+    keras = pytest.importorskip("keras")
+
+    class Own(Batches, keras.utils.PyDataset):
+        def __init__(self) -> None:
+            keras.utils.PyDataset.__init__(self, workers=3)
+            Batches.__init__(self)
+
+    caplog.set_level("WARNING", "dsinga")
+    own = Own()
+    model, expected = trained(own), trained(Batches())
+    for name, array in model.params.items():
+        np.testing.assert_array_equal(array, expected.params[name])
+    assert (own.begun, own.ended) == (3, 3)
+    assert "workers=3 of Own is not used" in caplog.text
+
+
+def test_a_sequence_changes_its_order_after_each_epoch_and_has_weights():
+    weights = np.linspace(0, 2, ROWS)
+    data = Batches(weights)
+    trained(data)
+    assert (data.begun, data.ended) == (3, 3)
+    numbers = [number for number, _ in DRAWN[-3 * ROWS :]]
+    assert len({tuple(numbers[epoch * ROWS :][:8]) for epoch in range(3)}) == 3
+    draws = open_records(Batches()).read(np.arange(ROWS))[0]  # of the first epoch, without seed
+    model, arrays = net(), net()
+    for each in (model, arrays):
+        each.fit(X, Y, progress=False)
+    figures = arrays.evaluate(draws, Y, sample_weight=weights)
+    assert model.evaluate(Batches(weights))["loss"] == pytest.approx(figures["loss"], rel=1e-6)
+    np.testing.assert_allclose(model.predict(Batches(weights)), arrays.predict(draws), rtol=1e-4, atol=1e-6)
+
+
+def test_weights_count_in_training():
+    weights = np.linspace(0, 2, ROWS)
+    pure = np.random.default_rng(1).normal(size=(ROWS, 4))
+
+    class Pure(Batches):
+        def __getitem__(self, number: int) -> Any:
+            return tuple(array[8 * number :][:8] for array in (pure, Y, weights))
+
+    model, expected = trained(Pure(), batch_size=ROWS), trained(pure, Y, sample_weight=weights, batch_size=ROWS)
+    for name, array in expected.params.items():
+        np.testing.assert_allclose(array, model.params[name], rtol=1e-4, atol=1e-6)
+
+
+def test_samplers_say_which_records_are_read_and_in_which_order():
+    data, pairs = torch_data(), torch_data().TensorDataset(*tensors())
+    half = data.DataLoader(pairs, batch_size=5, sampler=data.SubsetRandomSampler(range(20)))
+    records = open_records(half)
+    np.testing.assert_array_equal(records.read(np.arange(20))[0], X[:20])
+    assert len(records) == 20
+    batches = data.BatchSampler(data.SubsetRandomSampler([7, 3]), 2, False)
+    np.testing.assert_array_equal(open_records(data.DataLoader(pairs, batch_sampler=batches)).read([1])[0], X[3:4])
+    trained(data.DataLoader(of_torch(), batch_size=8))
+    assert [number for number, _ in DRAWN[-3 * ROWS :]] == 3 * list(range(ROWS))
+
+
+def test_what_of_a_loader_is_not_used_is_said(caplog: Any):
+    caplog.set_level("WARNING", "dsinga")
+    say_once.cache_clear()
+    data = torch_data()
+    joined = data.DataLoader(of_torch(), batch_size=8, collate_fn=lambda rows: tuple(map(np.stack, zip(*rows))))  # noqa: B905
+    for loader in (data.DataLoader(of_torch(), batch_size=16, shuffle=True, drop_last=True, num_workers=2), joined):
+        for _ in range(2):
+            trained(loader, epochs=1)
+    lines = [record.getMessage() for record in caplog.records if "dsinga.data" in record.name]
+    assert lines == [
+        "num_workers=2 of the DataLoader is not used: a thread reads records ahead",
+        "drop_last of the DataLoader is not used: batches go on over the end of an epoch, all of one size",
+        "the DataLoader is read once, into memory: what it draws at random stays the same in all epochs",
+    ]
+
+
+def test_streams_of_records_are_read_once_as_their_arrays():
+    class Stream(torch_data().IterableDataset):
+        def __iter__(self) -> Iterator[Any]:
+            yield from zip(X, Y, strict=True)
+
+        def __len__(self) -> int:
+            return ROWS
+
+    pairs = hugging_face().Dataset.from_dict({"x": X, "label": Y}).with_format("numpy")
+    expected = trained(X, Y)
+    for stream in (Stream(), torch_data().DataLoader(Stream(), batch_size=8), pairs.to_iterable_dataset()):
+        for name, array in trained(stream).params.items():
+            np.testing.assert_array_equal(array, expected.params[name])
+
+
+def test_columns_of_hugging_face_go_by_their_names():
+    module = hugging_face()
+    features = module.Features(
+        {
+            "a": module.List(module.Value("float32")),
+            "b": module.Value("int64"),
+            "label": module.ClassLabel(names=["n", "o", "p"]),
+        }
+    )
+    table = module.Dataset.from_dict({"a": X, "b": np.arange(ROWS), "label": Y}, features=features)
+    rows = np.array([30, 2, 11])
+    for data in (
+        table.remove_columns("b"),
+        table.with_format("torch", columns=["a", "label"]),
+        table.select_columns(["label", "a"]),
+    ):
+        records = open_records(data)
+        np.testing.assert_array_equal(records.read(rows)[0], X[rows])
+        assert records.classes == ("n", "o", "p")
+    np.testing.assert_array_equal(open_records(table, data="a", label="b").read(rows)[1], rows)
+    with pytest.raises(
+        UserError,
+        match="have a, b, label; leave one column of records, and one of labels that is called label or labels",
+    ):
+        open_records(table)
+    with pytest.raises(UserError, match=r"x is a DatasetDict; give one of its datasets, as in x\['train'\]"):
+        net().fit(module.DatasetDict(train=table))
+
+
+REFUSED = {
+    "sampler=data.WeightedRandomSampler([1.0] * 40, 40)": "by a WeightedRandomSampler, which is not followed; leave it "
+    "out, and give the weights of the records as fit(sample_weight=...), or give iter(loader)",
+    "sampler=data.RandomSampler(pairs, replacement=True)": "which is not followed; write shuffle=True",
+    "sampler=data.RandomSampler(pairs, num_samples=7)": "write shuffle=True in place of a sampler with replacement",
+    "sampler=[3, 1]": "by a list, which is not followed; for some of the records give torch.utils.data.Subset",
+    "batch_sampler=[[3, 1], [2]]": "whose batches are read once, into memory, in their order",
+    "batch_size=None": "must be arrays x, (x, y) or (x, y, weights), of as many rows",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_samplers_that_are_not_followed_are_refused(arguments: str):
+    data = torch_data()
+    loader = eval(f"data.DataLoader(pairs, {arguments})", {"data": data, "pairs": data.TensorDataset(*tensors())})
+    for act in (net().fit, trained(X, Y).evaluate):
+        with pytest.raises(UserError) as error:
+            act(loader)
+        assert REFUSED[arguments] in str(error.value)
+
+
+@pytest.mark.parametrize("end", [ValueError("no such file"), SystemExit(0)])
+@pytest.mark.parametrize("workers", [None, 2])
+def test_errors_of_a_dataset_name_the_record(end: BaseException, workers: int | None, threads: Any):
+    class Broken(torch_data().Dataset):
+        def __len__(self) -> int:
+            return ROWS
+
+        def __getitem__(self, number: int) -> Any:
+            if number == 17:
+                raise end
+            return X[number], Y[number]
+
+    client = threads if workers else None
+    loader = torch_data().DataLoader(Broken(), batch_size=4, collate_fn=torch_data().default_collate)
+    broken = Broken()
+    model = trained(X, Y)
+    acts = (
+        lambda: net().fit(broken, client=client, workers=workers, progress=False),
+        lambda: model.evaluate(loader, client=client),
+        lambda: model.predict(broken, client=client),
+    )
+    for act in acts:
+        with pytest.raises(UserError, match=f"record 17 of the Broken cannot be read: {type(end).__name__}: ") as error:
+            act()
+        assert workers or error.value.__cause__ is end
+
+
+def test_records_unlike_the_first_one_are_refused():
+    class Ragged(torch_data().Dataset):
+        def __len__(self) -> int:
+            return ROWS
+
+        def __getitem__(self, number: int) -> Any:
+            return X[number, : 4 - (number == 9)], Y[number]
+
+    with pytest.raises(UserError, match=r"record 9 of the Ragged has x of the shape \(3,\) .* the first has \(4,\)"):
+        net().fit(Ragged(), progress=False)
+
+
+def broken() -> Iterator[Any]:
+    yield X, Y
+    raise ValueError("broken")
+
+
+def test_what_takes_long_to_read_is_said(caplog: Any):
+    caplog.set_level("WARNING", "dsinga")
+    endless = ((X[:8], Y[:8]) for _ in range(3))
+    read_batches(endless, silent_seconds=0)
+    assert "generator is read into memory: 2 batches, 0 MiB, to its end; fit(steps_per_epoch=...) reads" in caplog.text
+    with pytest.raises(UserError, match="batch 1 of the generator cannot be read: ValueError: broken"):
+        net().fit(broken())
