@@ -15,7 +15,8 @@ import numpy as np
 
 import dsinga
 from dsinga.data import Batch, StoreContents
-from dsinga.job import StoreConf
+from dsinga.job import Settings, StoreConf, required, setting
+from dsinga.job.limits import Count
 from dsinga.layers import Layer, Output, ParamSpec
 from dsinga.models.rnnlm import frequency_classes
 
@@ -58,12 +59,17 @@ def windows(table, text, codes, window):
 class Data(Layer):
     """The input layer: windows (B, T + 1, 4) from the store that [data_conf] names."""
 
+    class Conf(Settings):
+        path: str = required("the store of windows")
+        backend: str = setting("kvfile", "the format of SINGA's file; the store is zarr")
+        max_window: Count = setting(10, "the most words of a window, which importing has decided")
+
     source_count, is_input = 0, True
 
     @classmethod
     def reads(cls, conf):
         """Return the store that SINGA's [data_conf] names, with one window per batch."""
-        return StoreConf(path=conf.extensions["data_conf"]["path"], batchsize=[1])
+        return StoreConf(path=conf.settings_of(cls.Conf).path, batchsize=[1])
 
     def __init__(self, conf, source_shapes, info=None):
         super().__init__(conf, source_shapes, info)
@@ -77,13 +83,17 @@ class Data(Layer):
 class Embedding(Layer):
     """The vectors (B, T, n) of all words but the last of a window. SINGA keeps only the last gradient of each word."""
 
+    class Conf(Settings):
+        word_dim: Count = required("the numbers of a word's vector")
+        vocab_size: Count = required("the number of words")
+
     source_count = 1
 
     def __init__(self, conf, source_shapes, info=None):
         super().__init__(conf, source_shapes, info)
-        settings, (batch, words, _) = conf.extensions["embedding_conf"], source_shapes[0]
-        self.params = (ParamSpec("weight", (settings["vocab_size"], settings["word_dim"])),)
-        self.shape = (batch, words - 1, settings["word_dim"])
+        batch, words, _ = source_shapes[0]
+        self.params = (ParamSpec("weight", (self.settings.vocab_size, self.settings.word_dim)),)
+        self.shape = (batch, words - 1, self.settings.word_dim)
 
     def compute_feature(self, params, sources, ctx):
         words = np.where(sources[0][:, 1:, CODE] >= 0, sources[0][:, :-1, CODE], -1)
@@ -127,13 +137,17 @@ class Hidden(Layer):
 class Loss(Layer):
     """-log P(class of the next word)·P(word in its class), summed over a window; the metric is the mean over words."""
 
+    class Conf(Settings):
+        nclass: Count = required("the number of classes of words")
+        vocab_size: Count = required("the number of words")
+
     source_count, is_loss = 2, True
 
     def __init__(self, conf, source_shapes, info=None):
         super().__init__(conf, source_shapes, info)
-        settings, inputs = conf.extensions["loss_conf"], source_shapes[0][2]
+        inputs = source_shapes[0][2]
         self.shape = self.source_shapes[0][:2]
-        shapes = {"word": settings["vocab_size"], "class": settings["nclass"]}
+        shapes = {"word": self.settings.vocab_size, "class": self.settings.nclass}
         self.params = tuple(ParamSpec(role, (rows, inputs)) for role, rows in shapes.items())
 
     def compute_feature(self, params, sources, ctx):

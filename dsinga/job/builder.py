@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsinga.base.registry import entries, how_to_register
+from dsinga.base.registry import entries, how_to_register, nearest
 from dsinga.job.component import Component
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.message import (
@@ -87,8 +87,6 @@ class MessageBuilder:
         if spelled.startswith("["):
             return self.add_extension(spelled, value, where)
         name, kind, repeated = self.field(spelled, where)
-        if kind is dict:
-            raise self.error(f"{self.cls.__name__}: extensions are written by name, as [name] {{ ... }}", where)
         if repeated:
             items = [self.item(name, kind, item, where) for item in (value if isinstance(value, list) else [value])]
             self.values.setdefault(name, []).extend(items)
@@ -101,11 +99,32 @@ class MessageBuilder:
         return None
 
     def add_extension(self, spelled: str, value: Any, where: Where) -> None:
-        """Store the extension ``[name]`` of a user-defined type as nested dicts."""
-        if "extensions" not in field_types(self.cls):
-            raise self.error(f"{self.cls.__name__} takes no extensions such as {spelled}", where)
-        put(self.values.setdefault("extensions", {}), spelled[1:-1], plain_value(value))
-        self.lines.setdefault("extensions", []).append(where)
+        """Set the settings of the user's component that is named before, which SINGA writes as ``[name] { ... }``."""
+        cls: Any = self.cls
+        conf = self.extension_settings(spelled, where)
+        if not cls.flat or not isinstance(value, Block):
+            return self.add(conf.field, value, where)
+        inner = read(value, conf, where, self)
+        for name in inner.values:
+            if name in self.values:
+                raise self.error(f"{cls.__name__}.{name} is given twice, first at {self.lines[name][0]}", where)
+        self.values.update(inner.values)
+        return self.lines.update(inner.lines)
+
+    def extension_settings(self, spelled: str, where: Where) -> Any:
+        """Return the class of settings that ``[name]`` holds; raise JobError where no component before declares it."""
+        self.check_registered(where)
+        cls: Any = self.cls
+        user = self.values.get(cls.user_field) if issubclass(cls, Component) else None
+        if not user:
+            hint = nearest(spelled[1:-1], field_types(cls)) or "; that would be settings of a component of your own"
+            raise self.error(f"{cls.__name__} takes no extension {spelled}{hint}", where)
+        conf = getattr(entries(cls.kind)[user], "Conf", None)
+        if conf is None or spelled != f"[{conf.field}]":
+            declare = f"declare its settings, as class Conf(Settings, field={spelled[1:-1]!r})"
+            remedy = declare if conf is None else f"did you mean [{conf.field}]?"
+            raise self.error(f"{cls.kind} {user!r} has no extension {spelled}; {remedy}", where)
+        return conf
 
     def item(self, name: str, kind: Any, value: Any, where: Where) -> Any:
         """Return one value of a field as ``kind``, or a builder for a message; raise JobError for any other value."""
@@ -153,7 +172,7 @@ def read(block: Block, cls: type[Message], where: Where, outer: MessageBuilder |
         names = [entry.value for entry in block.entries if entry.name == "name" and type(entry.value) is str]
         owner = f"layer {names[0]!r}: " if names else ""
     builder = MessageBuilder(cls, where, owner, outer)
-    for entry in block.entries:
+    for entry in sorted(block.entries, key=lambda entry: entry.name.startswith("[")):  # after the user_type
         builder.add(entry.name, entry.value, Where(where.file, entry.line))
     return builder
 
@@ -193,26 +212,3 @@ def typed(value: Any, kind: Any, what: str) -> Any:
 def real(word: BareWord) -> float | None:
     """Return the float of a word such as inf, None for any other word."""
     return float(word) if word.lower() in ("inf", "infinity", "nan") else None
-
-
-def plain_value(value: Any) -> Any:
-    """Return a value of an extension, which has no schema, as a dict, list, bool, number or string."""
-    if isinstance(value, Block):
-        fields: dict[str, Any] = {}
-        for entry in value.entries:
-            put(fields, entry.name, plain_value(entry.value))
-        return fields
-    if isinstance(value, list):
-        return [plain_value(item) for item in value]
-    if isinstance(value, BareWord):
-        number = real(value)
-        return {"true": True, "false": False}.get(value, str(value)) if number is None else number
-    return value
-
-
-def put(fields: dict[str, Any], name: str, value: Any) -> None:
-    """Set a field of an extension, which has no schema; a field given several times becomes a list."""
-    if name in fields:
-        before, after = (item if isinstance(item, list) else [item] for item in (fields[name], value))
-        value = before + after
-    fields[name] = value

@@ -88,7 +88,7 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
         elif isinstance(message, ExtensionConf):
             check_extension(message)
         elif isinstance(message, AugmentConf):
-            check_known_fields(message, ("extensions",))
+            check_known_fields(message, ())
     check_cluster(job)
     check_algorithm(job)
     if trains and job.train_steps == job.epochs == 0:
@@ -253,7 +253,7 @@ def check_known_fields(conf: ExtensionConf | AugmentConf, of_users: tuple[str, .
 
 def check_extension(conf: ExtensionConf) -> None:
     """Raise JobError for fields that contradict each other or have no effect on an extension of this type."""
-    check_known_fields(conf, ("freq", "after", "extensions"))
+    check_known_fields(conf, ("freq", "after"))
     if conf.after is not None and conf.freq is None:
         raise conf.error("after has no effect without freq; give freq: every how many steps it runs", "after")
 

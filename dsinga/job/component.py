@@ -174,12 +174,12 @@ class Component(Message):
 
     @classmethod
     def all_types(cls) -> Mapping[str, Any]:
-        """Return the types of all fields: those that the class defines and, before "extensions", those of settings."""
+        """Return the types of all fields: those that the class defines and, before "param", those of settings."""
         if not cls.kind:
             return cls._types
         if cls._derived[0] != version():
             entries(cls.kind)  # loads the components
-            last = {name: hint for name, hint in cls._types.items() if name in ("extensions", "param")}
+            last = {name: hint for name, hint in cls._types.items() if name == "param"}
             first = {name: hint for name, hint in cls._types.items() if name not in last}
             derived = {name: hint for name, hint in cls._setting_types().items() if name not in cls._types}
             cls._derived = version(), {**first, **derived, **last}
@@ -234,14 +234,8 @@ class Component(Message):
     def settings_of(self, conf: type[S]) -> S:
         """Return the settings of a component with this ``Conf``: those that are given, else the defaults.
 
-        Raises JobError where they must be given and are not, and where they are given as an extension, which has no
-        checks.
+        Raises JobError where they must be given and are not.
         """
-        for name in getattr(self, "extensions", ()):
-            if name.casefold() == self.type_name.casefold():
-                instead = "its fields" if self.flat else f"{conf.field} {{ ... }}"
-                text = f"{self.title} declares its settings: write {instead} in place of [{name}] {{ ... }}"
-                raise self.error(text, "extensions")
         if self.flat:
             fields = {name: value for name in field_types(conf) if (value := getattr(self, name)) is not None}
             if text := missing(conf, fields):

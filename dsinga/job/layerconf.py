@@ -26,7 +26,6 @@ class AugmentConf(Component):
 
     type: AugmentationType = AugmentationType.kUserAugmentation
     user_type: str | None = None
-    extensions: dict[str, Any] = field(default_factory=dict)
 
 
 @register("source", "zarr", "kvfile", "textfile", "lmdb", "imagefolder", "hdfsfile")  # which have no other settings
@@ -137,7 +136,6 @@ class ParamGenConf(Component):
     std: NonNegative = 1.0
     low: float = -1.0
     high: float = 1.0
-    extensions: dict[str, Any] = field(default_factory=dict)
 
 
 class ParamConf(Message):
@@ -158,7 +156,6 @@ class ParamConf(Message):
     owner: int = -1
     partition_dim: int | None = None
     shape: list[Count] = field(default_factory=list)
-    extensions: dict[str, Any] = field(default_factory=dict)
 
 
 class LayerConf(Component):
@@ -199,7 +196,6 @@ class LayerConf(Component):
     store_conf: StoreConf | None = None
     lmdbdata_conf: DataConf | None = None
     sharddata_conf: DataConf | None = None
-    extensions: dict[str, Any] = field(default_factory=dict)
     param: list[ParamConf] = field(default_factory=list)
 
     if TYPE_CHECKING:  # the settings of each type are fields, too

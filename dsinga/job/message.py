@@ -149,7 +149,7 @@ def assign_fields(message: Message, /, **fields: Any) -> None:
             setattr(message, name, fields[name])
         elif name in makers:
             value = makers[name]()
-            if value or type(value) not in (list, dict):
+            if value or type(value) is not list:
                 setattr(message, name, value)
             else:  # there is nothing to convert
                 values[name] = value
@@ -169,7 +169,7 @@ def initial(cls: type[Message]) -> tuple[dict[str, Any], dict[str, Callable[[], 
             elif not _lacks(field.default):
                 value = convert(field.default, cls._types[field.name], f"{cls.__name__}.{field.name}")
                 constants[field.name] = value
-                if isinstance(value, (list, dict, Message)):  # each message has one of its own
+                if isinstance(value, (list, Message)):  # each message has one of its own
                     makers[field.name] = functools.partial(getattr, field, "default")
         cls._initial = constants, makers
     return cls._initial
@@ -194,7 +194,7 @@ def field_name(cls: type[Message], name: str) -> str:
     name = cls.aliases.get(name, name)
     fields = field_types(cls)
     if name not in fields:
-        known = [field for field in (*fields, *cls.aliases) if field != "extensions"]
+        known = [*fields, *cls.aliases]
         hint = nearest(name, known) or f"; it has {', '.join(known[:8]) or 'none'}{', ...' * (len(known) > 8)}"
         raise JobError(f"{cls.__name__} has no field {name!r}{hint}")
     return name
@@ -217,8 +217,6 @@ def readable(value: Any) -> Any:
     """Return a value as a job in Python has it, with names of enum members, and without secrets in texts."""
     if isinstance(value, list):
         return [readable(item) for item in value]
-    if isinstance(value, dict):
-        return {name: readable(item) for name, item in value.items()}
     if isinstance(value, (enum.Enum, TypeName)):
         return value.name
     return redact(value) if isinstance(value, str) else value
@@ -232,7 +230,7 @@ def item_type(hint: Any) -> tuple[Any, bool]:
     hint = unannotated(hint)
     if typing.get_origin(hint) is list:
         return unannotated(typing.get_args(hint)[0]), True
-    return (dict, False) if typing.get_origin(hint) is dict else (hint, False)
+    return hint, False
 
 
 def unannotated(hint: Any) -> Any:
@@ -253,7 +251,7 @@ def is_message(kind: Any) -> bool:
 
 def describe(kind: Any) -> str:
     """Return words for a type, for error messages."""
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "a mapping"}
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
     return words.get(kind, f"a {kind.__name__}")
 
 
@@ -278,8 +276,6 @@ def convert_item(value: Any, kind: Any, what: str) -> Any:
         return member(value, kind, what)
     if isinstance(value, Mapping) and is_message(kind):
         return kind(**value)
-    if isinstance(value, Mapping) and kind is dict:
-        return dict(value)
     if isinstance(value, bool) and kind is not bool:  # to Python a bool is an int
         pass
     elif kind is float and isinstance(value, int):

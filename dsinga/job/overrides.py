@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from dsinga.base.registry import nearest
-from dsinga.job.builder import MessageBuilder, builder_of, plain_value
+from dsinga.job.builder import MessageBuilder, builder_of
 from dsinga.job.enums import Phase
 from dsinga.job.layerconf import LayerConf, included
 from dsinga.job.message import JobError, Where, is_message, member
 from dsinga.job.schema import Job
-from dsinga.job.textformat import BareWord, parse_value
+from dsinga.job.textformat import parse_value
 from dsinga.job.writer import written
 
 STEP = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\.|\s*=|$)")
@@ -67,10 +67,8 @@ def override(job: MessageBuilder, text: str, where: Where | None = None) -> None
     where = where or Where(f"--set {text}")
     steps, value = split(text, where)
     builder = job
-    for position, step in enumerate(steps[:-1]):
+    for step in steps[:-1]:
         name, kind, repeated = builder.field(step.name, where)
-        if kind is dict:
-            return set_extension(builder, [inner.name for inner in steps[position + 1 :]], value, where)
         if not is_message(kind):
             raise builder.error(f"{builder.cls.__name__}.{name} is a single value and has no fields", where)
         if repeated:
@@ -79,7 +77,7 @@ def override(job: MessageBuilder, text: str, where: Where | None = None) -> None
             builder = builder.child(name, kind, where)
         else:
             raise builder.error(f"{builder.cls.__name__}.{name} has one value only: leave out [{step.which}]", where)
-    return assign(builder, steps[-1], value, where)
+    assign(builder, steps[-1], value, where)
 
 
 def split(text: str, where: Where) -> tuple[list[PathStep], str]:
@@ -110,20 +108,6 @@ def assign(builder: MessageBuilder, step: PathStep, text: str, where: Where) -> 
         builder.lines[name][place] = where
     else:
         raise builder.error(f"{builder.cls.__name__}.{name} has one value only: leave out [{step.which}]", where)
-
-
-def set_extension(builder: MessageBuilder, names: list[str], text: str, where: Where) -> None:
-    """Set a field in the extensions, which are nested dicts; a text that is no value of the format is a string."""
-    fields = builder.values.setdefault("extensions", {})
-    for name in names[:-1]:
-        fields = fields.setdefault(name, {})
-        if not isinstance(fields, dict):
-            raise builder.error(f"the extension's field {name!r} is a single value and has no fields", where)
-    try:
-        value = parse_value(text, str(where))
-    except JobError:
-        value = BareWord(text)
-    fields[names[-1]] = plain_value(value)
 
 
 def index(builder: MessageBuilder, name: str, which: str | None, where: Where) -> int:

@@ -1,7 +1,7 @@
 """The schema of a job: SINGA 0.3's JobProto and its messages, without the layers (``layerconf.py``).
 
 Field names, defaults and meanings are SINGA's (job.proto of branch v0.3) unless a docstring says otherwise; a class
-``XConf`` is SINGA's ``XProto``. ``extensions`` holds the bracketed extensions ``[name] { ... }`` of user-defined types.
+``XConf`` is SINGA's ``XProto``. An extension ``[name] { ... }`` sets the settings that a user's component declares.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class AlgConf(Component):
 
     alg: AlgType = AlgType.kUserAlg
     user_alg: str | None = None
-    extensions: dict[str, Any] = field(default_factory=dict)
 
     @property
     def function(self) -> Any:
@@ -162,7 +161,6 @@ class ExtensionConf(Component):
     user_type: str | None = None
     freq: Count | None = None
     after: Natural | None = None
-    extensions: dict[str, Any] = field(default_factory=dict)
 
 
 class Job(Message):
@@ -218,7 +216,6 @@ class Job(Message):
     updater: UpdaterConf = field(default_factory=lambda: UpdaterConf(type=UpdaterType.kSGD))
     cluster: ClusterConf | None = None
     extension: list[ExtensionConf] = field(default_factory=list)
-    extensions: dict[str, Any] = field(default_factory=dict)
     reinforcement: ReinforcementConf | None = None
     neuralnet: NetConf = field(default_factory=NetConf)
 

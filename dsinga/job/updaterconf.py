@@ -30,7 +30,6 @@ class LRGenConf(Component):
     start_step: Natural = 0
     warmup_steps: Natural = 0
     warmup_lr: NonNegative = 0.0
-    extensions: dict[str, Any] = field(default_factory=dict)
 
 
 class MomentumConf(Message):
@@ -113,7 +112,6 @@ class UpdaterConf(Component):
     earlier_steps: Natural = 0
     goes_on: bool = False
     param_settings: list[ParamSettingsConf] = field(default_factory=list)
-    extensions: dict[str, Any] = field(default_factory=dict)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "learning_rate" and isinstance(value, Real):

@@ -28,29 +28,21 @@ def _redacted(value: Any) -> Any:
         return value if isinstance(value, TypeName) else redact(value)
     if isinstance(value, Message):
         return value.replace(**{name: _redacted(inner) for name, inner in set_fields(value).items()})
-    if isinstance(value, Mapping):
-        return {name: _redacted(inner) for name, inner in value.items()}
     return [_redacted(item) for item in value] if isinstance(value, list) else value
 
 
 WIDTH = 100  # a block that fits a line of this length is written on one
-NAME = re.compile(r"[A-Za-z_]\w*|\[[A-Za-z_][\w./-]*\]")
+NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def to_text(job: Job) -> str:
-    """Return ``job`` in text format, without the fields that have their default values.
-
-    Raises JobError for extensions with values that the format cannot express: None, and a list within a list.
-    """
+    """Return ``job`` in text format, without the fields that have their default values."""
     return "".join(f"{line}\n" for line in lines(message_fields(job)))
 
 
 def _job_text(job: Job) -> str:
-    """Return the text of a job for ``print``, without secrets, or its repr where the format cannot express a value."""
-    try:
-        return to_text(redact_job(job)).rstrip("\n")
-    except JobError:
-        return repr(job)
+    """Return the text of a job for ``print``, without secrets."""
+    return to_text(redact_job(job)).rstrip("\n")
 
 
 # Set here because the schema must not import this file.
@@ -58,14 +50,11 @@ Job.__str__ = _job_text  # type: ignore[assignment, method-assign]
 
 
 def message_fields(message: Message) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of the fields as in the text: extensions have names in brackets."""
+    """Yield the names and values of the fields as in the text."""
     for name, value in set_fields(message).items():
-        if name == "extensions":
-            yield from ((f"[{extension}]", inner) for extension, inner in value.items())
-        else:
-            # A list with one value is written as a single value, a list of messages as one field for each.
-            single = isinstance(value, list) and (len(value) == 1 or isinstance(next(iter(value), None), Message))
-            yield from ((name, item) for item in (value if single else [value]))
+        # A list with one value is written as a single value, a list of messages as one field for each.
+        single = isinstance(value, list) and (len(value) == 1 or isinstance(next(iter(value), None), Message))
+        yield from ((name, item) for item in (value if single else [value]))
 
 
 def lines(fields: Iterable[tuple[str, Any]], width: int = WIDTH) -> Iterator[str]:
@@ -85,7 +74,7 @@ def lines(fields: Iterable[tuple[str, Any]], width: int = WIDTH) -> Iterator[str
 
 
 def written(value: Any) -> str:
-    """Return the text of a scalar, or of a list, whose items may be blocks of an extension."""
+    """Return the text of a scalar, of a list, or of a mapping, which is a block."""
     if isinstance(value, list):
         if any(isinstance(item, list) for item in value):
             raise JobError(f"a job in text format cannot hold a list within a list: {value!r}")
@@ -163,8 +152,6 @@ def field_texts(fields: dict[str, Any]) -> list[str]:
     for name, value in fields.items():
         if isinstance(value, Message):
             texts += field_texts(set_fields(value)) or [name]
-        elif isinstance(value, dict):
-            texts += field_texts(value) or [name]
         else:
             value = readable(value)
             texts.append(f"{name} {'×'.join(map(number, value)) if isinstance(value, list) else number(value)}")

@@ -224,28 +224,29 @@ def test_a_job_stops_early_and_says_so(dsinga: Dsinga, folder: Path) -> None:
 
 
 BREAKING_FILE = """import dsinga
+from dsinga.job import Settings, required
 
 
 @dsinga.register("extension", "Breaking")
 class Breaking(dsinga.extensions.Extension):
-    def __init__(self, conf):
-        self.word = conf.extensions["Breaking"]["word"]
+    class Conf(Settings):
+        word: str = required("what it says")
 
     trigger = dsinga.extensions.AtEnd()
 
     def run(self, loop):
-        raise ZeroDivisionError(self.word)
+        raise ZeroDivisionError(self.settings.word)
 """
 
 
 def test_a_users_extension_that_raises_shows_its_traceback(folder: Path) -> None:
     (folder / "own.py").write_text(BREAKING_FILE)
-    rule = 'extension { user_type: "Breaking" freq: 7 [Breaking] { word: "a fault of its own" } }\ndisp_freq: 10'
+    rule = 'extension { user_type: "Breaking" freq: 7 [breaking_conf] { word: "a fault of its own" } }\ndisp_freq: 10'
     (folder / "job.conf").write_text(JOB.replace("disp_freq: 10", rule))
     command = [sys.executable, "-m", "dsinga", "train", "job.conf", "--import", "own.py"]
     failed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
     assert failed.returncode == 1
-    assert 'own.py", line 12, in run' in failed.stderr
+    assert 'own.py", line 13, in run' in failed.stderr
     said = "ZeroDivisionError: a fault of its own\nextension Breaking failed at step 7; 7 steps were done; go on from "
     assert said in failed.stderr
     assert (folder / "work/checkpoint/step7").is_dir()

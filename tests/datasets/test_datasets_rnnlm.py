@@ -73,8 +73,8 @@ def test_singas_job_runs_and_learns(stores):
     assert result.params["w3"].shape == (12, 5)
 
 
-def layer(kind: str, *shapes: tuple[int, ...], **extensions: dict) -> dsinga.layers.Layer:
-    conf = LayerConf(name="x", user_type=kind, extensions=extensions)
+def layer(kind: str, *shapes: tuple[int, ...], **settings: dict) -> dsinga.layers.Layer:
+    conf = LayerConf(name="x", user_type=kind, **settings)
     return registry.lookup("layer", kind)(conf, shapes)
 
 

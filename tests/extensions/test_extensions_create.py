@@ -119,9 +119,10 @@ def test_a_job_names_extensions(text: str, same: Extension, default: Extension) 
 
 @register("extension", "Counting")
 class Counting(Extension):
-    def __init__(self, conf=None):
-        self.trigger = AtEnd()
-        self.word = conf.extensions["Counting"]["word"] if conf else ""
+    class Conf(Settings):
+        word: str = setting("", "any word")
+
+    trigger = AtEnd()
 
     def run(self, loop) -> None:
         pass
@@ -129,10 +130,10 @@ class Counting(Extension):
 
 def test_a_users_own_extension_is_made_from_its_message() -> None:
     (counting,) = create_extensions(
-        loads('extension { user_type: "Counting" freq: 3 after: 4 [Counting] { word: "x" } }')
+        loads('extension { user_type: "Counting" freq: 3 after: 4 [counting_conf] { word: "x" } }')
     )[2:]
     assert isinstance(counting, Counting)
-    assert counting.word == "x"
+    assert counting.settings.word == "x"
     assert isinstance(counting.trigger, EverySteps)
     assert (counting.trigger.freq, counting.trigger.after) == (3, 4)
 
@@ -247,7 +248,7 @@ def test_a_users_extension_has_typed_settings() -> None:
         ("every: 3", "2: user_type 'StopBelow' needs threshold: ..."),
         (
             "threshold: 1\npatience: 3",
-            "4: extension StopBelow has no field 'patience'; it has threshold, every, freq, after, extensions",
+            "4: extension StopBelow has no field 'patience'; it has threshold, every, freq, after",
         ),
         ("threshold: 1\nafter: 3", "4: after has no effect without freq; give freq: every how many steps it runs"),
     ],

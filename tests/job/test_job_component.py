@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import pytest
 
 from dsinga.base.errors import UserError
@@ -14,6 +16,7 @@ from dsinga.job import Fault, JobError, LRNConf, Phase, Settings, check, loads, 
 from dsinga.job.component import docs
 from dsinga.job.limits import Count, NonNegative, Range, Share
 from dsinga.layers import Layer
+from dsinga.training import Initialiser
 from tests.support.registries import restored_registry
 
 
@@ -66,8 +69,7 @@ def test_settings_have_the_values_of_the_job_and_the_defaults_of_the_class():
     text = to_text(job("window_conf { width: 3 places: 4 }"))
     assert "window_conf { width: 3 places: 4 }" in text
     assert loads(text) == job("window_conf { width: 3 places: 4 }")
-    with pytest.raises(JobError, match=r"job.conf:2: layer 'a': Window declares .* window_conf .* place of .window. "):
-        settings_of("[window] { width: 3 }")
+    assert settings_of("[window_conf] { width: 3 }") == settings_of("window_conf { width: 3 }"), "as SINGA writes it"
     assert docs(Window.Conf)["width"] == "how many steps a window has"
 
 
@@ -81,6 +83,12 @@ def test_settings_have_the_values_of_the_job_and_the_defaults_of_the_class():
         ("window_conf { width: 3\nplaces: [1, 0] }", "job.conf:3: layer 'a': places must be at least 1, not 0"),
         ("window_conf { width: 3 shape: kRoun }", "there is no Shape 'kRoun'; did you mean 'kRound'?"),
         ("", "job.conf:1: layer 'a': user_type 'Window' needs window_conf { ... }"),
+        (
+            "[windw_conf] { width: 3 }",
+            "job.conf:2: layer 'a': layer 'Window' has no extension [windw_conf]; did you mean [window_conf]?",
+        ),
+        ("[window_conf] { widht: 3 }", "job.conf:2: layer 'a': WindowConf has no field 'widht'; did you mean 'width'?"),
+        ("[window_conf] { width: 3 }\nwindow_conf { width: 3 }", "LayerConf.window_conf is given twice"),
         ("windw_conf { }", "job.conf:2: layer 'a': LayerConf has no field 'windw_conf'; did you mean 'window_conf'?"),
     ],
 )
@@ -227,3 +235,37 @@ def test_two_components_with_one_field_are_refused_with_the_remedy():
     with pytest.raises(UserError, match=r"has the field 'lrn_conf'.*class Conf\(Settings, field=\"my_conf\"\)"):
         job("window_conf { width: 3 }")
     assert LRNConf.__name__ == "LRNConf"
+
+
+@pytest.mark.parametrize(
+    ("init", "expected"),
+    [
+        ("[fooparam_conf] { # as on SINGA's page\n x: 10 }", 10),
+        ("x: 10", 10),
+        ("[fooparam_conf] { }", 1),
+        (
+            "x: 2 [fooparam_conf] {\n x: 10 }",
+            "ParamGenConf.x is given twice, first at job.conf:3",
+        ),
+        ("[fooparam_conf] {\n y: 10 }", "job.conf:4: layer 'a': FooParamConf has no field 'y'; it has x"),
+        ("[fooparam_conf] {\n x: 'ten' }", "job.conf:4: layer 'a': FooParamConf.x takes a whole number, not 'ten'"),
+        ("[foo_conf] { x: 10 }", "initialiser 'FooParam' has no extension [foo_conf]; did you mean [fooparam_conf]?"),
+    ],
+)
+def test_an_extension_of_singa_is_read_into_flat_settings(init: str, expected: int | str) -> None:
+    class FooParam(Initialiser):
+        class Conf(Settings):
+            x: int = setting(1, "a number")
+
+    with restored_registry():
+        register("initialiser", "FooParam")(FooParam)
+        register("initialiser", "Zeros")(lambda shape, conf, rng: np.zeros(shape))
+        text = f'window_conf {{ width: 3 }} param {{ name: "w" init {{ user_type: "FooParam"\n{init} }} }}'
+        if isinstance(expected, str):
+            with pytest.raises(JobError, match=re.escape(expected)):
+                job(text)
+        else:
+            conf = job(text).neuralnet.layer[0].param[0].init
+            assert conf.settings_of(FooParam.Conf).x == expected
+        with pytest.raises(JobError, match=re.escape("initialiser 'Zeros' has no extension [x]; declare its settings")):
+            job('param { name: "w" init { [x] { y: 1 } user_type: "Zeros" } }')

@@ -94,7 +94,6 @@ def test_assignment_converts_and_checks_too():
             "InnerProductConf has no field 'num_outputs'",
         ),
         (lambda: LayerConf(name="a", innerproduct_conf=3), "takes a InnerProductConf, not 3"),
-        (lambda: LayerConf(name="a", extensions=3), "LayerConf.extensions takes a mapping, not 3"),
         (lambda: InnerProductConf(num_output=True), "takes a whole number, not True"),
         (lambda: InnerProductConf(num_output=None), "takes a whole number, not None"),
         (lambda: InnerProductConf(num_output=3, bias_term=1), "takes true or false, not 1"),

@@ -17,7 +17,7 @@ neuralnet {
     name: "ip1" type: kInnerProduct srclayers: "pool.1" innerproduct_conf { num_output: 3 }
     param { name: "w1" } param { name: "b1" init { type: kConstant } }
   }
-  layer { name: "mine" user_type: "kMine" srclayers: "ip1" [conf] { path: "old" deep { k: 1 } } }
+  layer { name: "mine" user_type: "kMine" srclayers: "ip1" }
 }
 """
 
@@ -63,9 +63,6 @@ def layer(job, position):
         ("net.layer[data, kTest].store_conf.path=x", lambda job: layer(job, 1).store_conf.path, "x"),
         ("net.layer[data,kVal].store_conf.shape[1]=4", lambda job: layer(job, 1).store_conf.shape, [1, 4, 8]),
         ("net.layer[data,kTrain].store_conf.shape=64", lambda job: layer(job, 0).store_conf.shape, [64]),
-        ("net.layer[mine].extensions.conf.path=a/b", lambda job: layer(job, 4).extensions["conf"]["path"], "a/b"),
-        ("net.layer[mine].extensions.conf.deep.k=2", lambda job: layer(job, 4).extensions["conf"]["deep"], {"k": 2}),
-        ("extensions.mine.on=true", lambda job: job.extensions, {"mine": {"on": True}}),
     ],
 )
 def test_a_field_is_found_by_its_path(override, of, value):
@@ -131,11 +128,6 @@ def test_later_messages_name_the_override_as_the_place():
         ("net.layer[ip1].innerproduct_conf.num_out=3", "layer 'ip1': InnerProductConf has no field 'num_out'"),
         ("net.layer[ip1].param[w1,kTrain].name=x", "only layers have phases: leave out 'kTrain'"),
         ("gpu[0]=1", "there is no gpu[0]; Job.gpu has 0 values"),
-        ("extensions=3", "extensions are written by name"),
-        (
-            "net.layer[mine].extensions.conf.path.x=1",
-            "the extension's field 'path' is a single value and has no fields",
-        ),
         ("updater.rmsprop_conf={ }", "RMSPropConf needs the field 'rho'"),
     ],
 )

@@ -1,7 +1,5 @@
 """Reading a job: accepted texts, and errors with place and remedy."""
 
-import math
-
 import pytest
 
 from dsinga.job import (
@@ -41,7 +39,6 @@ neuralnet {
     name: "mine"
     user_type: "kMine"
     srclayer: "data"
-    [data_conf] { path: "x" window: 10 window: 20 deep { on: true } scale: -inf }
     param { name: "w" init { type: kConst value:0 } }
     param { name: "b" lr_scale:2 }
   }
@@ -63,8 +60,6 @@ def test_a_text_with_all_spellings_of_job_files_is_read():
     assert (test.name, test.type, test.include) == ("data", LayerType.kRecordInput, [Phase.kTest, Phase.kVal])
     assert (test.store_conf.has_label, test.store_conf.encoded) == (False, True)
     assert (user_layer.type, user_layer.type_name, user_layer.srclayers) == (LayerType.kUserLayer, "kMine", ["data"])
-    deep = {"path": "x", "window": [10, 20], "deep": {"on": True}, "scale": -math.inf}
-    assert user_layer.extensions == {"data_conf": deep}
     assert [param.lr_scale for param in user_layer.param] == [1.0, 2.0]
     assert user_layer.param[0].init.type.name == "kConstant"
 
@@ -133,9 +128,15 @@ LAYER = "net {{ layer {{ name: 'ip1'\n type: kInnerProduct\n {} }} }}"
         (
             LAYER.format("innerproduct_conf { num_output: 1 [x]: 1 }"),
             3,
-            ["InnerProductConf takes no extensions such as [x]"],
+            ["InnerProductConf takes no extension [x]; that would be settings of a component of your own"],
         ),
-        ("extensions { }", 1, ["extensions are written by name, as [name] { ... }"]),
+        ("\n[nonsense] { y: 1 }", 2, ["Job takes no extension [nonsense]"]),
+        (
+            "net { layer {\n type: kLRN [lrn_cof] { } name: 'n' } }",
+            2,
+            ["no extension [lrn_cof]; did you mean 'lrn_conf'?"],
+        ),
+        ("net { layer {\n [x] { } user_type: 'kMine' name: 'n' } }", 2, ["no layer is registered as 'kMine'"]),
         (
             "net {\n layer {\n  name: 'a'\n layer {\n }\n}",
             4,

@@ -3,11 +3,10 @@
 import enum
 from xml.etree import ElementTree
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.job import Job, JobError, LayerConf, LayerType, Message, loads, to_text
+from dsinga.job import Job, LayerConf, LayerType, Message, loads, to_text
 from dsinga.job.message import defaults, field_types, is_message, item_type
 from dsinga.job.type_names import TypeName
 
@@ -86,8 +85,7 @@ def test_the_text_is_what_a_person_would_write():
         bm_conf={},
         include=["kTrain", "kTest"],
     )
-    user_layer = {"name": "u", "user_type": "k", "extensions": {"x": {"y": [1, 2]}}}
-    job = Job(name='"q"\n', net={"layer": [layer, user_layer]}, updater={"type": "kSGD", "momentum": 0.9})
+    job = Job(name='"q"\n', net={"layer": [layer]}, updater={"type": "kSGD", "momentum": 0.9})
     assert to_text(job).splitlines() == [
         r'name: "\"q\"\n"',
         "updater { type: kSGD momentum: 0.9 }",
@@ -100,27 +98,15 @@ def test_the_text_is_what_a_person_would_write():
         "    bm_conf { }",
         "    pooling_conf { kernel: 2 }",
         "  }",
-        '  layer { name: "u" user_type: "k" [x] { y: [1, 2] } }',
         "}",
     ]
     assert job.neuralnet.layer[0].type is LayerType.kPooling
-
-
-@pytest.mark.parametrize("value", [[[1]], None, {"a": object()}, {"not a name": 1}])
-def test_an_extension_that_the_format_cannot_express_is_refused(value):
-    with pytest.raises(JobError, match="cannot hold"):
-        to_text(Job(extensions={"mine": value}))
 
 
 def test_print_shows_the_job_file():
     job = Job(name="small", net={"layer": [{"name": "act", "type": "kReLU"}]})
     assert str(job) == to_text(job).rstrip("\n") == 'name: "small"\nneuralnet { layer { name: "act" type: kReLU } }'
     assert repr(job).startswith("Job(name='small', neuralnet=")
-
-
-def test_print_shows_a_job_that_the_format_cannot_express():
-    job = Job(extensions={"mine": {"value": None}})
-    assert str(job) == repr(job)
 
 
 JOB = """name: "<b>&"
@@ -133,7 +119,7 @@ net {
     param { name: "w" init { type: kGaussian std: 0.1 } } param { name: "b" share_from: "c" } param { name: "d" }
     param { init { type: kUniform } } param { share_from: "c" }
   }
-  layer { name: "mine" user_type: "kMine" srclayers: "conv" srclayers: "data" exclude: kTest bm_conf { } [x] { y: 1 } }
+  layer { name: "mine" user_type: "kMine" srclayers: "conv" srclayers: "data" exclude: kTest bm_conf { } }
 }
 """
 
@@ -149,7 +135,7 @@ def test_there_is_a_row_for_each_layer():
         ["layer", "type", "sources", "configuration", "params", "phases"],
         ["data", "kRecordInput", "", "path a<b, std_value 16, shape 1×8×8", "", "kTrain"],
         ["conv", "kConvolution", "data", "num_filters 3", "w (kGaussian), b = c, d, kUniform, = c", ""],
-        ["mine", "kMine", "conv, data", "bm_conf, y 1", "", "not kTest"],
+        ["mine", "kMine", "conv, data", "bm_conf", "", "not kTest"],
     ]
 
 

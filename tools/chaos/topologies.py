@@ -11,7 +11,7 @@ from tests.support.small_job import JOB
 from tools.faults import passes as passes  # registers the layer
 
 # The layers in whose passes processes end: after "norm" and after "drop", so that each worker of a cut net has one.
-DOOR = 'layer { name: "%s" type: kUserLayer user_type: "ChaosDoor" srclayers: "%s" [door] { plan: "%s" } }\n'
+DOOR = 'layer { name: "%s" type: kUserLayer user_type: "ChaosDoor" srclayers: "%s" chaosdoor_conf { plan: "%s" } }\n'
 PLAN = "plan.json"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import dsinga
-from dsinga.job import Phase
+from dsinga.job import Phase, Settings, required
 from dsinga.layers import Output
 from tests.support.user_layers import Identity
 
@@ -64,13 +64,16 @@ def _strike(path: str, number: int) -> None:
 
 @dsinga.register("layer", "ChaosDoor")
 class ChaosDoor(Identity):
-    """The identity, unless the plan at ``[door] { plan: "PATH" }`` has come to its pass and step."""
+    """The identity, unless the plan at ``chaosdoor_conf { plan: "PATH" }`` has come to its pass and step."""
+
+    class Conf(Settings):
+        plan: str = required("the path of the plan")
 
     source_count = 1
 
     def __init__(self, conf: Any, source_shapes: Any, info: Any = None):
         super().__init__(conf, source_shapes, info)
-        self._path = str(conf.extensions["door"]["plan"])
+        self._path = self.settings.plan
 
     def compute_feature(self, params: Any, sources: Any, ctx: Any) -> Output:
         self._pass(PASSES.get(ctx.phase, ""), ctx.step)

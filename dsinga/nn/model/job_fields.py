@@ -34,7 +34,6 @@ class JobFields(TypedDict, total=False):
     train_one_batch: Any
     updater: Any
     extension: Any
-    extensions: dict[str, Any]
     reinforcement: Any
     neuralnet: Any
 
