@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dsinga.api.jobs_with_data import job_with_data, roots, with_workers
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
+from dsinga.base.standard_streams import error_stream
 from dsinga.job import Job, Phase
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet, PartitionedNet
@@ -166,5 +166,5 @@ def _machine(
         "network": parse_network(bandwidth, latency),
         "roots": roots(job, data_root),
         "cache": read_setting("cache"),
-        "announce": partial(print, file=sys.stderr, flush=True) if progress else None,
+        "announce": partial(print, file=error_stream(), flush=True) if progress else None,
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from dsinga.api.result import Result
 from dsinga.base.advice import option
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.redaction import redact
+from dsinga.base.standard_streams import error_stream
 from dsinga.checkpoint import latest, params_of, read_params
 from dsinga.checkpoint.remote import RemoteFolder, complete_steps
 from dsinga.data.filesystem import is_url, join, remove
@@ -155,5 +155,5 @@ def trained_params(
     if newest and isinstance(workspace, Path) and (best := workspace / "best.safetensors").exists():
         others.append(f"the best ones are in {best}")
     remark = f" ({'; '.join(others)})" if others else ""
-    print(redact(f"params of {', '.join(map(str, paths))}{remark}"), file=sys.stderr)
+    print(redact(f"params of {', '.join(map(str, paths))}{remark}"), file=error_stream())
     return {name: value for path in paths for name, value in read_params(path, roots).items()}

@@ -15,6 +15,7 @@ from click.shell_completion import get_completion_class
 
 from dsinga.base.advice import command_line
 from dsinga.base.errors import ClusterNotReady, RunError, Terminated, UserError
+from dsinga.base.standard_streams import open_standard_streams, output_fault
 from dsinga.base.termination import ignore_terminations, raised_terminations
 from dsinga.base.version import __version__
 from dsinga.commands import data, inference, inspection, searching, training
@@ -97,23 +98,49 @@ for _command in (
 
 
 @contextlib.contextmanager
+def _checked_output() -> Iterator[None]:
+    """Exit with status 1, and say why, where the standard output does not take all that a command writes to it."""
+    ended: BaseException | None = None
+    try:
+        yield
+    except (OSError, SystemExit) as error:
+        ended = error
+    fault = output_fault()
+    if fault is None or (isinstance(ended, SystemExit) and ended.code):
+        if ended:
+            raise ended
+        return
+    if fault:
+        click.echo(f"dsinga: {fault}", err=True)
+    sys.exit(1)
+
+
+@contextlib.contextmanager
 def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",)) -> Iterator[None]:
     """Print errors of the command ``program arguments`` as one message, and log messages on stderr.
 
     Log messages are, for instance, the cut that ``partition: auto`` has chosen. Exits with status 2 for bad input, 75
     where Dask workers or a scheduler have not come in time, 1 for another run that failed.
     """
+    open_standard_streams()
     # Dask's table of all versions that differ, many of which do not matter: preflight checks warn of those that do.
     warnings.filterwarnings("ignore", "Mismatched versions found")
     logger, handler = logging.getLogger("dsinga"), logging.StreamHandler()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        with command_line(arguments, program):
+        with command_line(arguments, program), _checked_output():
             yield
     except (UserError, RunError) as error:
         click.echo(f"dsinga: {error}", err=True)
         sys.exit(2 if isinstance(error, UserError) else TERMINATED_STATUS if isinstance(error, ClusterNotReady) else 1)
+    except UnicodeEncodeError as error:
+        if error.encoding != sys.getfilesystemencoding():
+            raise
+        remedy = "rename it" if error.encoding == "utf-8" else "set LC_ALL=C.UTF-8"
+        what = f"{error.object!a} cannot be the name of a file here, where names are in {error.encoding}"
+        click.echo(f"dsinga: {what}; {remedy}", err=True)
+        sys.exit(2)
     except MemoryError as error:
         what = f": {error}" if str(error) else ""
         has_no_net = arguments[:1] == ["data"]

@@ -135,10 +135,17 @@ def example(name: str, folder: Path) -> None:
     """Write the example NAME, a job file and its records, to FOLDER."""
     import shutil
 
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not an empty folder; name another one")
     try:
-        shutil.copytree(EXAMPLES / name, folder, dirs_exist_ok=True)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} exists and is not an empty folder; name another one")
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(EXAMPLES / name, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
     except OSError as error:
-        raise UserError(f"the example cannot be written to {folder}: {error}") from error
+        reason = error.strerror or error
+        if isinstance(error, shutil.Error):  # of some files; then none of them stays
+            shutil.rmtree(folder, ignore_errors=True)
+            reason = error.args[0][0][2].partition("] ")[2].partition(": ")[0]  # without number and path
+        raise UserError(
+            f"the example cannot be written to {folder}: {reason}; name a folder that can be written"
+        ) from error
     click.echo(f"wrote a job and its records to {folder}; train it with:\n  dsinga train {folder / 'job.conf'}")

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsinga.commands.options import DEVICE, cluster_options, job_and_connection, job_options, where_options
+from dsinga.commands.options import (
+    DEVICE,
+    cluster_options,
+    job_and_connection,
+    job_options,
+    where_options,
+    write_picture,
+)
 
 if TYPE_CHECKING:
     from dsinga.net import PartitionedNet
@@ -63,7 +70,7 @@ def show(
         print_padding(job, data_root)
         print_memory(expected_memory(job, net, data_root))
     svg = svg or Path(f"{job.name}.svg")
-    svg.write_text(drawn(job, net), encoding="utf-8")
+    write_picture(svg, drawn(job, net))
     click.echo(f"drawn to {svg}")
 
 
@@ -199,5 +206,5 @@ def plan(
     else:
         print_plan(plan.figures(), console)
     if picture:
-        picture.write_text(draw_plan(plan), encoding="utf-8")
+        write_picture(picture, draw_plan(plan))
         click.echo(f"drawn to {picture}", err=as_json)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dsinga.base.errors import UserError
+
 if TYPE_CHECKING:  # a command imports what it runs when it runs, so that --help is quick
     from dsinga.api.clients import ClusterSource
     from dsinga.job import Job
@@ -20,6 +22,17 @@ CHECKPOINT = click.option(
     help="A checkpoint: a step folder, a checkpoint folder or a .safetensors file [default: the newest one in the "
     "job's workspace, else the job's checkpoint_path].",
 )
+
+
+def write_picture(path: Path, drawing: str) -> None:
+    """Write a picture that a command draws. Raises UserError where that cannot be."""
+    try:
+        path.write_text(drawing, encoding="utf-8")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            if path.is_file():  # a part of it
+                path.unlink()
+        raise UserError(f"the picture {path} cannot be written: {error.strerror}; name another file") from error
 
 
 def _import_files(context: click.Context, option: click.Parameter, paths: tuple[str, ...]) -> None:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsinga.base.advice import short_path
-from dsinga.commands.options import DEVICE, cluster_options, job_and_connection, job_options, where_options
+from dsinga.commands.options import (
+    DEVICE,
+    cluster_options,
+    job_and_connection,
+    job_options,
+    where_options,
+    write_picture,
+)
 
 if TYPE_CHECKING:
     from dsinga.api import SearchResult
@@ -126,5 +133,5 @@ def find_lr(
     if search.suggestion is not None and job.updater.learning_rate.type not in without_base:
         click.echo(f"dsinga train {conf} --set updater.learning_rate.base_lr={search.suggestion:.2g}")
     if picture:
-        picture.write_text(search.draw(), encoding="utf-8")
+        write_picture(picture, search.draw())
         click.echo(f"drawn to {picture}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -12,6 +11,7 @@ from html import escape
 from typing import Self, TextIO
 
 from dsinga.base.advice import in_notebook
+from dsinga.base.standard_streams import error_stream
 from dsinga.monitor.rows import NOT_METRICS, Row, draw_curves
 
 # Columns of a row that are shown as a speed, with their units.
@@ -28,7 +28,7 @@ def show_progress(total_steps: int, name: str, out: TextIO | None = None, *, ear
         out: The stream for lines outside a notebook; standard error by default, so that standard output can be piped.
         earlier: The history of a resumed run, which the picture begins with.
     """
-    out = out or sys.stderr
+    out = out or error_stream()
     throughput = ThroughputEstimate(total_steps)
     if in_notebook():
         return Picture(throughput, name, earlier)
@@ -217,7 +217,7 @@ def show_import(name: str, out: TextIO | None = None) -> Iterator[Callable[[int,
 
     It yields a function to call with the amount done and the total (0 if unknown), in any unit.
     """
-    out = out or sys.stderr
+    out = out or error_stream()
     if not out.isatty():
         yield lambda done, total: None
         return

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import sys
 from pathlib import Path
 from typing import Any
 
 from dsinga.base.advice import short_path
 from dsinga.base.errors import RunError, UserError
+from dsinga.base.standard_streams import error_stream
 from dsinga.monitor.history import History
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.progress import Progress, show_progress
@@ -125,7 +125,7 @@ class RunMonitor(contextlib.ExitStack):
             self._show("remark", sentence)
         elif self._progress:
             with contextlib.suppress(OSError, ValueError):  # a closed terminal or stream
-                print(sentence, file=sys.stderr, flush=True)
+                print(sentence, file=error_stream(), flush=True)
         else:
             _log.info(sentence)
 

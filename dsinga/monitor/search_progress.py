@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from abc import abstractmethod
 from html import escape
 from typing import TextIO
 
 from dsinga.base.advice import in_notebook
+from dsinga.base.standard_streams import error_stream
 from dsinga.monitor.progress import ProgressBar, ProgressDisplay
 
 
@@ -22,7 +22,7 @@ def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool
     """
     if quiet:
         return HiddenSearch()
-    out = out or sys.stderr
+    out = out or error_stream()
     if in_notebook():
         return SearchPicture(total, name)
     return SearchBar(total, f"search {name}", out) if out.isatty() else SearchLines(total, out)

@@ -120,7 +120,7 @@ THREADS = 256
 BLOCKS = 4096  # at most, some 30 for each multiprocessor of a large GPU; beyond, a thread computes several numbers
 ROW_THREADS = 128  # of a block that computes one row; whole warps
 
-_COMMON = (Path(__file__).parent / "common.cu").read_text()
+_COMMON = (Path(__file__).parent / "common.cu").read_text("utf-8")
 _REALS = {
     np.dtype(np.float32): ("-DREAL=float",),
     np.dtype(np.float64): ("-DREAL=double",),
@@ -141,7 +141,7 @@ class Source:
 
     def code(self) -> str:
         """Return the source text that is compiled."""
-        return _COMMON + self._prologue + self._path.read_text()
+        return _COMMON + self._prologue + self._path.read_text("utf-8")
 
     def each(self, kernel: str, dtype: np.dtype, count: int, *arguments: Any) -> None:
         """Run a kernel of ``FOR_EACH``, whose last argument is ``count``."""

@@ -1,0 +1,83 @@
+"""Standard streams that a shell has closed, that take no more bytes, or whose encoding lacks characters."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from typing import Any, TextIO
+
+
+class _Null(io.TextIOBase):
+    """A stream that drops what is written to it."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+class _Output(io.FileIO):
+    """A descriptor that keeps the error with which it failed, and drops everything from then on."""
+
+    fault: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return len(data) if self.fault else super().write(data)
+        except OSError as error:
+            self.fault = error
+            raise
+
+
+class _Log(io.FileIO):
+    """A descriptor that drops what it cannot write: a run goes on where its log has no room or no reader."""
+
+    def write(self, data: Any) -> int:
+        with contextlib.suppress(OSError):
+            return super().write(data)
+        return len(data)
+
+
+def error_stream() -> TextIO:
+    """Return the standard error, or a stream that drops everything where this process has none."""
+    return sys.stderr or _Null()  # type: ignore[return-value]
+
+
+def open_standard_streams() -> None:
+    """Make the standard streams of this process usable for a command.
+
+    A closed one becomes the null device, since the next file that is opened would have its number. The standard error
+    drops what it cannot write. Characters that the encoding of a stream lacks are written as escapes.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _reopened(sys.stdout, _Output(1, "w", closefd=False))
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _reopened(sys.stderr, _Log(2, "w", closefd=False))
+
+
+def _reopened(stream: Any, raw: io.FileIO) -> TextIO:
+    """Return a stream like ``stream``, None for a closed one, that writes to ``raw``."""
+    encoding, is_unbuffered = getattr(stream, "encoding", "utf-8"), getattr(stream, "write_through", False)
+    buffer: Any = raw if is_unbuffered else io.BufferedWriter(raw)
+    by_line = getattr(stream, "line_buffering", True)
+    return io.TextIOWrapper(buffer, encoding, "backslashreplace", line_buffering=by_line, write_through=is_unbuffered)
+
+
+def output_fault() -> str | None:
+    """Return why the standard output has not taken all that was written to it, None where it has.
+
+    The text is empty where its reader has gone, who needs no message.
+    """
+    with contextlib.suppress(OSError):  # which is kept
+        sys.stdout.flush()
+    buffer = getattr(sys.stdout, "buffer", None)
+    fault = getattr(getattr(buffer, "raw", buffer), "fault", None)
+    return fault and ("" if fault.errno == errno.EPIPE else f"the output cannot be written: {fault.strerror}")
