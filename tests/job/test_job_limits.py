@@ -54,7 +54,7 @@ NEGATIVE = WITHOUT_EFFECT | {
     "LayerConf.partition_dim", "NetConf.partition_dim", "ParamConf.partition_dim",  # -1: not partitioned
     "AugmentConf.value",  # pixels may be negative
     "FieldErrorConf.climatology", "NormalizationConf.mean",
-    "ExtensionConf.above", "ExtensionConf.below",
+    "ExtensionConf.above", "ExtensionConf.baseline", "ExtensionConf.below",
     "LayerConf.unroll_index",  # set by unrolling, not by a job
     "LeadRecordConf.fill", "LeadRecordConf.mask",  # -1: no mask
     "MeanLossConf.scale",  # -1: the mean is maximised
