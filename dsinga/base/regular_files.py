@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 # The most bytes of a file with metadata, such as a zarr.json or a setting.json, and of one with a table or an image.
 METADATA_BYTES = 256 << 20
@@ -46,6 +47,19 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
 def read_regular_text(path: str | os.PathLike[str], most_bytes: int = METADATA_BYTES) -> str:
     """Return the UTF-8 text of a regular file. Raises OSError, and UnicodeDecodeError for other bytes."""
     return read_regular(path, most_bytes).decode("utf-8")
+
+
+def read_json(path: str | os.PathLike[str], most_bytes: int = METADATA_BYTES) -> Any:
+    """Return the JSON in a regular file. Raises OSError, and ValueError for what is none or is nested too deeply."""
+    return parse_json(read_regular_text(path, most_bytes))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what a text of JSON has. Raises ValueError where it is none, or is nested too deeply for Python."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

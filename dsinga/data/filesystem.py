@@ -18,6 +18,7 @@ from dsinga.base.advice import option
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest_or_listed
+from dsinga.data.references import References
 from dsinga.data.stores.checked_files import ReadingStore, is_transient, retry
 
 # In a URL of object storage, "key:secret@" before the bucket.
@@ -105,12 +106,10 @@ def is_references(location: str) -> bool:
 def _reference_store(location: str) -> Store:
     """Return the zarr store that references describe. Raises UserError for a file that has none."""
     try:
-        filesystem = fsspec.filesystem("reference", fo=location, asynchronous=True)
+        return FsspecStore(References(location), read_only=True)
     except Exception as error:  # of JSON, of the file, of packages for URLs: any class
-        raise UserError(
-            redact(f"{location} has no references, as kerchunk writes them ({type(error).__name__}: {error})", location)
-        ) from None
-    return FsspecStore(filesystem, read_only=True)
+        fault = getattr(error, "strerror", None) or f"{error}"
+        raise UserError(redact(f"{location} has no references that can be read: {fault}", location)) from None
 
 
 def _exists(filesystem: Any, path: str) -> bool:

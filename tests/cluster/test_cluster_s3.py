@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,6 +109,18 @@ def test_faults_name_the_url_and_no_secret(bucket: str) -> None:
         with pytest.raises(UserError, match=message) as refused:
             open_store(url)
         assert SECRET not in str(refused.value)
+
+
+def test_references_lead_to_a_bucket(bucket: str, tmp_path: Path) -> None:
+    data = np.arange(12, dtype=np.float32).reshape(6, 2)
+    group = zarr.open_group(zarr_store(f"{bucket}/own.zarr", read_only=False), mode="w", zarr_format=2)
+    array = group.create_array("x", data=data, chunks=(3, 2))
+    refs: dict[str, Any] = {f"x/{chunk}.0": [f"{{{{u}}}}/x/{chunk}.0"] for chunk in range(2)}
+    refs |= {".zgroup": {"zarr_format": 2}, "x/.zarray": {**array.metadata.to_dict(), "attributes": {}}}
+    (tmp_path / "refs.json").write_text(
+        json.dumps({"version": 1, "refs": refs, "templates": {"u": f"{bucket}/own.zarr"}})
+    )
+    np.testing.assert_array_equal(open_store(tmp_path / "refs.json").read(range(6))[0], data)
 
 
 def test_a_workspace_in_object_storage_is_resumed(job: Job, bucket: str, threads: Client) -> None:

@@ -16,7 +16,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed
 from dsinga.data.file_version import FileVersion
-from dsinga.data.filesystem import has_zarr_metadata, is_url, join, zarr_store
+from dsinga.data.filesystem import has_zarr_metadata, join, zarr_store
 from dsinga.data.stores.chunk_files import RegionReader, local_folder, location_of
 from dsinga.data.stores.chunk_parts import axis_parts
 from dsinga.data.stores.store_faults import unreadable
@@ -158,7 +158,7 @@ def check_members(location: str) -> None:
 
 def _names(location: str) -> Iterator[str]:
     """Yield the names of what may be a member of a group."""
-    if is_url(location):
+    if not os.path.isdir(location):  # a URL, or references
         return
     for entry in sorted(os.scandir(location), key=lambda entry: entry.name):
         if entry.is_dir():

@@ -15,7 +15,7 @@ from zarr.storage import LocalStore
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
-from dsinga.data.filesystem import exists, is_file, join
+from dsinga.data.filesystem import exists, is_file, is_references, join
 from dsinga.data.stores.checked_files import ReadingStore
 from dsinga.data.stores.chunk_files import location_of
 from dsinga.data.stores.chunk_parts import axis_parts
@@ -62,7 +62,7 @@ class MissingChunks:
     def _check_chunk(self, index: tuple[int, ...]) -> None:
         array, location = self._array, location_of(self._array)
         key = join(array.path, array.metadata.encode_chunk_key(index))
-        has_path = isinstance(array.store, (LocalStore, ReadingStore))
+        has_path = isinstance(array.store, (LocalStore, ReadingStore)) and not is_references(location)
         if is_file(join(location, key)) if has_path else sync(array.store.exists(key)):
             return
         what = f"{redact(location)}: chunk {key} of {array.path or os.path.basename(location)!r}"

@@ -1,0 +1,177 @@
+"""References to the chunks of a zarr store, as kerchunk and VirtualiZarr write them: where they may lead."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray
+from click.testing import CliRunner
+
+import dsinga
+from dsinga.base.errors import UserError
+from dsinga.commands.cli import main_group
+from dsinga.data import open_store
+from dsinga.data.references import LONGEST, VARIABLE
+from tests.support.web_server import serve
+
+DATA = np.random.default_rng(0).normal(size=(6, 2, 3)).astype(np.float32)
+CHUNK = "t/0.0.0"
+
+
+def references(folder: Path, url: Callable[[str], str] = str, **more: Any) -> dict[str, Any]:
+    """Write a store, t.zarr, and return references to its files; ``url`` returns that of a path in the folder."""
+    dims = ("time", "lat", "lon")
+    dataset = xarray.Dataset({"t": (dims, DATA)}, {dim: np.arange(n) for dim, n in zip(dims, DATA.shape, strict=True)})
+    dataset.chunk(time=2).to_zarr(folder / "t.zarr", mode="w", zarr_format=2, consolidated=True)
+    refs: dict[str, Any] = {}
+    for file in (each for each in (folder / "t.zarr").rglob("*") if each.is_file()):
+        key = file.relative_to(folder / "t.zarr").as_posix()
+        refs[key] = file.read_text() if file.name[0] == "." else [url(f"t.zarr/{key}"), 0, file.stat().st_size]
+    return {"version": 1, "refs": refs, **more}
+
+
+def check(path: Path | str) -> None:
+    """Check that the numbers at a path are those of the store, as records, windows and by the commands."""
+    np.testing.assert_array_equal(open_store(path, data="t").read(range(6))[0], DATA)
+    windows = dsinga.windows(path, inputs="t", targets="t", input_dims={"time": 2})
+    np.testing.assert_array_equal(windows.read([1])[0][0], DATA[2:4])
+    for command, text in (("info", "variable t"), ("verify", "6 records in 3 chunks can be read")):
+        ran = CliRunner().invoke(main_group, ["data", command, str(path)], catch_exceptions=False)
+        assert (ran.exit_code, text in ran.output) == (0, True), ran.output
+
+
+def refusal(path: Path | str) -> str:
+    with pytest.raises(UserError) as windows:
+        dsinga.windows(path, inputs="t", targets="t", input_dims={"time": 2}).read(range(3))
+    for call in (lambda: open_store(path, data="t").read(range(6)), lambda: open_store(path).read(range(6))):
+        with pytest.raises(UserError):
+            call()
+    return str(windows.value)
+
+
+@pytest.mark.parametrize("form", ["absolute", "beside", "file", "template", "version 0"])
+def test_references_to_files(form: str, tmp_path: Path) -> None:
+    written = {
+        "absolute": lambda: references(tmp_path, lambda path: str(tmp_path / path)),
+        "beside": lambda: references(tmp_path),
+        "file": lambda: references(tmp_path, lambda path: f"file://{tmp_path}/{path}"),
+        "template": lambda: references(tmp_path, lambda path: f"{{{{ u }}}}/{path}", templates={"u": str(tmp_path)}),
+        "version 0": lambda: references(tmp_path)["refs"],
+    }[form]()
+    (tmp_path / "refs.json").write_text(json.dumps(written))
+    check(tmp_path / "refs.json")
+
+
+def test_references_to_a_web_server(tmp_path: Path) -> None:
+    with serve(tmp_path) as address:
+        written = references(tmp_path, lambda path: f"http://{address}/{path}")
+        (tmp_path / "refs.json").write_text(json.dumps(written))
+        check(tmp_path / "refs.json")
+        check(f"http://{address}/refs.json")
+        (tmp_path / "beside.json").write_text(json.dumps(references(tmp_path)))
+        check(f"http://{address}/beside.json")
+        written["refs"][CHUNK] = [f"http://{address}/t.zarr/{CHUNK}", 4, 8]
+        (tmp_path / "refs.json").write_text(json.dumps(written))
+        assert f"bytes 4 to 12 of http://{address}/t.zarr/{CHUNK}, of which" in refusal(tmp_path / "refs.json")
+        written["refs"][CHUNK] = [f"http://{address}/nothing"]
+        (tmp_path / "refs.json").write_text(json.dumps(written))
+        assert "nothing, which is not there" in refusal(tmp_path / "refs.json")
+        written["refs"][CHUNK] = ["/etc/passwd"]
+        (tmp_path / "refs.json").write_text(json.dumps(written))
+        assert "a reference leads to /etc/passwd, outside" in refusal(f"http://{address}/refs.json")
+
+
+# What a file of references says of one chunk, by what is said about it.
+REFUSED: dict[str, tuple[Any, str]] = {
+    "device": (["/dev/zero"], "a reference leads to /dev/zero, outside of the folder"),
+    "system file": (["/etc/passwd", 0, 20], f"outside of the folder .* by {VARIABLE}=FOLDER in the environment"),
+    "above": (["../../etc/passwd"], "outside of the folder"),
+    "file URL": (["file:///etc/passwd"], "a reference leads to /etc/passwd, outside"),
+    "link": (["link"], "outside of the folder"),
+    "pipe": (["pipe", 0, 8], "it is a pipe, not a file"),
+    "folder": (["t.zarr"], "leads to .*t.zarr, which is not there"),
+    "absent": (["nothing", 0, 8], "leads to .*nothing, which is not there"),
+    "too long": ([f"t.zarr/{CHUNK}", 0, 10**15], "bytes 0 to 1000000000000000 of .*, of which [0-9]+ were read"),
+    "chained": (["simplecache::file:///etc/passwd"], "not to simplecache::file"),
+    "protocol": (["sftp://host/x"], "references lead to files, http, .*, not to sftp://host/x"),
+    "negative": ([f"t.zarr/{CHUNK}", -1, 8], f"the reference '{CHUNK}' has an offset or a length"),
+    "number": (7, f"the reference '{CHUNK}' is not a text"),
+    "no URL": ([None, 0, 8], f"the reference '{CHUNK}' is not a text"),
+    "expression": (["{{u.__class__}}/x"], "has a path .* or an expression"),
+    "unknown": (["{{v}}/x"], "has a template that the file does not define"),
+    "huge": (["{{u}}" * 1000], f"has a path of more than {LONGEST} characters"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_references_elsewhere_are_refused(what: str, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    os.mkfifo(tmp_path / "pipe")
+    written = references(tmp_path, templates={"u": "x" * 100})
+    written["refs"][CHUNK], message = REFUSED[what]
+    (tmp_path / "refs.json").write_text(json.dumps(written))
+    assert re.search(message, refusal(tmp_path / "refs.json"))
+
+
+JINJA = "{{ cycler.__init__.__globals__.os.system('touch DIR/hacked') }}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (json.dumps({"version": 1, "refs": {}, "templates": {"u": JINJA}}), "its templates are not texts .* braces"),
+        (json.dumps({"version": 1, "refs": {}, "templates": {"u": "x" * (LONGEST + 1)}}), "its templates are not"),
+        (
+            json.dumps({"version": 1, "refs": {}, "gen": [{"key": "x", "url": JINJA}]}),
+            r"generated references \('gen'\)",
+        ),
+        (json.dumps({"version": 2, "refs": {}}), "another version than 1"),
+        (json.dumps({"version": 1, "refs": []}), "its 'refs' or 'templates' are no JSON object"),
+        ("[" * 100_000, "it is nested too deeply"),
+        ("[]", "it is no JSON object"),
+        ("{", "Expecting property name"),
+        ("", "Expecting value"),
+        (None, "it has 1,073,741,824 bytes, and such a file at most 268,435,456"),
+    ],
+)
+def test_files_that_are_no_references_are_refused(text: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "refs.json"
+    with open(path, "w") as file:
+        file.truncate(1 << 30) if text is None else file.write(text.replace("DIR", str(tmp_path)))
+    with pytest.raises(UserError, match=rf"^{path} has no references that can be read: .*{message}[^\n]*$"):
+        open_store(path)
+    shown = CliRunner().invoke(main_group, ["data", "info", str(path)])
+    assert isinstance(shown.exception, UserError)
+    assert os.listdir(tmp_path) == ["refs.json"]
+
+
+def test_references_to_folders_that_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "described").mkdir()
+    path = tmp_path / "described/refs.json"
+    path.write_text(json.dumps(references(tmp_path / "data", lambda path: str(tmp_path / "data" / path))))
+    assert "outside of the folder of the file of references" in refusal(path)
+    monkeypatch.setenv(VARIABLE, f"{tmp_path}/nothing{os.pathsep}{tmp_path}/data")
+    check(path)
+
+
+def test_a_chunk_that_has_the_fill_value_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    written = references(tmp_path)
+    metadata = json.loads(written["refs"]["t/.zarray"])
+    written["refs"]["t/.zarray"] = json.dumps({**metadata, "fill_value": 0.0, "compressor": None, "filters": None})
+    written["refs"] = {key: value for key, value in written["refs"].items() if key[:2] != "t/" or key[2] == "."}
+    written["refs"].pop(".zmetadata")
+    (tmp_path / "zeros").write_bytes(bytes(48))
+    written["refs"] |= {CHUNK: ["zeros"], "t/1.0.0": ["zeros", 0, 48]}
+    (tmp_path / "refs.json").write_text(json.dumps(written))
+    assert not open_store(tmp_path / "refs.json", data="t").read(range(6))[0].any()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}/refs.json: chunk t/2.0.0 of 't' is not stored, so its numbers are the fill value 0.0"
+    ]
