@@ -30,6 +30,7 @@ from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch, send_ahead
 from dsinga.training import Metrics, add_metrics, algorithm, create_updater, forward
+from dsinga.training.divergence import LEFT_OUT
 from dsinga.training.ema import averaged
 from dsinga.training.local_updater import LocalUpdater
 from dsinga.worker.captured_iterations import CapturedIterations
@@ -95,7 +96,7 @@ class LocalEngine(Engine):
         self._earlier_steps = self.updater.steps - begin.step
         self._updates = CountedUpdates(self.updater)
         self._training_step = TrainingStep(
-            algorithm(job.train_one_batch), self._net, reader.micro_batches, job.skip_bad_batches
+            algorithm(job.train_one_batch), self._net, reader.micro_batches, job.skip_bad_batches, repeats=True
         )
         self._captured: CapturedIterations | None = None
         if self._on_device:
@@ -156,9 +157,7 @@ class LocalEngine(Engine):
         def report(begun: BegunStep, metrics: Metrics | None, timing: Timing) -> None:
             self._step += 1
             if metrics is None:
-                _log.warning(
-                    "the loss or a record of group 0 is not finite at step %d: the batch is left out", begun.step
-                )
+                _log.warning(LEFT_OUT, 0, begun.step)
             compute = timing.total - timing.data - timing.update
             reports.append(StepReport(metrics or {}, {**timing._asdict(), "compute": compute}))
 

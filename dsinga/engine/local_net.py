@@ -13,7 +13,7 @@ import numpy as np
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.cores import available_cores
-from dsinga.base.errors import UserError
+from dsinga.base.errors import Diverged, UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.local_results import Backward, Forward, Means
 from dsinga.engine.nets_by_shape import NetsByShape, gradient_input, last_layers
@@ -46,6 +46,7 @@ from dsinga.training import (
     create_updater,
     initial_values,
 )
+from dsinga.training.divergence import is_finite_gradient, param_gradient_fault
 from dsinga.training.local_updater import LocalUpdater
 from dsinga.training.metrics import UnreadMetrics
 
@@ -188,7 +189,7 @@ class LocalNet:
         the one metric, "loss", is the mean of gradient·feature. ``step`` selects the random numbers, as of dropout; by
         default it is the number of earlier calls. A gradient of an embedding may be sparse rows: its method ``dense()``
         returns an array. A batch is computed in the job's ``micro_batches``. Raises UserError for bad input, Diverged
-        where a metric is not finite.
+        where a metric or a gradient is not finite.
         """
         if gradients is not None and (y is not None or not gradients):
             raise UserError("gradients stand for a loss: give those of at least one layer, and no y")
@@ -221,9 +222,14 @@ class LocalNet:
             if metrics is None:
                 if not cut_rows:
                     values = {name: ops.asarray(value) for name, value in values.items()}
-                metrics = TrainingStep(compute, net, len(parts)).run(step, values, batches, pushed)
+                training_step = TrainingStep(compute, net, len(parts), repeats=not cut_rows)
+                metrics = training_step.run(step, values, batches, pushed)
         assert metrics is not None, "no batch is skipped"
-        return Backward({name: to_host(gradient, ops) for name, gradient in pushed.items()}, Means(metrics))
+        on_host = {name: to_host(gradient, ops) for name, gradient in pushed.items()}
+        for name, gradient in on_host.items() if ops.device_count() else ():
+            if not is_finite_gradient(gradient):
+                raise Diverged(param_gradient_fault(name, step))
+        return Backward(on_host, Means(metrics))
 
     def _backward_cut(
         self,

@@ -166,8 +166,8 @@ class ExtensionConf(Component):
 class Job(Message):
     """A training job.
 
-    Beyond SINGA: ``seed`` determines all random numbers of the job; ``skip_bad_batches`` skips a batch whose loss is
-    not finite, where training otherwise ends with an error; ``precision`` is the precision of products;
+    Beyond SINGA: ``seed`` determines all random numbers of the job; ``skip_bad_batches`` skips a batch whose loss or
+    gradient is not finite, where training otherwise ends with an error; ``precision`` is the precision of products;
     ``extension`` adds extensions to the training loop; ``checkpoint_keep`` is how many checkpoints are kept, the newest
     ones (0: all). ``epochs``, in place of ``train_steps``, says how many times training goes through the records;
     metrics, validation and tests without a frequency come at the end of each epoch. ``resume`` continues from the

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 
-from dsinga.layers import Context, Records
+from dsinga.base.errors import Diverged
+from dsinga.layers import Context, Layer, Records
+from dsinga.layers.interface.context import PassObserver
 from dsinga.net import NeuralNet
 from dsinga.ops import Array
 from dsinga.training import Algorithm, Metrics, accumulate
-from dsinga.training.divergence import all_finite, are_finite, check_metrics, check_params_finite
+from dsinga.training.divergence import (
+    all_finite,
+    are_finite,
+    check_layer_gradient,
+    check_metrics,
+    check_params_finite,
+    first_not_finite,
+    is_finite_gradient,
+    param_gradient_fault,
+)
 
 # The records and the context of each part of a batch that is computed at once.
 MicroBatches = Iterable[tuple[Mapping[str, Records], Context]]
@@ -54,30 +65,60 @@ class TrainingStep:
         net: the net, or a worker's part of it.
         micro_batches: how many parts of a batch are computed one after the other.
         skips: whether a batch with numbers that are not finite is left out, in place of ending the run.
+        repeats: whether a pass may be repeated, to find the layer whose gradient is not finite: it sends nothing.
     """
 
     algorithm: Algorithm
     net: NeuralNet
     micro_batches: int = 1
     skips: bool = False
+    repeats: bool = False
 
     def run(self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates) -> Metrics | None:
         """Compute the micro-batches of a step and push their gradients; return the metrics, None for a skipped batch.
 
-        Raises Diverged where a metric is not finite, and where a batch would be skipped because a param is not: then
-        every batch would.
+        Raises Diverged where a metric or a gradient in host memory is not finite, and where a batch would be skipped
+        because a param is not: then every batch would.
         """
         if self.skips:
             return self._run_or_skip(step, params, batches, updates)
-        metrics = self._accumulate(params, batches, updates.push)
+        last: list[tuple[Mapping[str, Records], Context]] = []
+
+        def noted() -> Iterator[tuple[Mapping[str, Records], Context]]:
+            for batch in batches:
+                last[:] = [batch]
+                yield batch
+
+        def push(name: str, gradient: Any) -> None:
+            if not is_finite_gradient(gradient):
+                self._fail(name, step, params, *last[0])
+            updates.push(name, gradient)
+
+        metrics = self._accumulate(params, noted(), push)
         check_metrics(metrics, step)
         updates.finish()
         return metrics
 
+    def _fail(
+        self, name: str, step: int, params: Mapping[str, Array], records: Mapping[str, Records], ctx: Context
+    ) -> NoReturn:
+        """Raise Diverged, because the gradient of a param is not finite, naming the layer where that began."""
+
+        def observe(layer: Layer, direction: str, compute: Any, *arguments: Any) -> Any:
+            computed = compute(*arguments)
+            if direction == "backward":
+                check_layer_gradient(layer, arguments[3], computed, ctx)
+            return computed
+
+        if self.repeats:
+            observed = replace(ctx, observer=cast(PassObserver, observe))
+            self.algorithm(self.net, params, records, observed, lambda name, gradient: None)
+        raise Diverged(param_gradient_fault(name, step))
+
     def _run_or_skip(
         self, step: int, params: Mapping[str, Array], batches: MicroBatches, updates: Updates
     ) -> Metrics | None:
-        """Push gradients only if metrics and records of all workers of the group are finite.
+        """Push gradients only if they, metrics and records of all workers of the group are finite.
 
         All workers take the same decision, by the number of workers with numbers that are not finite.
         """
@@ -94,7 +135,7 @@ class TrainingStep:
 
         with np.errstate(over="ignore", invalid="ignore"):
             metrics = self._accumulate(params, checked(), lambda name, gradient: gradients.append((name, gradient)))
-        is_good = is_good and all_finite(metrics)
+        is_good = is_good and all_finite(metrics) and first_not_finite(dict(gradients)) is None
         not_finite = contexts[-1].all_reduce("not finite", np.array([not is_good], np.float32))
         if not_finite[0]:
             check_params_finite(params, step)

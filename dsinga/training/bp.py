@@ -18,7 +18,7 @@ from dsinga.net.dataflow import WHOLE_FEATURE, row_share
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import add_up, no_rows
 from dsinga.training.deferral import Deferral
-from dsinga.training.divergence import check_losses
+from dsinga.training.divergence import check_layer_gradient, check_losses
 from dsinga.training.forward_pass import TapeEntry, forward_pass, without_features
 from dsinga.training.metrics import Metrics, defer_metrics, read_metrics, report_metrics
 from dsinga.training.recomputation import Recomputation
@@ -43,7 +43,8 @@ def bp(
     Features of layers with ``recompute`` are freed after the forward pass and computed again in the backward pass.
 
     Raises UserError where the net has neither a loss layer nor a bridge to one. Raises Diverged, before anything is
-    pushed, where a loss is not finite and such batches are not to be skipped.
+    pushed, where a loss is not finite and such batches are not to be skipped; and where a user's function or layer has
+    such a gradient.
     """
     return back_propagate(net.at(ctx.step).fused_for(ctx.ops), values, records, ctx, push)
 
@@ -104,6 +105,8 @@ def back_propagate(
                     computed = cast_gradients(computed, sources, ctx)
                 if put_off is None:
                     check_gradients(stage.layer, params, sources, computed)
+                if stage.layer.runs_user_code and not ctx.skips and ctx.unread is None:
+                    check_layer_gradient(stage.layer, gradient, computed, ctx)
                 accumulate_gradients(net, stage, computed, gradients, sums, ctx.ops.add)
                 del computed  # or it would live while the next layer computes
             except Exception as error:

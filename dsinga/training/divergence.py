@@ -1,4 +1,4 @@
-"""Checks that losses and params are finite; an error names the step, the layer and where NaN or infinity began."""
+"""Checks that losses, gradients and params are finite; an error names the step, and the layer where that began."""
 
 from __future__ import annotations
 
@@ -14,17 +14,49 @@ from dsinga.layers.interface.context import Context, Records
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
+from dsinga.ops import SparseRows
 from dsinga.ops.update import BLOCK
 from dsinga.training.forward_pass import TapeEntry
 from dsinga.training.metrics import Metrics, Reports
 
 REMEDY = "lower the learning rate, or clip gradients (clip_norm)"  # where a param is no longer finite
+LEFT_OUT = "the loss, a gradient or a record of group %d is not finite at step %d: the batch is left out"
+GUARD = "guard its roots, logarithms and divisions"
 ADVICE = "lower the learning rate, clip gradients (clip_norm), or leave such batches out (skip_bad_batches: true)"
 
 
 def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
     """Whether the sums of all metrics are finite."""
     return all(math.isfinite(total) for total, _ in metrics.values() if not isinstance(total, MetricState))
+
+
+def is_finite_gradient(gradient: Any) -> bool:
+    """Whether a gradient is finite; that of a device, which the host would wait for, counts as such.
+
+    The sum of squares of a finite one may be infinite, but takes a fraction of the time.
+    """
+    array = gradient.values if isinstance(gradient, SparseRows) else gradient
+    if type(array) is not np.ndarray:
+        return True
+    flat = array.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.isfinite(np.dot(flat, flat)) or _finite(array)
+
+
+def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Context) -> None:
+    """Raise Diverged where gradients that a layer has computed are not finite, but the ``gradient`` that it got is."""
+    if all(map(_finite, computed)) or not (gradient is None or _finite(gradient)):
+        return
+    what = f"the gradient of layer {layer.name!r}"
+    if isinstance(layer, FunctionLayer):
+        what = f"the gradient of the function of {layer.name!r}"
+    remedy = GUARD if layer.runs_user_code else ADVICE
+    raise Diverged(f"{what} is not finite at step {ctx.step}, though its feature is; {remedy}")
+
+
+def param_gradient_fault(name: str, step: int) -> str:
+    """Return what is wrong where the gradient of a param is not finite."""
+    return f"the gradient of param {name!r} is not finite at step {step}; {ADVICE}"
 
 
 def are_finite(records: Mapping[str, Records]) -> bool:
@@ -95,7 +127,7 @@ def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
 def _feature(layer: Layer, feature: Any) -> str:
     """Return the cause that the feature of a layer is not finite; that of an input layer has it from the records."""
     if isinstance(layer, FunctionLayer):
-        return f"the function of {layer.name!r} is the first that is not; guard its roots, logarithms and divisions"
+        return f"the function of {layer.name!r} is the first that is not; {GUARD}"
     if not layer.is_input:
         return f"the feature of {layer.name!r} is the first that is not; {ADVICE}"
     array = np.asarray(feature)
@@ -110,6 +142,7 @@ def _feature(layer: Layer, feature: Any) -> str:
 def _finite(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(_finite, value))
+    value = value.values if isinstance(value, SparseRows) else value
     dtype = getattr(value, "dtype", np.dtype(np.int64))
     if not (np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"):
         return True

@@ -13,7 +13,6 @@ from dsinga.ops import Array, Ops
 from dsinga.passes.captured_passes import CapturedPass, CapturedPasses, recorded
 from dsinga.passes.training_step import TrainingStep, Updates
 from dsinga.training import Algorithm, Metrics, Updater, bp, forward
-from dsinga.training.divergence import are_finite
 from dsinga.training.metrics import UnreadMetrics
 from dsinga.worker.captured_exchange import ExchangedIterations
 from dsinga.worker.device_params import DeviceParams
@@ -67,7 +66,7 @@ class CapturedIterations:
 
     def train(self, step: int, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
         """Run the iteration of a step; return its metrics, None where it has changed nothing and must be called."""
-        if self._why_not or (self._step.skips and not are_finite(records)):
+        if self._why_not:
             return None
         if self._exchanged is not None:
             return self._exchanged.train(step, records, ctx)
@@ -97,7 +96,7 @@ class CapturedIterations:
 
         :meth:`finish` must be called for each, before another one is launched than the graph that runs.
         """
-        if not self._is_local or self._why_not or self._step.skips:
+        if not self._is_local or self._why_not:
             return False
         launched = self._training.launch(self._key(step, ctx), step, records, self._running)
         if launched is None:
@@ -151,6 +150,6 @@ def why_not(is_local: bool, algorithm: Algorithm, updater: UpdaterConf, micro_ba
         return "clip_global_norm adds up the norms of all gradients in host memory"
     if micro_batches > 1:
         return "batches are computed in micro_batches"
-    if not is_local and skips_batches:
-        return "with servers, skip_bad_batches asks all workers whether a batch is left out"
+    if skips_batches:
+        return "skip_bad_batches looks at all gradients before it changes a param"
     return ""

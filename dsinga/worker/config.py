@@ -53,7 +53,7 @@ class WorkerConfig:
         slices: the slices of parts that servers keep, the same in each server group.
         replicated: the names of the parts of which each user keeps a copy that it updates itself.
         options: when and how values and gradients are exchanged.
-        skip_bad_batches: whether a batch whose loss is not finite is left out.
+        skip_bad_batches: whether a batch whose loss or gradient is not finite is left out.
         precision: the number format of matrix products: "float32", "tf32" (of GPUs) or "bf16".
         secret: what processes of one host prove to each other that they belong to the run.
     """

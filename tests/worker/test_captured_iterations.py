@@ -198,9 +198,10 @@ def test_a_step_that_is_not_finite_ends_the_run_with_the_params_of_the_step_befo
 
 
 def test_bad_batches_are_skipped():
+    """By iterations that are called, since all gradients are looked at before a param changes."""
     x = X.copy()
     x[20, 2] = np.nan
-    compare(job_of(LINEAR, data=(x, Y), skip_bad_batches=True), 19)
+    compare(job_of(LINEAR, data=(x, Y), skip_bad_batches=True), 19, graphs=0)
 
 
 def test_the_next_graph_is_launched_before_the_metrics_of_the_last_one_are_waited_for():

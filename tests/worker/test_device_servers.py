@@ -221,7 +221,7 @@ def test_a_capture_that_fails_is_called_and_says_so_once(
     ("text", "fields", "why"),
     [
         (DENSE, {}, "layer 'norm' adds up statistics of workers in host memory"),
-        (LINEAR, {"skip_bad_batches": True}, "with servers, skip_bad_batches asks all workers"),
+        (LINEAR, {"skip_bad_batches": True}, "skip_bad_batches looks at all gradients"),
     ],
 )
 def test_what_is_called_says_why_once(text: str, fields: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture):

@@ -16,6 +16,7 @@ from dsinga.engine.engine import StepReport
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job
 from dsinga.training import add_metrics
+from dsinga.training.divergence import LEFT_OUT
 from dsinga.worker.config import RoundReport
 
 _log = logging.getLogger(__name__)
@@ -87,9 +88,7 @@ class GroupRounds:
         self._in_flight.popleft()
         for group, number in zip(self._groups, range(0, len(reports), len(reports) // len(self._groups)), strict=True):
             for step in reports[number].skipped:
-                _log.warning(
-                    "the loss or a record of group %d is not finite at step %d: the batch is left out", group, step
-                )
+                _log.warning(LEFT_OUT, group, step)
         seconds = _seconds_per_step(reports)
         self.read_to += len(seconds)
         self.length.learn(seconds)

@@ -55,6 +55,7 @@ class FunctionLayer(Layer):
     settings: Any
     probed: Probed
     user_code: Any = None
+    runs_user_code = True
 
     def find(self, field: str = "function") -> Any:
         """Return the function or class that the settings name. Raises JobError where there is none."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import is_user_code
 from dsinga.job import LayerConf, Message, StoreConf
 from dsinga.job.component import Settings
 from dsinga.job.limits import out_of_range
@@ -79,6 +80,7 @@ class Layer(ABC):
         bf16: what it computes in bfloat16 where a job wants that (:class:`Bfloat16`).
         rounds_source: whether it then takes its first source for nothing but factors, which it rounds to bfloat16.
         rounds_gradient: whether it then rounds the gradient for its feature likewise.
+        runs_user_code: whether its passes are a user's, whose gradients are checked.
     """
 
     Conf: ClassVar[type[Settings] | None] = None
@@ -103,9 +105,11 @@ class Layer(ABC):
     bf16: Bfloat16 = Bfloat16.kNothing
     rounds_source: bool = False
     rounds_gradient: bool = False
+    runs_user_code: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
+        cls.runs_user_code = cls.runs_user_code or is_user_code(cls)
         if fault := fault_of(cls):
             raise UserError(f"the layer class {cls.__name__} {fault}")
         if "bf16" not in vars(cls) and not vars(cls).keys().isdisjoint(COMPUTING):
