@@ -60,7 +60,7 @@ def train(model: nn.Model, face: str, x: np.ndarray = X, **fields: Any) -> Any:
 
 
 SENTENCES = {
-    "function": "the gradient of the function of 'root' is not finite at step 0, though its feature is; guard its roots",
+    "function": "the gradient of the function of 'root' is not finite at step 0, though its feature is; guard its",
     "class": "the gradient of the function of 'root' is not finite at step 0, though its feature is; guard its roots",
     "loss": "the gradient of the function of 'loss' is not finite at step 0, though its feature is; guard its roots",
     "power": "the gradient of layer 'power' is not finite at step 0, though its feature is; lower the learning rate",
