@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dsinga.base.rounding import warn_of_rounding
+from dsinga.data.array_order import ArrayOrder
 from dsinga.data.conversion import place_of
 from dsinga.data.sendable import why_unsendable
 
@@ -39,6 +40,8 @@ class Column(ABC):
     stays_cached: ClassVar[bool] = False
     # The names of the columns of a table (length, columns), for messages.
     titles: tuple[str, ...] = ()
+    # The dimensions of an xarray object, and the labels along them; of a data frame of labels its columns.
+    order: ArrayOrder = ()
     # Whether ``load`` can read only some points of each row: those of ``index``.
     reads_regions: bool = False
     # Whether blocks are views of an array in memory, with any strides.

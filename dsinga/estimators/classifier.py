@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.array_order import in_order
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
@@ -148,6 +149,7 @@ class Classifier(ClassifierMixin, NetEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of records whose prediction is right; of collections, computed block by block."""
+        y = in_order(y, getattr(self, "_label_order", ()))
         if not is_dask_collection(X):
             return super().score(X, y, sample_weight)
         with naming_unsendable({"X": X, "y": y, "sample_weight": sample_weight}):

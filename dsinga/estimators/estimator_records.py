@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_is_fitted, validate_data
 
 from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.array_order import in_order, is_frame, order_of
 from dsinga.data.conversion import record_dtype
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.dask_arrays import in_chunks
@@ -42,6 +43,10 @@ class EstimatorRecords(BaseEstimator, ABC):
     def _targets(self, y: Any) -> Any:
         """Return validated targets as the labels of the net."""
 
+    def as_trained(self, X: Any) -> Any:
+        """Return records as those of ``fit`` lay: xarray objects in their order, large zarr arrays by chunks."""
+        return in_chunks(X if is_frame(X) else in_order(X, getattr(self, "_order", ())))
+
     def _validate_records(self, X: Any, first: bool) -> np.ndarray:
         x = validate_data(self, with_nan(X, "X"), reset=first, dtype="numeric", allow_nd=self.net is not None)
         if first:
@@ -50,7 +55,9 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         """Return records, targets and weights as arrays, or as dask arrays."""
-        X = in_chunks(X)
+        if first:
+            self._order, self._label_order = order_of(X), order_of(y)
+        X, y = self.as_trained(X), in_order(y, getattr(self, "_label_order", ()))
         if is_dask_collection(X):
             return self._open_lazy(X, y, sample_weight, first, classes, client)
         records = TrainingSet(*self._validate(X, y, first, classes))

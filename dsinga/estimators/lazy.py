@@ -16,7 +16,6 @@ from dsinga.data.array_kinds import is_dask_collection, is_data_array
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.arrays import as_numpy
-from dsinga.data.sources.dask_arrays import in_chunks
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -97,8 +96,9 @@ def lazily(name: str) -> Callable[[F], F]:
         @functools.wraps(method)
         def apply(self: Any, X: Any) -> Any:
             check_is_fitted(self, "params_")
-            if isinstance(X, zarr.Array) and is_dask_collection(chunks := in_chunks(X)):
-                return map_records(self, method.__name__, chunks, name).compute()
+            given, X = X, self.as_trained(X)
+            if isinstance(given, zarr.Array) and is_dask_collection(X):
+                return map_records(self, method.__name__, X, name).compute()
             if is_dask_collection(X) and not self.is_eager:
                 return map_records(self, method.__name__, X, name)
             if is_dask_collection(X):
@@ -129,7 +129,7 @@ def predicted(estimator: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
     Raises ValueError where there are not as many of both.
     """
-    records, targets = open_collection(x, lengths=True), open_collection(y, lengths=True).array
+    records, targets = open_collection(estimator.as_trained(x), lengths=True), open_collection(y, lengths=True).array
     if len(records.array) != len(targets):
         raise ValueError(f"X has {len(records.array)} records, but y has {len(targets)}; give both as many")
     estimator.check_shape(records.array.shape[1:], records.names)

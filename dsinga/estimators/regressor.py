@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
+from dsinga.data.array_order import in_order
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
@@ -169,6 +170,7 @@ class Regressor(RegressorMixin, NetEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R², averaged over targets; of collections, block by block."""
+        y = in_order(y, getattr(self, "_label_order", ()))
         if not is_dask_collection(X):
             return super().score(X, y, sample_weight)
         with naming_unsendable({"X": X, "y": y, "sample_weight": sample_weight}):

@@ -22,7 +22,7 @@ from dsinga.monitor import History
 
 T = TypeVar("T")
 
-ATTRIBUTES = ("n_features_in_", "history_", "_multilabel", "_record_shape", "_target_shape")
+ATTRIBUTES = ("n_features_in_", "history_", "_multilabel", "_record_shape", "_target_shape", "_order", "_label_order")
 SCALINGS = ("_scaling", "_target_scaling")
 _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,12 +61,18 @@ def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, Re
         store.label_range(),
         **moments_of(conf, roots),
         label_shape=store.columns[1].shape if store.has_labels else (),
-        codes=len(store.vocabulary),
+        **_codes_of(store),
         label_dtype=store.label_dtype or np.int64,
         label_names=store.classes,
         leads=store.leads if isinstance(store, FieldWindows) else None,
     )
     return store, info
+
+
+def _codes_of(store: RecordSource) -> dict[str, Any]:
+    """Return the number of codes of a text, and a hash of the words that they stand for."""
+    words = "\n".join(store.vocabulary)
+    return {"codes": len(store.vocabulary), "words": hashlib.sha256(words.encode()).hexdigest() if words else ""}
 
 
 def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
@@ -135,7 +142,7 @@ def _open_text(layer: LayerConf, roots: Sequence[str]) -> tuple[TextWindows, Rec
         conf.batchsize,
         has_labels=conf.labels,
         label_shape=text.label_shape,
-        codes=len(text.vocabulary),
+        **_codes_of(text),
         continues=True,
     )
     return text, info

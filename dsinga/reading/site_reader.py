@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
 from dsinga.data import RecordSource
 from dsinga.job import Job
+from dsinga.layers import RecordInfo
 from dsinga.reading.batch_reader import BatchReader
 
 
@@ -57,16 +59,29 @@ class SiteReader(BatchReader):
             try:
                 reader = self.open_site(group)
                 for name, info in reader.infos.items():
-                    for fact in ("shape", "label_shape", "codes"):
-                        value, expected = getattr(info, fact), getattr(self.infos[name], fact)
-                        if value != expected:
-                            text = (
-                                f"layer {name!r} has {fact.replace('_', ' ')} {value}, and {expected} in the store by"
-                            )
-                            raise UserError(
-                                f"{text} which the job was checked; give all sites records of the same kind"
-                            )
+                    _check_alike(name, info, self.infos[name])
             except UserError as error:
                 raise UserError(f"the records of site {group}: {error}") from None
             self.opened[group] = reader
         return self.opened[group]
+
+
+def _check_alike(name: str, info: RecordInfo, expected: RecordInfo) -> None:
+    """Raise UserError where the records of a site are not of the kind of those by which the job was checked."""
+    where = "in the store by which the job was checked"
+    for fact in ("shape", "label_shape", "codes"):
+        here, there = getattr(info, fact), getattr(expected, fact)
+        if here != there:
+            text = f"layer {name!r} has {fact.replace('_', ' ')} {here}, and {there} {where}"
+            raise UserError(f"{text}; give all sites records of the same kind")
+    if info.words != expected.words:
+        raise UserError(
+            f"the codes of layer {name!r} stand for other words than {where}, or in another order; import the texts of "
+            "all sites with the same --vocabulary"
+        )
+    here, there = info.label_names, expected.label_names
+    if here and there and here != there:
+        raise UserError(
+            f"the labels of layer {name!r} stand for the classes {listed(here)}, and for {listed(there)} {where}; give "
+            "the stores of all sites the same classes in the same order"
+        )

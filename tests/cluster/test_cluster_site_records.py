@@ -96,6 +96,33 @@ def test_records_of_another_kind_at_a_site_are_refused(
         train(of_sites(stores, fedavg(5), 10), threads, progress=False)
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            {"classes": ["dog", "cat", "cow"]},
+            "stand for the classes dog, cat, cow, and for cat, dog, cow in the store by",
+        ),
+        (
+            {"vocabulary": ["one", "two"]},
+            "stand for other words than in the store by .*; import the texts of all sites",
+        ),
+    ],
+)
+def test_sites_name_classes_and_words_in_one_order(
+    stores: dict[str, str], threads: Client, names: dict[str, Any], message: str
+) -> None:
+    """A site without names of classes is taken."""
+    here = {"classes": ["cat", "dog", "cow"]} if "classes" in names else {"vocabulary": ["two", "one"]}
+    for path, given in zip(stores.values(), (here, names), strict=True):
+        write_store(path, [(np.zeros((40, 4), np.float32), np.arange(40) % 3)], overwrite=True, **given)
+    with pytest.raises(UserError, match=f"the records of site 1: .*{message}"):
+        train(of_sites(stores, fedavg(5), 10), threads, progress=False)
+    if "classes" in names:
+        write_store(stores["b"], [(np.zeros((40, 4), np.float32), np.arange(40) % 3)], overwrite=True)
+        train(of_sites(stores, fedavg(5), 10), threads, progress=False)
+
+
 def test_each_site_needs_a_store(stores: dict[str, str]) -> None:
     for groups, remedy in {1: "1 worker group; use path, or as many", 3: "3 worker groups; give one for each"}.items():
         with pytest.raises(UserError, match=f"site_path names 2 stores, but the job has {remedy}"):

@@ -8,11 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed
-from dsinga.data.fields.axis import label_text
+from dsinga.data.array_order import MOST_POINTS, chosen, has_labels, point_text, point_texts
 from dsinga.data.fields.continued import step_text
 from dsinga.data.fields.dataset import check_dataset, is_time, open_dataset, used_variables
 from dsinga.data.fields.definition import TrainedLayout, WindowDefinition
@@ -20,9 +17,7 @@ from dsinga.data.fields.layout import Layout, make_layout
 from dsinga.data.fields.longitudes import as_before, is_circle, with_begin
 from dsinga.data.fields.time_gaps import date_index, is_date_index, is_number, months_in, other_steps
 
-NEAR = 1e-5  # relative difference of coordinates that are the same
 SAME_STEP = 0.01  # relative difference of steps that are the same
-MOST_POINTS = 1000  # of a dimension whose coordinates are kept
 logger = logging.getLogger(__name__)
 
 
@@ -51,16 +46,16 @@ def trained_layout_of(dataset: Any, definition: WindowDefinition, layout: Layout
     names = [name for name in dict.fromkeys(names) if name in dataset.data_vars]
     points, steps, begins = {}, {}, {}
     for dim, axis in layout.axes.items():
-        if not _has_labels(dataset, dim):
+        if not has_labels(dataset, dim):
             continue
         along_time = is_time(dataset, dim, definition)
         if is_circle(dataset[dim]):
-            begins[dim] = _text(dataset[dim].values[0])
+            begins[dim] = point_text(dataset[dim].values[0])
         if dim in layout.space or along_time:
             if step := step_text(dataset[dim], along_time):
                 steps[dim] = step
         elif axis.size == axis.length <= MOST_POINTS:
-            points[dim] = tuple(map(_text, dataset[dim].values))
+            points[dim] = point_texts(dataset, dim)
     return TrainedLayout(
         dims={name: tuple(map(str, dataset[name].dims)) for name in names},
         points=points,
@@ -90,11 +85,11 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
     if layout is None:
         return dataset, Alignment()
     for dim, labels in layout.points.items():
-        dataset = _chosen(dataset, dim, labels)
+        dataset = chosen(dataset, dim, labels)
     flipped = []
     for dim, trained in layout.steps.items():
         _check_times(dataset, dim, definition, trained)
-        step = step_text(dataset[dim], is_time(dataset, dim, definition)) if _has_labels(dataset, dim) else ""
+        step = step_text(dataset[dim], is_time(dataset, dim, definition)) if has_labels(dataset, dim) else ""
         if not step or step == trained or months_in(step) and months_in(step) == months_in(trained):
             continue
         if is_number(step) and is_number(trained):
@@ -112,7 +107,7 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
     dataset = backwards(dataset, flipped)
     turned: dict[str, Any] = {}
     for dim, begin in layout.begins.items():
-        if _has_labels(dataset, dim):
+        if has_labels(dataset, dim):
             before, dataset = dataset, with_begin(dataset, dim, float(begin))
             turned |= {} if dataset is before else {dim: before[dim]}
     return dataset, Alignment(tuple(flipped), turned)
@@ -121,7 +116,7 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
 def _check_times(dataset: Any, dim: str, definition: WindowDefinition, trained: str) -> None:
     """Raise UserError where windows reach over steps of time that are longer or shorter than those of training."""
     reaches = definition.lead.get(dim) or any(definition.context.get(dim, ())) or definition.input_dims.get(dim, -1) > 1
-    if definition.over_gaps or not reaches or not _has_labels(dataset, dim) or not is_time(dataset, dim, definition):
+    if definition.over_gaps or not reaches or not has_labels(dataset, dim) or not is_time(dataset, dim, definition):
         return
     index = date_index(dataset[dim])
     if steps := other_steps(index, trained):
@@ -136,42 +131,6 @@ def _check_times(dataset: Any, dim: str, definition: WindowDefinition, trained: 
 def backwards(dataset: Any, dims: Any) -> Any:
     """Return a Dataset whose points along some dimensions are in the opposite order."""
     return dataset.isel({dim: slice(None, None, -1) for dim in dims}) if dims else dataset
-
-
-def _chosen(dataset: Any, dim: str, labels: tuple[str, ...]) -> Any:
-    """Return the points of a dimension that have these coordinates, in this order."""
-    if not _has_labels(dataset, dim):
-        return dataset
-    texts = list(map(_text, dataset[dim].values))
-    if tuple(texts) == labels:
-        return dataset
-    places = []
-    for label in labels:
-        place = next((place for place, text in enumerate(texts) if _is_same(text, label)), None)
-        if place is None:
-            have = listed(texts[:20]) + (" and others" if len(texts) > 20 else "")
-            raise UserError(
-                f"the net was trained on {listed(labels)} of {dim!r}, but the data have no {label}; they have {have}"
-            )
-        places.append(place)
-    return dataset.isel({dim: places})
-
-
-def _has_labels(dataset: Any, dim: str) -> bool:
-    """Whether a dimension has a coordinate of single labels."""
-    return dim in dataset.indexes and getattr(dataset.indexes[dim], "nlevels", 1) == 1
-
-
-def _text(label: Any) -> str:
-    """Return a coordinate as text that tells it from others; numbers with nine digits."""
-    value = np.asarray(label)[()]
-    return f"{value:.9g}" if isinstance(value, (float, np.floating)) else label_text(value)
-
-
-def _is_same(text: str, other: str) -> bool:
-    if is_number(text) and is_number(other):
-        return bool(np.isclose(float(text), float(other), rtol=NEAR, atol=0))
-    return text == other
 
 
 def plain_units(units: str) -> str:

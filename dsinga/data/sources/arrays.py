@@ -10,6 +10,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
+from dsinga.data.array_order import ArrayOrder
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.missing_values import with_nan
@@ -38,12 +39,14 @@ class DataAndLabels(NamedTuple):
         data: the records.
         labels: an array, a data frame or a path; None without labels.
         label_name: the name by which messages call the labels.
+        label_order: the order of labels that are an xarray object.
     """
 
     location: str
     data: Column
     labels: Any = None
     label_name: str = "y"
+    label_order: ArrayOrder = ()
 
 
 def array_records(x: Any, y: Any, options: Options) -> DataAndLabels:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from dsinga.base.errors import UserError
+from dsinga.data.array_order import order_of
 from dsinga.data.filesystem import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable
@@ -121,11 +122,12 @@ def open_records(
         raise _refusal(x)
     _check_options(options, kind.words, [name for name in kind.options if y is None or name != "label"])
     with naming_unsendable({"x": x, "y": y}):
-        location, column, y, name = kind.records(x, y, options)
+        location, column, y, name, order = kind.records(x, y, options)
         if y is None:
             return RecordSource(location, column, classes=classes or ())
         label_kind = _kind_of(y) or KINDS[-1]  # which says why it does not convert
         labels, classes = label_kind.labels(y, name, column.length, options)
+        labels.order = order or order_of(y)
     return RecordSource(location, column, labels, classes=classes or ())
 
 

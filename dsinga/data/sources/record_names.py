@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed, nearest
+from dsinga.base.registry import listed
+from dsinga.data.array_order import ArrayOrder, columns_of, in_order, is_frame
 from dsinga.data.record_source import RecordSource
-from dsinga.data.sources.data_frames import FRAMES
 from dsinga.data.sources.named_in_jobs import is_path
 from dsinga.data.sources.open_records import DataSource, open_records
 
@@ -19,55 +19,47 @@ class RecordNames(NamedTuple):
     Attributes:
         classes: the names of the labels 0, 1, ...
         columns: the names of the columns of a table.
+        order: the dimensions of an xarray object and the labels along them.
+        label_order: those of the labels, or the columns of a data frame of labels.
     """
 
     classes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    order: ArrayOrder = ()
+    label_order: ArrayOrder = ()
 
     @classmethod
     def of(cls, source: Any) -> RecordNames:
         """Return the names of a source of records."""
-        return cls(*(tuple(map(str, getattr(source, name, ()) or ())) for name in ("classes", "titles")))
+        classes, columns = (tuple(map(str, getattr(source, name, ()) or ())) for name in ("classes", "titles"))
+        orders = [column.order for column in getattr(source, "columns", ())]
+        return cls(classes, columns, *orders[:2])
 
     def or_else(self, other: RecordNames) -> RecordNames:
         """Return these names, and those of ``other`` where these are not known."""
-        return RecordNames(self.classes or other.classes, self.columns or other.columns)
+        return RecordNames._make(here or there for here, there in zip(self, other, strict=True))
 
 
 def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase: str = "") -> RecordSource:
     """Return the source of records that ``source`` is or has, as :func:`open_records`, in the order of ``names``.
 
-    The columns of a data frame are taken by their names, in any order; categories, and labels that are strings, have
-    the codes of their classes. ``phase`` is the name of the phase that reads the records. Raises UserError for a column
-    or a class that is not among the names, and for records of other kinds that have other names.
+    The columns of a data frame, and the dimensions and labelled points of xarray objects, are taken by their names, in
+    any order; categories, and labels that are strings, have the codes of their classes. ``phase`` is the name of the
+    phase that reads the records. Raises UserError for a column, a label or a class that is not among the names, and for
+    records of other kinds that have other names.
     """
     options: dict[str, Any] = {}
     x, y = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
     if not isinstance(source, (RecordSource, DataSource)) and not is_path(source):
-        if names.columns and FRAMES.takes(x) and x.ndim == 2:
-            options["columns"] = _columns_of(x, names.columns)
+        if names.columns and is_frame(x):
+            options["columns"] = columns_of(x, names.columns)
         if names.classes and y is not None:
             options["classes"] = names.classes
+        x, y = x if is_frame(x) else in_order(x, names.order), in_order(y, names.label_order)
+        source = x if y is None else (x, y)
     opened = open_records(source, roots=roots, **options)
     check_names(opened, names, phase)
     return opened
-
-
-def _columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
-    """Return the labels of a data frame's columns of these names. Raises UserError for others."""
-    columns = {str(label): label for label in frame.columns}
-    for name in names:
-        if name not in columns:
-            raise UserError(
-                f"the data frame has no column {name!r}, which the records of training have{nearest(name, columns)}"
-            )
-    for name in columns:
-        if name not in names:
-            raise UserError(
-                f"the data frame has the column {name!r}, which the records of training lack; leave it out: "
-                f"frame.drop(columns={columns[name]!r})"
-            )
-    return [columns[name] for name in names]
 
 
 def check_names(source: Any, names: RecordNames, phase: str = "") -> None:
@@ -76,9 +68,15 @@ def check_names(source: Any, names: RecordNames, phase: str = "") -> None:
     ``phase`` is the name of the phase that reads them, for the message.
     """
     of_phase = f" of phase {phase}" if phase else ""
+    for here, there in zip(RecordNames.of(source).order[1:], names.order[1:], strict=False):
+        if here != there and sorted(here) == sorted(there):
+            raise UserError(
+                f"{source.location}{of_phase} has {listed(here[1:])} along {here[0]!r}, and training had "
+                f"{listed(there[1:])}; give the array itself, which is put in order"
+            )
     verbs, option_names = ("stand for the classes", "are"), ("classes", "columns")
     for what, verb, option, given, expected in zip(
-        ("labels", "columns"), verbs, option_names, RecordNames.of(source), names, strict=True
+        ("labels", "columns"), verbs, option_names, RecordNames.of(source)[:2], names[:2], strict=True
     ):
         if given and expected and given != expected:
             pairs = enumerate(zip(given, expected, strict=False))

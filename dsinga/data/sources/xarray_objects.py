@@ -14,6 +14,7 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest
 from dsinga.data.array_kinds import is_a, is_data_array
+from dsinga.data.array_order import order_of
 from dsinga.data.column import Column
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.arrays import (
@@ -78,7 +79,9 @@ def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
     x, y = with_nan(x, str(x.name or "x")), with_nan(y, "y")
     dim = str(x.dims[0]) if options.dim is None else options.dim
     name, label_name = str(x.name or "x"), str(getattr(y, "name", None) or "y")
-    data = _variable_column(_samples_first(x, dim), name)
+    x, label_order = _samples_first(x, dim), order_of(y)
+    data = _variable_column(x, name)
+    data.order = order_of(x)
     if is_data_array(y):
         if dim not in y.dims and len(y.dims) == 1 and y.dims[0] in x.dims:
             raise UserError(
@@ -86,8 +89,9 @@ def data_array_records(x: Any, y: Any, options: Options) -> DataAndLabels:
                 f"{label_name!r} along {y.dims[0]!r}; name that one: "
                 f"dsinga.data.open_records(..., dim={str(y.dims[0])!r})"
             )
-        y = _samples_first(y, dim).data
-    return DataAndLabels("xarray DataArray", data, y, label_name)
+        y = _samples_first(y, dim)
+        y, label_order = y.data, order_of(y)
+    return DataAndLabels("xarray DataArray", data, y, label_name, label_order)
 
 
 def _samples_first(array: Any, dim: str) -> Any:

@@ -79,7 +79,8 @@ class RecordInfo:
     whether it is the second or the third depends on the layer that takes the labels. ``label_dtype`` is int64 or
     float32. ``label_names`` are the names of the labels 0, 1, ..., if known. ``label_range`` has the smallest and the
     largest label, where they are integers. ``continues`` says that each row of a batch continues that row of the batch
-    before. ``codes`` is the number of different codes of a text, 0 for others. ``batchsize`` counts the rows that are
+    before. ``codes`` is the number of different codes of a text, 0 for others, and ``words`` a hash of what they stand
+    for, if known. ``batchsize`` counts the rows that are
     computed at once: a training batch has ``micro_batches`` times as many. ``fit`` is an object whose ``evaluate``
     brings records of its ``stored_shape`` to ``shape``, None where records as stored have that shape. ``leads`` says
     how the records of several leads are made of one that is read, None for records of one lead.
@@ -94,6 +95,7 @@ class RecordInfo:
     label_shape: Shape = ()
     continues: bool = False
     codes: int = 0
+    words: str = ""
     label_dtype: Any = np.int64
     label_names: tuple[str, ...] = ()
     micro_batches: int = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dsinga.base.durable_files import replace_file
 from dsinga.base.errors import UserError
@@ -27,9 +28,14 @@ def read_names(path: Path) -> dict[str, RecordNames]:
         return {}
     try:
         described = json.loads(read_regular_text(path))
-        names = {name: RecordNames(**{key: tuple(each[key]) for key in each}) for name, each in described.items()}
-        if not all(isinstance(name, str) for each in names.values() for part in each for name in part):
-            raise TypeError("a name is no text")
+        names = {name: RecordNames(**{key: _names(each[key]) for key in each}) for name, each in described.items()}
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({str(error)[:100]}); save the model again") from error
     return names
+
+
+def _names(value: Any) -> Any:
+    """Return names in nested lists as tuples. Raises TypeError for anything else."""
+    if not isinstance(value, (str, list)):
+        raise TypeError("a name is no text")
+    return value if isinstance(value, str) else tuple(map(_names, value))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +31,6 @@ Pair = tuple[Any, Any]  # records and labels
 # The settings of an input layer that say how its store is read, besides its path.
 READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "label", "windows")
 COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
-_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -68,11 +66,11 @@ class PhaseRecords:
         return replace(self, sources=sources, stores=self.stores | others.stores, windows=self.windows | others.windows)
 
     def check_order(self, trained: Mapping[str, Any]) -> None:
-        """Say in the log where windows of Datasets lie otherwise than those of training, whose settings are given."""
+        """Raise UserError where windows of Datasets lie otherwise than those of training, whose settings are given."""
         if self.in_order_of(trained) is not self:
-            _log.warning(
-                "the windows lie otherwise than those of training (the order of levels or axes, or the direction of "
-                "one), and are predicted as they lie; predict of the Dataset itself puts it in order"
+            raise UserError(
+                "the windows lie otherwise than those of training (the order of variables, levels or axes, or the "
+                "direction of one), and so would be what is predicted; give the Dataset, which predict puts in order"
             )
 
     def bound(self) -> dict[str, Any]:

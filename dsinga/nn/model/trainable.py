@@ -128,9 +128,8 @@ class Trainable(Predictable):
                 weights = sample_weight if phase == "train" else weights
                 if weights is not None:
                     add_weights(phases[phase], weights)
-        for phase in phases.keys() & {"val", "test"}:
-            trained = phases["train"].windows if "train" in phases else {}
-            phases[phase] = phases[phase].in_order_of(trained)
+        trained = self.trained_windows() or (phases["train"].windows if "train" in phases else {})
+        phases = {phase: records.in_order_of(trained) for phase, records in phases.items()}
         if sample_weight is not None and "train" not in phases:
             raise UserError("sample_weight needs x, the records that it weighs")
         if "train" in phases:
