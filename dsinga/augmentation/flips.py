@@ -1,6 +1,8 @@
-"""Augmentations that turn images: kRandomFlip and kRandomRotation."""
+"""Augmentations that turn or move images: kRandomFlip, kRandomRotation and kRandomTranslation."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -53,6 +55,32 @@ class RandomRotation(Augmentation):
     def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
         angles = between(uniform[:, 0], -self.settings.degrees, self.settings.degrees)
         return transform_bilinear(records, rotations(angles, records.shape[2], records.shape[3]))
+
+
+@register("augmentation", kRandomTranslation=12)
+class RandomTranslation(Augmentation):
+    """Move images by a random share of their height and width, bilinearly; what comes from outside is a mirror image.
+
+    As Keras's RandomTranslation with its fill_mode "reflect".
+    """
+
+    class Conf(Settings):
+        """Settings of kRandomTranslation."""
+
+        height: Unit = setting(0.1, "the largest way up or down, as a share of the height")
+        width: Unit = setting(0.1, "the largest way to the left or right, as a share of the width")
+
+    draws = 2
+
+    def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        height, width = records.shape[2:]
+        most = self.settings.height * height, self.settings.width * width
+        down, right = (between(uniform[:, axis], -way, way) for axis, way in enumerate(most))
+        rows, columns = (math.ceil(way) + 1 for way in most)
+        padded = np.pad(records, ((0, 0), (0, 0), (rows, rows), (columns, columns)), "symmetric")
+        one, zero = np.ones(len(records)), np.zeros(len(records))
+        moved = transform_bilinear(padded, np.stack([one, zero, -right, zero, one, -down], axis=1))
+        return np.ascontiguousarray(moved[:, :, rows : rows + height, columns : columns + width])
 
 
 def rotations(degrees: np.ndarray, height: int, width: int) -> np.ndarray:

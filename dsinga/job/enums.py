@@ -144,11 +144,12 @@ class StepPoolMethod(Enum):
 
 
 class DropoutUnit(Enum):
-    """The unit that kDropout drops: a single number, a channel of a row, or a whole row."""
+    """The unit that kDropout drops: a single number, a channel of a row, a whole row, or a feature at all steps."""
 
     kNumber = 0
     kChannel = 1
     kRow = 2
+    kFeature = 3
 
 
 class PolicyDistribution(Enum):

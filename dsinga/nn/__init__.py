@@ -21,7 +21,9 @@ from dsinga.nn.words.basic_layers import (
     Identity,
     Layer,
     LayerNormalization,
+    Masking,
     Slice,
+    SpatialDropout1D,
     Split,
 )
 from dsinga.nn.words.composed_layers import Bidirectional, MultiHeadAttention, SeparableConv2D, TimeDistributed
@@ -41,9 +43,10 @@ from dsinga.nn.words.functional import (
 from dsinga.nn.words.initialisers import Constant, Param, RandomNormal, RandomUniform
 from dsinga.nn.words.inputs import (
     Input,
-    Normalization,
     RandomCrop,
     RandomFlip,
+    RandomRotation,
+    RandomTranslation,
     Rescaling,
     image_data_format,
     set_image_data_format,
@@ -51,6 +54,7 @@ from dsinga.nn.words.inputs import (
 )
 from dsinga.nn.words.keras_names import missing_names
 from dsinga.nn.words.layer_functions import layer_functions
+from dsinga.nn.words.normalization import Normalization
 from dsinga.nn.words.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
 from dsinga.nn.words.own_layers import Lambda
 from dsinga.nn.words.regularisers import L1, L1L2, L2
@@ -79,12 +83,14 @@ __all__ = [
     "GlobalMaxPooling1D", "GlobalMaxPooling2D", "GroupNormalization", "HingeLoss", "Identity", "Input",
     "InverseTimeDecay", "Lambda", "Layer", "LayerNormalization", "LeakyReLU", "LearningRateSchedule",
     "LinearMomentum", "LocalNet",
-    "LocalResponseNormalization", "MaxPooling1D", "MaxPooling2D", "Model", "MultiHeadAttention", "Multiply",
+    "LocalResponseNormalization", "Masking", "MaxPooling1D", "MaxPooling2D", "Model", "MultiHeadAttention", "Multiply",
     "Normalization", "OneCycle", "OneCycleMomentum",
     "OneHot", "Padding2D", "Param", "ParamSettings", "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop",
-    "RandomCrop", "RandomFlip", "RandomNormal", "RandomUniform", "ReLU", "Rescaling", "SampledLoss", "Schedule",
+    "RandomCrop", "RandomFlip", "RandomNormal", "RandomRotation", "RandomTranslation",
+    "RandomUniform", "ReLU", "Rescaling", "SampledLoss", "Schedule",
     "SeparableConv2D", "SequenceLength", "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN",
-    "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout2D", "Split", "TextVectorization", "TimeDistributed",
+    "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout1D",
+    "SpatialDropout2D", "Split", "TextVectorization", "TimeDistributed",
     "UpSampling2D", "ZeroPadding2D",
     "add", "average", "clear_session", "clone_model", "concatenate", "decoder", "encoder", "from_job",
     "image_data_format", "load_model", "maximum", "minimum", "multiply",

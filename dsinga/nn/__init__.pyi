@@ -637,7 +637,7 @@ def Dropout(rate: float, unit: str = 'kNumber', *, name: str | None = None, para
 
     Args:
         rate: the fraction of units set to zero.
-        unit: what is set to zero together: single numbers, channels, or rows; beyond SINGA."""
+        unit: what is set to zero together: single numbers, channels, rows, or features at all steps; beyond SINGA."""
 
 def Dueling(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -783,8 +783,8 @@ def GRU(units: int, activation: str | None = 'tanh', recurrent_activation: str |
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
-        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        recurrent_regularizer: Any = None, bias_regularizer: Any = None, dropout: float = 0.0, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
@@ -803,7 +803,8 @@ def GRU(units: int, activation: str | None = 'tanh', recurrent_activation: str |
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         recurrent_regularizer: the penalty of the weight of the hidden state.
-        bias_regularizer: the penalty of the bias."""
+        bias_regularizer: the penalty of the bias.
+        dropout: the share of the features of the source that training leaves out, at all steps."""
 
 def GlobalAveragePooling1D(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -1006,8 +1007,8 @@ def LSTM(units: int, activation: str | None = 'tanh', recurrent_activation: str 
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
-        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        recurrent_regularizer: Any = None, bias_regularizer: Any = None, dropout: float = 0.0, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
@@ -1028,7 +1029,8 @@ def LSTM(units: int, activation: str | None = 'tanh', recurrent_activation: str 
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         recurrent_regularizer: the penalty of the weight of the hidden state.
-        bias_regularizer: the penalty of the bias."""
+        bias_regularizer: the penalty of the bias.
+        dropout: the share of the features of the source that training leaves out, at all steps."""
 
 def Label(first: int = 0, count: int = 0, weighted: bool = False, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1156,6 +1158,15 @@ def LocalResponseNormalization(size: int = 5, alpha: float = 1.0, beta: float = 
         alpha: the factor of the mean of squares.
         beta: the exponent of the norm.
         k: what is added to the mean of squares."""
+
+def Masking(mask_value: float = 0.0, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """Leaves out the steps of sequences (B, T, n) at which all features are ``mask_value``, in the layers above.
+
+    These learn where each sequence ends (kSequenceLength); later steps move forward. A sequence without any other step
+    is refused."""
 
 def MaxPooling1D(pool_size: int | None = 2, strides: int | None = None, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1297,15 +1308,18 @@ def Muon(learning_rate: Rate = 0.001, beta: float = 0.95, rms: float = 0.2, adam
         beta_2: the decay of the second moment of AdamW."""
 
 def Normalization(mean: Any = None, variance: Any = None, mean_file: str | None = None, std_file: str | None = None,
-        std: Any = None, invert: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+        std: Any = None, invert: bool = False, axis: Any = -1, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """(x - mean) / √variance, or with ``invert`` its inverse x·√variance + mean, which gives back the data's units.
 
-    ``mean`` and ``variance``, or ``std``, are numbers, or arrays with a number for each channel or for each number of a
-    row (kNormalization, whose params keep them in checkpoints). Directly after nn.Input, numbers are used where records
-    are read, and so are ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record."""
+    ``mean`` and ``variance``, the square of ``std``, are numbers, or arrays with a number for each channel or for each
+    number of a row (kNormalization, whose params keep them in checkpoints): ``nn.Normalization([280.0], [64.0])``
+    divides by 8. Without them ``adapt(records)`` finds those of each number along ``axis`` of the records, by default
+    the last, or with None of all numbers. Directly after nn.Input, numbers are used where records are read, and so are
+    ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record."""
 
 def OneCycle(max_lr: float, total_steps: int, pct_start: float = 0.3, div_factor: float = 25.0,
         final_div_factor: float = 10000.0, minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
@@ -1587,10 +1601,30 @@ def RandomFlip(mode: str = 'horizontal', *, name: str | None = None, param: Sequ
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Images, every other one mirrored at random in training (kImagePreprocess)."""
+    """Images, every other one mirrored at random in training (kImagePreprocess).
+
+    ``mode`` may also be "vertical" or "horizontal_and_vertical", of records, as :func:`RandomTranslation`."""
 
 def RandomNormal(mean: float = 0.0, stddev: float = 0.05) -> ParamGenConf:
     """Return the initialiser that draws from N(mean, stddev²)."""
+
+def RandomRotation(factor: float, fill_mode: str = 'constant', *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """Images, turned at random in training by at most this share of a circle, as :func:`RandomTranslation`.
+
+    What comes from outside is 0; in Keras it is by default a mirror image."""
+
+def RandomTranslation(height_factor: float, width_factor: float, fill_mode: str = 'reflect', *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """Images, moved at random in training by at most these shares of their height and width, where records are read.
+
+    It follows nn.Input, perhaps after other random changes, and is ``nn.augment.RandomTranslation``."""
 
 def RandomUniform(minval: float = -0.05, maxval: float = 0.05) -> ParamGenConf:
     """Return the initialiser that draws from [minval, maxval)."""
@@ -1617,7 +1651,7 @@ def Rescaling(scale: float, offset: float = 0.0, *, name: str | None = None, par
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Records x·scale + offset, computed where they are read: it follows nn.Input."""
+    """x·scale + offset, computed where records are read directly after nn.Input, elsewhere by kArithmetic."""
 
 def Reshape(target_shape: list[int], *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -1673,8 +1707,8 @@ def SeparableConv2D(filters: int, kernel_size: Size, strides: Size | None = 1, p
     (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first called as the layer with ``_depthwise``
     after it. Chollet, Xception (2017)."""
 
-def SequenceLength(end: int | None = None, anywhere: bool = False, *, name: str | None = None,
-        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+def SequenceLength(end: int | None = None, anywhere: bool = False, mask_value: float | None = None, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
@@ -1682,7 +1716,8 @@ def SequenceLength(end: int | None = None, anywhere: bool = False, *, name: str 
 
     Args:
         end: the code of the steps after the end, beside -1.
-        anywhere: whether steps of the code end may be before others, which move forward."""
+        anywhere: whether steps of the code end may be before others, which move forward.
+        mask_value: the number that all features have at the steps after the end."""
 
 def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int], minimum_lr: float | None = None,
         start_step: int = 0, warmup_steps: int = 0, warmup_lr: float = 0.0) -> LRGenConf:
@@ -1708,8 +1743,8 @@ def SigmoidCrossEntropyLoss(scale: float = 1.0, *, name: str | None = None, para
 def SimpleRNN(units: int, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         bidirectional: bool = False, carry: bool | None = None, kernel_regularizer: Any = None,
-        recurrent_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
-        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        recurrent_regularizer: Any = None, bias_regularizer: Any = None, dropout: float = 0.0, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
@@ -1726,7 +1761,8 @@ def SimpleRNN(units: int, use_bias: bool = True, kernel_initializer: Any = 'glor
         carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         recurrent_regularizer: the penalty of the weight of the hidden state.
-        bias_regularizer: the penalty of the bias."""
+        bias_regularizer: the penalty of the bias.
+        dropout: the share of the features of the source that training leaves out, at all steps."""
 
 def Slice(parts: int, axis: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -1753,6 +1789,12 @@ def SoftmaxLoss(topk: int = 1, scale: float = 1.0, label_smoothing: float = 0.0,
         topk: a prediction counts as right if the label is among so many highest scores.
         scale: the factor of the loss and its gradient.
         label_smoothing: the share of the target that is spread over all classes; beyond SINGA."""
+
+def SpatialDropout1D(rate: float, *, name: str | None = None, param: Sequence[Any] | None = None,
+        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
+        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
+        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """In training a share ``rate`` of the features of sequences (B, T, n) is 0, each at all steps (kDropout)."""
 
 def SpatialDropout2D(rate: float, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,

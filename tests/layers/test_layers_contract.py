@@ -24,6 +24,7 @@ from tests.support.layer_cases import ALIASES, CASES, FEED_FORWARD, LATER, conte
 # How many arrays a layer fetches from the device in two phases: scores to rank, rows of a table to send.
 FETCHES = {
     "kTDLoss": 2,
+    "kSequenceLength": 2,  # which steps are masked, in both passes
     "kPolicyGradientLoss": 2,
     "kPPOLoss": 2,
     "kSampledLoss": 3,

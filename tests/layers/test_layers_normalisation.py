@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dsinga.base.errors import UserError
 from dsinga.job import Phase
 from dsinga.layers import Layer, Rows
 from dsinga.layers.dense.batchnorm import RectifiedBatchNorm
@@ -89,6 +90,16 @@ def test_dropout_drops_its_share_of_numbers_channels_or_rows_and_keeps_the_mean(
         dropped = feature.min(axis=axes) == 0
         assert dropped.mean() == pytest.approx(0.25, abs=0.08)
         np.testing.assert_allclose(np.unique(feature), [0, 1 / 0.75], rtol=1e-6)
+
+
+def test_dropout_of_features_drops_them_at_all_steps():
+    x = np.ones((200, 5, 30), np.float32)
+    layer = layer_of("kDropout", x.shape, dropout_conf={"unit": "kFeature", "dropout_ratio": 0.25})
+    feature = layer.compute_feature([], [x], context(OPS, rows=Rows(0, 200, 200))).feature
+    assert np.array_equal(feature.min(axis=1), feature.max(axis=1))
+    assert (feature == 0).mean() == pytest.approx(0.25, abs=0.08)
+    with pytest.raises(UserError, match="takes sequences .*, whose features it drops at all steps"):
+        layer_of("kDropout", (2, 3, 4, 5), dropout_conf={"unit": "kFeature"})
 
 
 def test_dropout_passes_on_the_same_array_outside_training():

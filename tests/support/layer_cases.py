@@ -170,6 +170,7 @@ case("kReshape", "steps", {"reshape_conf": {"shape": [4, 3]}}, ROWS)
 case("kDropout", "", {}, ROWS, phases_differ=True)
 case("kDropout", "image", {"dropout_conf": {"dropout_ratio": 0.3}}, IMAGES, phases_differ=True)
 case("kDropout", "channels", {"dropout_conf": {"unit": "kChannel"}}, IMAGES, phases_differ=True)
+case("kDropout", "features", {"dropout_conf": {"unit": "kFeature"}}, (BATCH, 4, 3), phases_differ=True)
 case("kDropout", "rows", {"dropout_conf": {"unit": "kRow"}}, IMAGES, phases_differ=True)
 member = {"dropout_ratio": 0.3, "member": 2}
 case("kDropout", "member", {"dropout_conf": member}, ROWS, phases_differ=True)
@@ -537,6 +538,7 @@ class SentenceCase(LayerCase):
         return np.where(np.arange(4) < np.array([[4], [1], [3], [2], [4]]), rng.integers(0, self.codes, (BATCH, 4)), -1)
 
 
+CASES.append(LayerCase("kSequenceLength", ((BATCH, 4, 3),), {"sequencelength_conf": {"mask_value": 9}}, "masked"))
 CASES.append(SentenceCase("kSequenceLength", [(BATCH, 4)], codes=6, feature_dtype=np.int64))
 LONG, LENGTHS = (BATCH, 7, 3), {"classes": 3, "steps": 7}
 for method in ("MAX", "AVG", "SUM", "FIRST", "LAST"):

@@ -241,9 +241,10 @@ class Dropout(Layer):
     """Inverted dropout: in training a random share ``dropout_ratio`` of the units is 0, the others are x/(1 - ratio).
 
     In other phases the feature is x. Srivastava et al., Dropout (JMLR 2014). A ``unit`` is a number, a channel of a row
-    (Tompson et al., Efficient Object Localization Using Convolutional Networks, 2015), or a row, which drops a residual
-    branch (Huang et al., Deep Networks with Stochastic Depth, 2016). The dropped units depend on seed, step, layer and
-    global row, not on the worker.
+    (Tompson et al., Efficient Object Localization Using Convolutional Networks, 2015), a row, which drops a residual
+    branch (Huang et al., Deep Networks with Stochastic Depth, 2016), or a feature of sequences (B, T, n) at all steps,
+    as Keras's recurrent layers drop their inputs. The dropped units depend on seed, step, layer and global row, not on
+    the worker.
 
     With a ``member`` units are dropped in other phases, too: those that seed, layer and member say, the same in all
     rows, and whole channels of images and volumes. So a member is one net, drawn from those that dropout trains (Gal
@@ -257,7 +258,8 @@ class Dropout(Layer):
 
         dropout_ratio: Share = setting(0.5, "the fraction of units set to zero")
         unit: DropoutUnit = setting(
-            DropoutUnit.kNumber, "what is set to zero together: single numbers, channels, or rows; beyond SINGA"
+            DropoutUnit.kNumber,
+            "what is set to zero together: single numbers, channels, rows, or features at all steps; beyond SINGA",
         )
         member: Natural = setting(
             0, "the member of an ensemble, from 1, whose units are dropped outside of training; 0 drops none there"
@@ -266,6 +268,14 @@ class Dropout(Layer):
     settings: Conf
     source_count = 1
     cut = Cut(Connection.kOneToOne, by_space=True)
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        if self.settings.unit is DropoutUnit.kFeature:
+            self.expect_axes(
+                (2, 3), "sequences (batch, steps, n), whose features it drops at all steps", "leave unit out"
+            )
+            self.cut = Cut(Connection.kOneToOne)
 
     def reach(self) -> tuple[Reach, ...]:
         return self.same_points()
@@ -281,10 +291,16 @@ class Dropout(Layer):
 
     def _numbers(self, ctx: Context) -> Array:
         """Return uniform random numbers (rows, n), the same for all numbers of one unit."""
-        if self.settings.unit is DropoutUnit.kNumber:
+        if (
+            self.settings.unit is DropoutUnit.kNumber
+            or self.settings.unit is DropoutUnit.kFeature
+            and len(self.shape) == 2
+        ):
             return self.random(ctx)
         if self.settings.unit is DropoutUnit.kRow:
             return ctx.random(self.name, 1).repeat(math.prod(self.shape[1:]), axis=1)
+        if self.settings.unit is DropoutUnit.kFeature:
+            return ctx.ops.xp.tile(ctx.random(self.name, self.shape[-1]), (1, self.shape[1]))
         return ctx.random(self.name, self.shape[1], self.columns).repeat(math.prod(self.shape[2:]), axis=1)
 
     def _numbers_of_member(self, ctx: Context) -> Array:
@@ -292,6 +308,8 @@ class Dropout(Layer):
         ctx, axes = replace(ctx, rows=Rows(0, 1, 1), step=self.settings.member), len(self.shape)
         if self.settings.unit is DropoutUnit.kRow:
             return ctx.random(self.name, 1).reshape((1,) * axes)
+        if self.settings.unit is DropoutUnit.kFeature:
+            return ctx.random(self.name, self.shape[-1]).reshape(*(1,) * (axes - 1), -1)
         if axes > 3 or self.settings.unit is DropoutUnit.kChannel:
             return ctx.random(self.name, self.shape[1], self.columns).reshape(1, -1, *[1] * (axes - 2))
         return self.random(ctx).reshape(1, *self.shape[1:])

@@ -13,7 +13,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels, SourceKind
-from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.records.label import check_ends, step_lengths
 
 
@@ -24,7 +24,8 @@ class SequenceLength(Layer):
     Layers above that take this layer as their last source learn where each sequence ends, although the labels of the
     records are something else, such as one class for each sentence. An empty sequence is refused. With ``end`` this
     code, too, stands for steps after the end, as 0 of padded sequences does in Keras; with ``anywhere`` such steps may
-    be before others, which move forward to their places.
+    be before others, which move forward to their places. With ``mask_value`` the source has features (B, T, n), which
+    it passes on: steps at which all of them have this value are after the end, as of Keras's Masking.
     """
 
     class Conf(Settings):
@@ -32,6 +33,8 @@ class SequenceLength(Layer):
 
         end: Natural | None = setting(None, "the code of the steps after the end, beside -1")
         anywhere: bool = setting(False, "whether steps of the code end may be before others, which move forward")
+
+        mask_value: float | None = setting(None, "the number that all features have at the steps after the end")
 
     settings: Conf
     source_count = 1
@@ -42,18 +45,30 @@ class SequenceLength(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         remedy = "give it the input layer of the words, below their kEmbedding"
-        self.expect_axes((2,), "codes (batch, steps)", remedy)
-        self.new_labels = LabelFormat(self.shape[1:], np.dtype(np.int64))
+        if self.settings.mask_value is not None:
+            self.expect_axes((3,), "sequences (batch, steps, n)", "leave mask_value out for codes")
+        else:
+            self.expect_axes((2,), "codes (batch, steps)", remedy)
+        self.new_labels = LabelFormat(self.shape[1:2], np.dtype(np.int64))
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        if self.settings.mask_value is not None:
+            return self._masked(sources[0], ctx)
         numbers = ctx.ops.to_numpy(sources[0])
         codes = numbers.astype(np.int64)
         if (codes != numbers).any() or (codes < -1).any():
             raise self.fail(f"{self.source_name(0)} gives numbers that are not codes: whole numbers, -1 after the end")
         end = -1 if self.settings.end is None else self.settings.end
         codes[codes == end] = -1
-        if self.settings.anywhere:
-            codes = np.take_along_axis(codes, np.argsort(codes < 0, axis=1, kind="stable"), axis=1)
+        codes, _ = self._in_order(codes, end, ctx)
+        return Output(codes, labels=codes)
+
+    def _in_order(self, codes: np.ndarray, end: Any, ctx: Context) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return codes that are -1 after the end alone, and the order of steps that makes them so, None for theirs."""
+        order, real = None, codes >= 0
+        if self.settings.anywhere and (real[:, 1:] > real[:, :-1]).any():
+            order = np.argsort(codes < 0, axis=1, kind="stable")
+            codes = np.take_along_axis(codes, order, axis=1)
         lengths = check_ends(self, codes, self.source_name(0), end)
         if not lengths.all():
             row = ctx.rows.start + int(np.argmin(lengths))
@@ -61,12 +76,25 @@ class SequenceLength(Layer):
                 f"row {row} of the batch is an empty sequence, {end} throughout; leave such records out of "
                 f"the store of {self.source_name(0)}"
             )
-        return Output(codes, labels=codes)
+        return codes, order
+
+    def _masked(self, x: Array, ctx: Context) -> Output:
+        """Return the features with the steps that count first, and their lengths as labels."""
+        value = self.settings.mask_value
+        codes = -ctx.ops.to_numpy((x == value).all(axis=-1)).astype(np.int64)
+        codes, order = self._in_order(codes, f"{value:g}", ctx)
+        feature = x if order is None else ctx.ops.xp.take_along_axis(x, ctx.ops.asarray(order)[..., None], 1)
+        return Output(feature, labels=codes, saved=order)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        return (None,), ()
+        if self.settings.mask_value is None or not needs[0]:
+            return (None,), ()
+        if output.saved is None:
+            return (grad,), ()
+        places = ctx.ops.asarray(np.argsort(output.saved, axis=1))
+        return (ctx.ops.xp.take_along_axis(grad, places[..., None], 1),), ()
 
 
 class StepWindows(NamedTuple):

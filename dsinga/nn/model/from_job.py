@@ -162,7 +162,12 @@ class JobModel(Trainable):
     def text_encoders(self) -> dict[str, TextEncoder | None]:
         """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
         layers = self.base.neuralnet.layer
-        ends = [layer.srclayers[0] for layer in layers if layer.type is LayerType.kSequenceLength]
+        ends = [
+            layer.srclayers[0]
+            for layer in layers
+            if layer.type is LayerType.kSequenceLength
+            and (layer.sequencelength_conf is None or layer.sequencelength_conf.mask_value is None)
+        ]
         encoders: dict[str, TextEncoder | None] = dict.fromkeys(name for name in ends if name in self.input_names())
         for layer in self._records_inputs():
             if layer.store_conf is not None and (text := layer.store_conf.text):

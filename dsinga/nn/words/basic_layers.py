@@ -14,7 +14,7 @@ from dsinga.job.message import field_types
 from dsinga.nn.words.keras_arguments import check_names
 from dsinga.nn.words.layer_adapters import channels_back, pixels_first, refuse_channels_last
 from dsinga.nn.words.own_layers import OwnLayer
-from dsinga.nn.writing.feature import Feature, axis_of
+from dsinga.nn.writing.feature import Feature, axis_of, row_shape
 from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer
 from dsinga.nn.writing.writer import LayerWriter, Write
 
@@ -29,6 +29,28 @@ def Flatten() -> Write:
     def write(writer: LayerWriter) -> Feature:
         source = writer.source
         return source._replace(flat=source.shape is not None and len(source.shape) > 1, is_input=False)
+
+    return write
+
+
+@layer
+def SpatialDropout1D(rate: float) -> Write:
+    """In training a share ``rate`` of the features of sequences (B, T, n) is 0, each at all steps (kDropout)."""
+    return lambda writer: writer.add("kDropout", dropout_conf={"dropout_ratio": rate, "unit": "kFeature"})
+
+
+@layer
+def Masking(mask_value: float = 0.0) -> Write:
+    """Leaves out the steps of sequences (B, T, n) at which all features are ``mask_value``, in the layers above.
+
+    These learn where each sequence ends (kSequenceLength); later steps move forward. A sequence without any other step
+    is refused.
+    """
+
+    def write(writer: LayerWriter) -> Feature:
+        feature = writer.add("kSequenceLength", sequencelength_conf={"mask_value": mask_value, "anywhere": True})
+        rows = row_shape(feature)
+        return feature._replace(lengths=Feature(writer.name, None if rows is None else rows[:1]))
 
     return write
 

@@ -36,6 +36,7 @@ _FURTHER: Mapping[str, tuple[str, Any, str]] = {
     "depth_multiplier": ("int", 1, "how many filters each channel has"),
     "depthwise_initializer": ("Any", "glorot_uniform", "the initialiser of the weight, or its name"),
     "depthwise_regularizer": ("Any", None, "the penalty of the weight, as nn.L2(0.01), or its name"),
+    "dropout": ("float", 0.0, "the share of the features of the source that training leaves out, at all steps"),
     "kernel_initializer": ("Any", "glorot_uniform", "the initialiser of the weight, or its name"),
     "recurrent_initializer": ("Any", "glorot_uniform", "the initialiser of the hidden state's weight, or its name"),
     "bias_initializer": ("Any", "zeros", "the initialiser of the bias, or its name"),

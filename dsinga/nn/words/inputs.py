@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from dsinga.augmentation import create_augmentations
-from dsinga.base.arguments import is_whole, shown
+from dsinga.base.arguments import check_range, is_whole, shown, unknown_name
 from dsinga.base.errors import UserError
 from dsinga.data import DataSource
 from dsinga.job import AugmentConf, StoreConf
 from dsinga.job.message import field_types
-from dsinga.layers.dense.given_statistics import statistics_lists
+from dsinga.nn.words.augment import augmentation_functions
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named
 from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses
 from dsinga.nn.words.keras_defaults import without_defaults
@@ -148,7 +148,7 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None, for
             record = (record[-1], *record[:-1])
         any_length = given == (None,)
         return Feature(
-            writer.name, record, is_input=True, of_records=True, any_length=any_length, channels_last=is_last
+            writer.name, record, is_input=True, records=writer.name, any_length=any_length, channels_last=is_last
         )
 
     return write
@@ -171,42 +171,17 @@ source_functions = Derived("source", source_function, takes=lambda cls: issubcla
 
 @layer
 def Rescaling(scale: float, offset: float = 0.0) -> Write:
-    """Records x·scale + offset, computed where they are read: it follows nn.Input."""
+    """x·scale + offset, computed where records are read directly after nn.Input, elsewhere by kArithmetic."""
     if not _is_number(scale) or not _is_number(offset) or scale == 0:
         raise UserError(f"Rescaling: scale is a number other than 0 and offset a number, not {scale!r} and {offset!r}")
-    return lambda writer: normalise(writer, mean_value=-offset / scale if offset else None, std_value=1 / scale)
-
-
-@layer
-def Normalization(
-    mean: Any = None,
-    variance: Any = None,
-    mean_file: str | None = None,
-    std_file: str | None = None,
-    std: Any = None,
-    invert: bool = False,
-) -> Write:
-    """(x - mean) / √variance, or with ``invert`` its inverse x·√variance + mean, which gives back the data's units.
-
-    ``mean`` and ``variance``, or ``std``, are numbers, or arrays with a number for each channel or for each number of a
-    row (kNormalization, whose params keep them in checkpoints). Directly after nn.Input, numbers are used where records
-    are read, and so are ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record.
-    """
-    if variance is not None and std is not None:
-        raise UserError("Normalization: give the variance or the std, not both")
-    if variance is not None:
-        variance = np.asarray(variance, np.float64)
-        std = np.sqrt(np.where(variance > 0, variance, 0))
-    lists = statistics_lists(mean, std)
 
     def write(writer: LayerWriter) -> Feature:
-        files = {"mean_file": mean_file, "std_file": std_file}
-        if not invert and writer.source.is_input and all(len(numbers) == 1 for numbers in lists.values()):
-            numbers = {f"{name}_value": values[0] for name, values in lists.items()}
-            return normalise(writer, **numbers, **files)
-        if any(files.values()):
-            raise writer.fail("takes mean_file and std_file directly after nn.Input only; give arrays, mean and std")
-        return writer.add("kNormalization", normalization_conf={**lists, **({"inverse": True} if invert else {})})
+        if writer.source.is_input:
+            return normalise(writer, mean_value=-offset / scale if offset else None, std_value=1 / scale)
+        scaled = writer.add("kArithmetic", arithmetic_conf={"operator": "MULTIPLY", "number": scale})
+        if not offset:
+            return scaled
+        return writer.extra("offset", "kArithmetic", scaled, arithmetic_conf={"operator": "ADD", "number": offset})
 
     return write
 
@@ -216,13 +191,8 @@ def _is_number(value: Any) -> bool:
 
 
 def normalise(writer: LayerWriter, **fields: Any) -> Feature:
-    """Set ``fields`` in the store_conf of the input layer that is the source.
-
-    Raises UserError where the source is no input layer, or where its records are normalised already.
-    """
+    """Set ``fields`` in the store_conf of the input layer that is the source."""
     source = writer.source
-    if not source.is_input:
-        raise writer.fail(f"is done where records are read: put it directly after nn.Input, not after {source.layer!r}")
     conf = writer.net.inputs.get(source.layer)
     settings = {name: value for name, value in fields.items() if value is not None}
     if conf is not None:
@@ -249,12 +219,55 @@ def RandomCrop(height: int, width: int, pad: int = 0) -> Write:
 
 @layer
 def RandomFlip(mode: str = "horizontal") -> Write:
-    """Images, every other one mirrored at random in training (kImagePreprocess)."""
+    """Images, every other one mirrored at random in training (kImagePreprocess).
+
+    ``mode`` may also be "vertical" or "horizontal_and_vertical", of records, as :func:`RandomTranslation`.
+    """
+    if mode not in (known := {"horizontal": 0.5, "vertical": 0.0, "horizontal_and_vertical": 0.5}):
+        raise unknown_name("mode of RandomFlip", mode, known)
 
     def write(writer: LayerWriter) -> Feature:
-        image(writer)
         if mode != "horizontal":
-            raise writer.fail(f"mirrors images horizontally, not {mode!r}; leave mode out")
-        return writer.add("kImagePreprocess", rgbimage_conf={"mirror": True})
+            return augmented(writer, "RandomFlip", horizontal=known[mode], vertical=0.5)
+        image(writer)
+        return writer.add("kImagePreprocess", rgbimage_conf={"mirror": True})._replace(records=writer.source.records)
 
     return write
+
+
+@layer
+def RandomTranslation(height_factor: float, width_factor: float, fill_mode: str = "reflect") -> Write:
+    """Images, moved at random in training by at most these shares of their height and width, where records are read.
+
+    It follows nn.Input, perhaps after other random changes, and is ``nn.augment.RandomTranslation``.
+    """
+    if fill_mode != "reflect":
+        raise UserError(f'RandomTranslation: fill_mode is "reflect", not {fill_mode!r}; leave it out')
+    for name, factor in (("height_factor", height_factor), ("width_factor", width_factor)):
+        check_range(f"{name} of RandomTranslation", factor, 0, 1)
+    return lambda writer: augmented(writer, "RandomTranslation", height=height_factor, width=width_factor)
+
+
+@layer
+def RandomRotation(factor: float, fill_mode: str = "constant") -> Write:
+    """Images, turned at random in training by at most this share of a circle, as :func:`RandomTranslation`.
+
+    What comes from outside is 0; in Keras it is by default a mirror image.
+    """
+    if fill_mode != "constant":
+        raise UserError(f'RandomRotation: fill_mode is "constant", zeros, not {fill_mode!r}; leave it out')
+    check_range("factor of RandomRotation", factor, 0, 1)
+    return lambda writer: augmented(writer, "RandomRotation", degrees=360 * factor)
+
+
+def augmented(writer: LayerWriter, kind: str, **settings: float) -> Feature:
+    """Add a random change to the ``augment`` of the input whose records are the source; raise UserError for others."""
+    image(writer)
+    change = augmentation_functions[kind](**settings)
+    name = writer.source.records
+    if not name:
+        raise writer.fail(f"is done where records are read: put it after nn.Input, not after {writer.source.layer!r}")
+    conf = writer.net.inputs.get(name)
+    if conf is not None and conf.store_conf is not None:
+        conf.store_conf = conf.store_conf.replace(augment=[*conf.store_conf.augment, change])
+    return writer.source

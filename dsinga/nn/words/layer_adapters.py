@@ -7,7 +7,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from dsinga.base.arguments import check_bool, check_whole
+from dsinga.base.arguments import check_bool, check_range, check_whole
 from dsinga.base.registry import entries
 from dsinga.job import Phase
 from dsinga.layers.interface.layer import as_text
@@ -176,7 +176,13 @@ def recurrent(writer: LayerWriter, values: Values, gates: int) -> dict[str, Any]
             "return_sequences=True, or put nn.Embedding between, if these are codes"
         )
     inputs, units = rows[-1], values["units"]
-    return {"fans": {"hx": (inputs, gates * units), "hh": (units, gates * units)}}
+    fans = {"hx": (inputs, gates * units), "hh": (units, gates * units)}
+    check_range(f"dropout of {writer.name}", share := values["dropout"], 0, 1)
+    if not share:
+        return {"fans": fans}
+    source, *lengths = writer.sources
+    conf = {"dropout_ratio": share, "unit": "kFeature"}
+    return {"fans": fans, "sources": [writer.extra("dropout", "kDropout", source, dropout_conf=conf), *lengths]}
 
 
 def recur_images(writer: LayerWriter, values: Values) -> dict[str, Any]:
@@ -341,7 +347,7 @@ def refuse_channels_last(writer: LayerWriter) -> None:
     images.
     """
     rows = row_shape(writer.source)
-    if not writer.source.of_records or rows is None:
+    if writer.source.records != writer.source.layer or rows is None:
         return
     if len(rows) in (3, 4) and len({*rows[:-1]}) == 1 and rows[0] > 4 and rows[-1] in (1, 3, 4):
         takes = "images (batch, channels, height, width)" if len(rows) == 3 else VOLUMES

@@ -53,7 +53,7 @@ def cell(type: str, gates: int, activation: str = "", doc: str = "") -> Function
         type,
         f"units=dim_hidden {activations} use_bias=bias_term kernel_initializer recurrent_initializer "
         "bias_initializer return_sequences bidirectional carry kernel_regularizer recurrent_regularizer "
-        "bias_regularizer",
+        "bias_regularizer dropout",
         {"activation": "tanh", "recurrent_activation": "sigmoid"} if activation else {},
         words=dict.fromkeys(("activation", "recurrent_activation") if activation else (), CELL_ACTIVATIONS),
         inits=RECURRENT,

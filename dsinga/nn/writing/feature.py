@@ -20,7 +20,7 @@ class Feature(NamedTuple):
         before: the feature whose softmax or sigmoid this is, which losses take in its place.
         parts: the features of the parts, where the layer cuts its source in parts.
         is_input: whether it is that of an input layer, whose records can still be normalised.
-        of_records: whether it is that of an input layer, normalised or not.
+        records: the name of the input layer whose records it is, normalised or mirrored perhaps, "" for others.
         label_shape: the shape of a row's label of an input layer, None where it is not known.
         any_length: whether it is an input of codes that says no number of steps, whose sequences may end before.
         channels_last: whether it comes from images that have their channels last in the records.
@@ -33,7 +33,7 @@ class Feature(NamedTuple):
     before: Feature | None = None
     parts: tuple[Feature, ...] = ()
     is_input: bool = False
-    of_records: bool = False
+    records: str = ""
     label_shape: Shape | None = None
     any_length: bool = False
     channels_last: bool = False

@@ -340,10 +340,12 @@ SHAPES: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
 }
 
 
-def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., LayerBuilder]:
+def layer(
+    function: Callable[..., Callable[[Any], Feature]], builder: type[LayerBuilder] = LayerBuilder
+) -> Callable[..., LayerBuilder]:
     """Add the arguments that all layers share to a function that makes a layer: a decorator.
 
-    ``function`` returns what writes the layer (:class:`LayerBuilder`).
+    ``function`` returns what writes the layer, a ``builder``.
     """
     signature = extended_signature(function, COMMON.values(), "LayerBuilder")
 
@@ -353,10 +355,10 @@ def layer(function: Callable[..., Callable[[Any], Feature]]) -> Callable[..., La
         settings = bind(function.__name__, signature, args, given)
         arguments = {name: value for name, value in settings.items() if name not in COMMON}
         again = functools.partial(make, *args, **kwargs)
-        builder = LayerBuilder(function.__name__, function(**arguments), settings, again)
+        made = builder(function.__name__, function(**arguments), settings, again)
         for name in kwargs.keys() - given.keys():
-            builder.input_rows = SHAPES[name](kwargs[name])
-        return builder
+            made.input_rows = SHAPES[name](kwargs[name])
+        return made
 
     make.__signature__ = signature  # type: ignore[attr-defined]
     return refuse_subclasses(make)
