@@ -200,9 +200,11 @@ class Symbol(Operators):
         part: the number of the part, of a layer that cuts its source in parts; the parts have one ``whole``.
         feature: the feature as far as it is known without a job, None where the shape of an input is not known.
         model: the model that was called as a layer and gave the feature, else None.
+        takers: the symbols of the layers that take the feature; pickles leave them out.
     """
 
     model: Any = None
+    takers: tuple[Symbol, ...] = ()
 
     def __init__(
         self, builder: LayerBuilder, sources: Sequence[Symbol], part: int | None = None, whole: Symbol | None = None
@@ -215,10 +217,17 @@ class Symbol(Operators):
         try:
             self.feature = preview(self)
         except ChannelsLast as fault:
-            take_channels_last(ancestors([self]), fault)
-            for symbol in ancestors([self]):
+            ends = [take_channels_last(ancestors([self]), fault)]
+            for symbol in ends:  # which grows: all features that come from the input have other shapes now
+                ends += symbol.takers
+            for symbol in ancestors([*ends, self]):
                 for known in (*symbol.sources, symbol):
                     known.feature = preview(known)
+        for symbol in self.sources:
+            symbol.whole.takers = (*symbol.whole.takers, self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "takers"}
 
     @property
     def shape(self) -> tuple[int | None, ...] | None:
@@ -254,8 +263,8 @@ def preview(symbol: Symbol) -> Feature | None:
     return NetWriter().write(symbol.builder, known) if len(known) == len(sources) else None
 
 
-def take_channels_last(symbols: Iterable[Symbol], fault: ChannelsLast) -> None:
-    """Let the input of a fault have records whose channels are last; raise the fault where it says that they are not.
+def take_channels_last(symbols: Iterable[Symbol], fault: ChannelsLast) -> Symbol:
+    """Let the input of a fault have records whose channels are last, and return it; raise the fault where it has not.
 
     ``symbols`` are those of the net.
     """
@@ -268,7 +277,7 @@ def take_channels_last(symbols: Iterable[Symbol], fault: ChannelsLast) -> None:
                 'data_format="channels_last") says; write data_format="channels_first" where they are not',
                 fault.source,
             )
-            return
+            return symbol
     raise fault
 
 
