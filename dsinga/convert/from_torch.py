@@ -12,6 +12,14 @@ from dsinga.base.errors import UserError
 from dsinga.convert.torch_names import names_of, take_arrays
 from dsinga.nn.writing.symbol import Symbol
 
+# Modules that wrap another one, with its attribute, and hooks that compute params, with what ends them.
+WRAPPERS = {"OptimizedModule": "_orig_mod", "DataParallel": "module", "DistributedDataParallel": "module"}
+COMPUTING = {
+    "WeightNorm": "remove_weight_norm({}, {!r})",
+    "SpectralNorm": "remove_spectral_norm({}, {!r})",
+    "BasePruningMethod": "prune.remove({}, {!r})",
+}
+
 
 def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
     """Return the model of a PyTorch module, with its params; ``module`` itself stays as it is.
@@ -37,30 +45,20 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
 
     if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
         raise UserError(f"from_torch takes a torch.nn.Module in Python, not {type(module).__name__}")
+    module = unwrapped(module)
     from dsinga.convert.torch_modules import MODULES
-    from dsinga.convert.torch_operations import OPERATIONS
-    from dsinga.convert.torch_tracing import Trace, TracedTensor, is_of_torch
+    from dsinga.convert.torch_phases import trace_forward
+    from dsinga.convert.torch_tracing import is_of_torch
 
     if type(module).__name__ in MODULES and is_of_torch(module):
         raise UserError(f"from_torch takes a module of layers, not a single one; give torch.nn.Sequential({module})")
     if any(param.is_meta or is_lazy(param) for param in module.parameters()):
         raise UserError("from_torch takes a module whose params have numbers: call it once on a batch, or load them")
+    if computed := computed_params(module):
+        raise UserError(f"from_torch takes params as they are, but {'; '.join(computed)}")
     known = [_checked_shape(shape) for shape in shapes] or _first_shape(module)
     inputs = _inputs(module, known)
-    trace = Trace(module, OPERATIONS, MODULES)
-    result = trace.run(inputs)
-    if trace.faults:
-        raise UserError(
-            f"from_torch has no counterpart for {'; '.join(trace.faults)}: replace what is listed, or leave it out of "
-            "the forward; docs/from-torch.md says what there is"
-        )
-    results = list(result.values()) if isinstance(result, dict) else result
-    outputs = [
-        tensor for tensor in (results if isinstance(results, (list, tuple)) else [results]) if tensor is not None
-    ]
-    for tensor in outputs:
-        if not isinstance(tensor, TracedTensor) or tensor.unbatched:
-            raise UserError(f"the forward of {type(module).__name__} returns what does not depend on its arguments")
+    trace, outputs = trace_forward(module, inputs)
     model = nn.Model(list(inputs.values()), [tensor.symbol for tensor in outputs], name=name or type(module).__name__)
     arrays = {
         key: array.detach().cpu().float().numpy().copy() for key, array in module.state_dict(keep_vars=True).items()
@@ -68,6 +66,33 @@ def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
     constants = {key: array.cpu().numpy() for key, array in trace.constants.items()}
     model.params = take_arrays(names_of(model), arrays, type(module).__name__) | constants
     return model
+
+
+def unwrapped(module: Any) -> Any:
+    """Return the module that torch.compile, DataParallel or DistributedDataParallel wraps."""
+    while type(module).__name__ in WRAPPERS and hasattr(module, WRAPPERS[type(module).__name__]):
+        module = getattr(module, WRAPPERS[type(module).__name__])
+    return module
+
+
+def computed_params(module: Any) -> list[str]:
+    """Return what computes params of submodules at each call, with the function of PyTorch that ends it."""
+    from torch.nn.utils import parametrize
+
+    found = []
+    for path, part in module.named_modules():
+        target, prefix = (f'module.get_submodule("{path}")', f"{path}.") if path else ("module", "")
+        for name in part.parametrizations if parametrize.is_parametrized(part) else ():
+            end = f"parametrize.remove_parametrizations({target}, {name!r})"
+            found.append(f"{prefix}{name} is parametrized; write torch.nn.utils.{end} first")
+        for hook in part._forward_pre_hooks.values():
+            kind = next((cls.__name__ for cls in type(hook).__mro__ if cls.__name__ in COMPUTING), "")
+            if kind:
+                name = getattr(hook, "name", getattr(hook, "_tensor_name", "weight"))
+                end = COMPUTING[kind].format(target, name)
+                what = f"{prefix}{name} is computed at each call ({type(hook).__name__})"
+                found.append(f"{what}; write torch.nn.utils.{end} first")
+    return found
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:
@@ -101,7 +126,9 @@ def _inputs(module: Any, shapes: Sequence[Sequence[int]]) -> dict[str, Symbol]:
             f"the forward of {type(module).__name__} takes {', '.join(needed)}; give from_torch the shape of a record "
             f"of each, not {len(shapes)} shapes"
         )
+    names = {argument.name: argument.name for argument in taken}
+    names |= {path: f"{path}_input" for path, _ in module.named_modules() if path in names}
     return {
-        argument.name: nn.Input(tuple(shape), argument.name, data_format="channels_first")
+        argument.name: nn.Input(tuple(shape), names[argument.name], data_format="channels_first")
         for argument, shape in zip(taken, shapes, strict=False)
     }

@@ -8,7 +8,9 @@ from typing import Any
 
 from dsinga import nn
 from dsinga.convert.torch_names import CONSTANT
+from dsinga.convert.torch_shapes import of_last_axis
 from dsinga.convert.torch_tracing import ModulePlace
+from dsinga.nn.writing.symbol import Symbol
 
 
 def layer_of(
@@ -29,15 +31,33 @@ def layer_of(
         params = [getattr(module, attribute) for attribute in roles.values()]
         frozen = [param is not None and not param.requires_grad for param in params]
         confs = []
-        for role, param, is_frozen in zip(roles, params, frozen, strict=True):
-            name = f"{place.base}{suffix}_{role}"
+        names = getattr(module, "names", {})  # of params of a function
+        for (role, attribute), param, is_frozen in zip(roles.items(), params, frozen, strict=True):
+            name = names.get(attribute, f"{place.base}{suffix}_{role}")
             gate = role.removeprefix("back_").rpartition("_")[0]
             conf = {"name": name + CONSTANT} if param is None else place.trace.shared(name, param, gate)
+            conf = conf or ({"name": name} if attribute in names else {})
             confs.append({**conf, **({"static": True} if param is None or (is_frozen and not all(frozen)) else {})})
         common = {"trainable": False} if frozen and all(frozen) else {}
         return make(name=place.name(suffix), param=confs if any(confs) else None, **common, **settings)
 
     return place.trace.layer(module, suffix, first)
+
+
+WEIGHT_BIAS = {"weight": "weight", "bias": "bias"}
+
+
+def present(module: Any) -> dict[str, str]:
+    """Return which of weight and bias a module has."""
+    return {role: role for role in WEIGHT_BIAS if getattr(module, role) is not None}
+
+
+def linear_layer(place: ModulePlace, module: Any, input: Any) -> Symbol:
+    """Return a fully connected layer of the last axis."""
+    settings = {"units": module.out_features, "use_bias": module.bias is not None}
+    dense = layer_of(place, module, nn.Dense, present(module), **settings)
+    y: Symbol = of_last_axis(place, dense, input, module.out_features)
+    return y
 
 
 def layer_type(name: str) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,9 +10,12 @@ import torch
 from dsinga import nn
 from dsinga.convert import torch_operations as operations
 from dsinga.convert import torch_shapes as shapes
-from dsinga.convert.torch_layers import layer_of, layer_type
+from dsinga.convert.torch_attention import attend_heads
+from dsinga.convert.torch_layers import layer_of, layer_type, linear_layer, present
 from dsinga.convert.torch_recurrent import recur
-from dsinga.convert.torch_tracing import ModulePlace, NotConvertible, TracedTensor
+from dsinga.convert.torch_tensors import NotConvertible, TracedTensor
+from dsinga.convert.torch_tracing import ModulePlace
+from dsinga.nn.words.layer_adapters import sides
 from dsinga.nn.writing.symbol import Symbol
 
 AXES = (1, 2, 3)
@@ -25,14 +27,15 @@ OPERATIONS: Mapping[str, tuple[str, str]] = {
     "AvgPool1d": ("avg_pool1d", f"{WINDOW} count_include_pad"),
     **{f"AvgPool{axes}d": (f"avg_pool{axes}d", f"{WINDOW} count_include_pad divisor_override") for axes in (2, 3)},
     **{f"AdaptiveAvgPool{axes}d": (f"adaptive_avg_pool{axes}d", "output_size") for axes in AXES},
-    **{f"Dropout{axes}d": (f"dropout{axes}d", "p") for axes in (2, 3)},
+    **{f"AdaptiveMaxPool{axes}d": (f"adaptive_max_pool{axes}d", "output_size return_indices") for axes in AXES},
+    **{f"Dropout{axes}d": (f"dropout{axes}d", "p training") for axes in (2, 3)},
     **{f"ZeroPad{axes}d": ("pad", "padding:pad") for axes in AXES},
     **{f"ConstantPad{axes}d": ("pad", "padding:pad mode=constant value") for axes in AXES},
     **{f"ReflectionPad{axes}d": ("pad", "padding:pad mode=reflect") for axes in AXES},
     **{f"ReplicationPad{axes}d": ("pad", "padding:pad mode=replicate") for axes in AXES},
     **{f"CircularPad{axes}d": ("pad", "padding:pad mode=circular") for axes in AXES},
     **{name: (name.lower(), "") for name in ("ReLU", "ReLU6", "Sigmoid", "Tanh", "SiLU", "Hardswish", "Hardsigmoid")},
-    **{"Identity": ("contiguous", ""), "Dropout": ("dropout", "p"), "GELU": ("gelu", "approximate")},
+    **{"Identity": ("contiguous", ""), "Dropout": ("dropout", "p training"), "GELU": ("gelu", "approximate")},
     **{"LeakyReLU": ("leaky_relu", "negative_slope"), "Hardtanh": ("hardtanh", "min_val max_val")},
     **{"Softmax": ("softmax", "dim"), "LogSoftmax": ("log_softmax", "dim")},
     **{"Flatten": ("flatten", "start_dim end_dim"), "Unflatten": ("unflatten", "dim unflattened_size:sizes")},
@@ -55,52 +58,53 @@ def operation(name: str, attributes: str) -> Callable[..., Any]:
     return make
 
 
-WEIGHT_BIAS = {"weight": "weight", "bias": "bias"}
 SCALE_BIAS = {"scale": "weight", "bias": "bias"}
-
-
-def present(module: Any) -> dict[str, str]:
-    """Return which of weight and bias a module has."""
-    return {role: role for role in WEIGHT_BIAS if getattr(module, role) is not None}
-
-
-def linear(place: ModulePlace, module: Any, input: Any) -> Symbol:
-    """Return a fully connected layer of the last axis."""
-    settings = {"units": module.out_features, "use_bias": module.bias is not None}
-    dense = layer_of(place, module, nn.Dense, present(module), **settings)
-    return shapes.of_last_axis(place, dense, input, module.out_features)
 
 
 def convolve(place: ModulePlace, module: Any, input: Any, output_size: Any = None) -> Symbol:
     """Return a convolution, or a transposed one, of sequences (B, C, T), images or volumes."""
-    axes, is_transposed, padding = len(module.kernel_size), module.transposed, module.padding
+    axes, padding = len(module.kernel_size), module.padding
     symbol = shapes.feature(input, axes + 1)
-    if output_size is not None or (is_transposed and (module.groups != 1 or {*module.dilation} != {1})):
-        raise NotConvertible("with output_size, or transposed with groups or dilation")
+    if output_size is not None:
+        raise NotConvertible("with output_size (make it with an output_padding)")
     if module.padding_mode != "zeros" and padding != "valid":
         around = ModulePlace(place.trace, f"{place.base}.pad")
-        sides = tuple(module._reversed_padding_repeated_twice)
-        symbol, padding = operations.pad(around, input, sides, module.padding_mode), "valid"
+        amounts = tuple(module._reversed_padding_repeated_twice)
+        symbol, padding = operations.pad(around, input, amounts, module.padding_mode), "valid"
     sizes: dict[str, Any] = {"kernel_size": module.kernel_size, "strides": module.stride, "padding": padding}
-    sizes |= {"output_padding": module.output_padding} if is_transposed else {"dilation_rate": module.dilation}
+    sizes |= {"dilation_rate": module.dilation}
+    sizes |= {"output_padding": module.output_padding} if module.transposed else {}
     if axes == 1:  # the steps of a sequence are the columns of an image of one row
         row = {"padding": 0, "output_padding": 0}
         sizes = {name: size if isinstance(size, str) else (row.get(name, 1), *size) for name, size in sizes.items()}
         symbol = shapes.as_image(place, symbol)
-    make = getattr(nn, f"Conv{max(axes, 2)}D{'Transpose' if is_transposed else ''}")
-    settings = {"filters": module.out_channels, "use_bias": module.bias is not None, **sizes}
-    settings |= {} if is_transposed else {"groups": module.groups}
+    make, settings = getattr(nn, f"Conv{max(axes, 2)}D"), {"use_bias": module.bias is not None, **sizes}
+    settings |= {"filters": module.out_channels, "groups": module.groups}
+    if module.transposed:
+        make, settings = layer_type("kTransposedConvolution"), transposed_settings(module, sizes)
     y = layer_of(place, module, make, present(module), **settings)(symbol)
     return shapes.as_sequence(place, y) if axes == 1 else y
 
 
+def transposed_settings(module: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a kTransposedConvolution that are not its defaults."""
+    names = {"kernel_size": "kernel", "strides": "stride", "padding": "pad", "output_padding": "output_pad"}
+    names["dilation_rate"] = "dilation"
+    plain = {"kernel": 3, "stride": 1, "pad": 0, "output_pad": 0, "dilation": 1, "group": 1, "bias_term": True}
+    settings = {"num_filters": module.out_channels, "group": module.groups, "bias_term": module.bias is not None}
+    for name, size in sizes.items():
+        settings |= sides(names[name], size)
+    return {name: value for name, value in settings.items() if plain.get(name, -1) != value}
+
+
 def batch_norm(place: ModulePlace, module: Any, input: Any) -> Symbol:
-    """Return a batch normalisation with PyTorch's running statistics."""
-    if module.running_mean is None:
-        raise NotConvertible("with track_running_stats=False")
-    moves: dict[str, Any] = (
-        {"momentum": 1e-30} if module.momentum is None else {"momentum": module.momentum, "keep_initial": True}
-    )
+    """Return a batch normalisation with PyTorch's running statistics, which do not move in one that stays in eval()."""
+    if module.running_mean is None or (module.training and not place.trace.training):
+        raise NotConvertible("with track_running_stats=False, or in training mode in evaluation")
+    if module.momentum is None:
+        raise NotConvertible("with momentum=None (the mean over all batches so far; give it a number, such as 0.1)")
+    moves = {"momentum": module.momentum, "keep_initial": True}
+    moves |= {} if module.training or not place.trace.training else {"use_global_stats": True}
     layer = layer_of(place, module, layer_type("kBM"), SCALE_BIAS, **epsilon(module.eps), **moves)
     return layer(shapes.feature(input))
 
@@ -146,59 +150,31 @@ def embed(place: ModulePlace, module: Any, input: Any) -> Any:
     first, last = codes[0], codes[-1]
     if codes not in ([first] * len(codes), list(range(first, last + 1))):
         raise NotConvertible("called on codes that are neither those of records nor neighbours")
-    table = place.trace.learnt(f"{place.base}.weight", module.weight)
+    table = place.trace.param(f"{place.base}.weight", module.weight)
     return table if (first, last) == (0, count - 1) else shapes.getitem(place, table, slice(first, last + 1))
 
 
-def attend(
-    place: ModulePlace, module: Any, query: Any, key: Any, value: Any, key_padding_mask: Any = None,
-    need_weights: bool = True, attn_mask: Any = None, average_attn_weights: bool = True, is_causal: bool = False,
-) -> Any:  # fmt: skip
-    """Return attention of several heads, and None for its weights."""
-    axis = int(not module.batch_first)
-    causal = is_causal if attn_mask is None else operations.hides_later(attn_mask, hidden=True)
-    lacking = {
-        f"batch_first={module.batch_first} where another axis is the batch": any(
-            getattr(x, "batch_axis", axis) != axis for x in (query, key, value)
-        ),
-        "key_padding_mask": key_padding_mask is not None,
-        "kdim, vdim, add_bias_kv or add_zero_attn": not module._qkv_same_embed_dim
-        or module.bias_k is not None
-        or module.add_zero_attn,
-        "an attn_mask that is not causal": attn_mask is not None and not causal,
-    }
-    if wrong := [name for name, lacks in lacking.items() if lacks]:
-        raise NotConvertible(f"with {', '.join(wrong)}")
-    has_bias, heads = module.in_proj_bias is not None, module.num_heads
-    settings = {"use_bias": has_bias, "trainable": module.in_proj_weight.requires_grad}
-
-    def project(part: str, x: Any) -> Any:
-        name = f"{place.base}.in_proj_{part}"
-        make = functools.partial(nn.Dense, module.embed_dim, name=name, **settings)
-        return place.trace.layer(module, part, make)(shapes.feature(x))
-
-    q, k, v = map(project, "qkv", (query, key, value))
-    if module.dropout:
-        split = (operations.heads(place, x, heads) for x in (q, k, v))
-        attend = functools.partial(operations.attend, ratio=module.dropout, causal=causal)
-        y = operations.join_heads(place, attend(place, *split))
-    else:
-        y = nn.Attention(num_heads=heads, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())([q, v, k])
-    out = ModulePlace(place.trace, f"{place.base}.out_proj", module.out_proj)
-    return shapes.moved(query, linear(out, module.out_proj, place.trace.wrapped(y)), axis), None
+def drop_branch(place: ModulePlace, module: Any, input: Any) -> Symbol:
+    """Return rows that are 0 at random in training, of timm's DropPath and torchvision's StochasticDepth."""
+    ratio = module.drop_prob if hasattr(module, "drop_prob") else module.p
+    if getattr(module, "mode", "row") != "row" or not getattr(module, "scale_by_keep", True):
+        raise NotConvertible("of whole batches, or without scale_by_keep")
+    x = shapes.feature(input)
+    drops = operations.drops(place, ratio, module.training)
+    return layer_type("kDropout")(dropout_ratio=ratio, unit="kRow", name=place.name())(x) if drops else x
 
 
 MODULES: Mapping[str, Callable[..., Any]] = {
-    "Linear": linear,
+    "Linear": linear_layer,
     **{f"{kind}{axes}d": convolve for kind in ("Conv", "ConvTranspose") for axes in (1, 2, 3)},
     **{f"BatchNorm{axes}d": batch_norm for axes in (1, 2, 3)},
     **{f"InstanceNorm{axes}d": group_norm for axes in (1, 2, 3)},
     "LayerNorm": layer_norm,
     "RMSNorm": layer_norm,
     "GroupNorm": group_norm,
-    "PReLU": prelu,
+    **{"PReLU": prelu, "DropPath": drop_branch, "StochasticDepth": drop_branch},
     "Embedding": embed,
-    "MultiheadAttention": attend,
+    "MultiheadAttention": attend_heads,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), recur),
     **{name: operation(*form) for name, form in OPERATIONS.items()},
 }

@@ -20,6 +20,7 @@ CONSTANT = ".constant"  # the end of the names of params that PyTorch's module d
 AS_IMAGE = ".image"  # the end of the name of the source of a convolution of sequences
 PACKED = re.compile(r"(.*)in_proj_([qkv])\.(weight|bias)")  # of torch.nn.MultiheadAttention
 STACKED = re.compile(r"(.*)\.stacked(\d+)")  # the layers of torch.nn.LSTM and its like, but the first one
+LAST_STATE = ".last_state"  # the end of the name of a layer that gives the last state of a recurrent one
 # Of those the params in the order of ours, and which part of an array of torch.nn.GRU is that of a gate.
 RECURRENT = {"hx": "weight_ih", "hh": "weight_hh", "b": "bias_ih", "hb": "bias_hh"}
 GATES = "rzc"
@@ -53,12 +54,14 @@ def names_of(model: ModelParams) -> list[TorchParam]:
         layer = node.layer
         if any(conf.name and conf.share_from for conf in layer.conf.param):
             continue  # a further call of a layer, not a module of its own
+        named = {conf.name for conf in layer.conf.param if conf.name}
         for spec, own in zip(layer.params, node.params, strict=True):
             attribute = ATTRIBUTES.get(spec.role, spec.role)
             path, part = layer.name, None
+            path = path.removesuffix(LAST_STATE)
             if isinstance(layer, Recurrent) and (layer.settings.recurrent_bias or not layer.settings.bias_term):
-                path, attribute, part = recurrent_name(layer.name, spec.role)
-            name = ".".join(filter(None, (path, attribute)))
+                path, attribute, part = recurrent_name(path, spec.role)
+            name = own if own in named else ".".join(filter(None, (path, attribute)))
             shape = getattr(layer, "kernels", spec.shape) if spec.role == "weight" else spec.shape
             if layer.conf.srclayers and layer.conf.srclayers[0] == f"{layer.name}{AS_IMAGE}" and len(shape) == 4:
                 shape = (*shape[:2], shape[3])
@@ -86,6 +89,7 @@ def take_arrays(names: Sequence[TorchParam], arrays: Mapping[str, np.ndarray], w
     """Return the params of a model from PyTorch's arrays by name. Raises UserError for those that lack or differ."""
     params: ParamArrays = {}
     given = {param.own for param in names if param.name in arrays}
+    first: dict[str, tuple[str, np.ndarray]] = {}  # the name and the value of each, which may have several names
     if missing := [param.name for param in names if param.own not in given]:
         raise UserError(f"{where} lacks {', '.join(missing)}, which the model needs")
     for param in names:
@@ -99,7 +103,14 @@ def take_arrays(names: Sequence[TorchParam], arrays: Mapping[str, np.ndarray], w
                 "give the model the layers, and the shape of records, that this net has"
             )
         array = array if param.part is None else np.split(array, 3)[param.part]
-        params[param.own] = np.ascontiguousarray(array, np.float32).reshape(param.own_shape)
+        value = np.ascontiguousarray(array, np.float32).reshape(param.own_shape)
+        before, earlier = first.setdefault(param.own, (param.name, value))
+        if not np.array_equal(earlier, value, equal_nan=True):
+            raise UserError(
+                f"{before} and {param.name} of {where} differ, but are one param of the model, {param.own}; "
+                "save the net after they are tied, or leave one of them out"
+            )
+        params[param.own] = value
     return params
 
 

@@ -17,34 +17,17 @@ from dsinga.convert.torch_shapes import (
     as_sequence,
     feature,
     like,
-    of_last_axis,
+    operand,
     permuted,
     reshaped,
 )
-from dsinga.convert.torch_tracing import BATCH, ModulePlace, NotConvertible, TracedTensor, rows_of
+from dsinga.convert.torch_tensors import NotConvertible, TracedTensor, rows_of
+from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.nn.words.layer_adapters import sides
 from dsinga.nn.writing.operators import SIMPLE
-from dsinga.nn.writing.symbol import Symbol
 
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there
 PAD_MODES = {"constant": "zero", "reflect": "reflect", "replicate": "edge", "circular": "periodic"}
-
-
-def operand(place: ModulePlace, value: Any) -> Any:
-    """Return an operand as a number or a traced tensor; a constant tensor becomes a param that keeps its value."""
-    if isinstance(value, TracedTensor):
-        return value
-    if not isinstance(value, torch.Tensor) or value.dim() == 0:
-        if float(value) in (BATCH, 1 / BATCH):
-            raise NotConvertible("by the number of records of a batch")
-        return float(value)
-    if value.requires_grad or isinstance(value, torch.nn.Parameter):
-        raise NotConvertible("of a param that belongs to another layer")
-    if len(value) == BATCH:  # made for the batch, as by torch.zeros(len(x), 3)
-        if not bool((value == value[:1]).all()):
-            raise NotConvertible("of constants that differ among the records of a batch")
-        value = value[:1]
-    return place.trace.learnt(place.name(".values"), value.float(), is_constant=True)
 
 
 def binary(operator: str, swaps: bool = False) -> Callable[..., Any]:
@@ -69,6 +52,7 @@ def binary(operator: str, swaps: bool = False) -> Callable[..., Any]:
 
 add, subtract, multiply, divide, power = map(binary, ("ADD", "SUBTRACT", "MULTIPLY", "DIVIDE", "POWER"))
 maximum, minimum = binary("MAXIMUM"), binary("MINIMUM")
+equal, not_equal, greater, greater_equal = map(binary, ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL"))
 
 
 def clamp(place: ModulePlace, input: Any, min: Any = None, max: Any = None, inplace: bool = False) -> Any:
@@ -77,9 +61,14 @@ def clamp(place: ModulePlace, input: Any, min: Any = None, max: Any = None, inpl
     return y if max is None else minimum(place, y, max)
 
 
+def between(place: ModulePlace, input: Any, low: float = -1.0, high: float = 1.0, inplace: bool = False) -> Any:
+    """Return a tensor with its numbers between two, at which its gradient is 0, unlike that of :func:`clamp`."""
+    return minimum(place, high, place.trace.wrapped(maximum(place, low, input)))
+
+
 def hardsigmoid(place: ModulePlace, input: Any, inplace: bool = False) -> Any:
     """Return x + 3 between 0 and 6, divided by 6."""
-    y = clamp(place, place.trace.wrapped(add(place, input, 3.0)), 0.0, 6.0)
+    y = between(place, place.trace.wrapped(add(place, input, 3.0)), 0.0, 6.0)
     return divide(place, place.trace.wrapped(y), 6.0)
 
 
@@ -88,10 +77,46 @@ def hardswish(place: ModulePlace, input: Any, inplace: bool = False) -> Any:
     return multiply(place, input, place.trace.wrapped(hardsigmoid(place, input)))
 
 
+def absolute(place: ModulePlace, input: Any) -> Any:
+    """Return max(x, 0) + max(-x, 0), whose gradient at 0 is 0."""
+    wrapped = place.trace.wrapped
+    parts = [nn.ReLU(name=place.name(".part"))(feature(wrapped(x))) for x in (input, multiply(place, input, -1.0))]
+    return nn.Layer("kAdd", name=place.name())(*parts)
+
+
+def logical(combine: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of truth values, which are 0 or 1."""
+
+    def operate(place: ModulePlace, *args: Any) -> Any:
+        if any(isinstance(x, torch.Tensor) and x.dtype != torch.bool for x in args):
+            raise NotConvertible("of numbers that are no truth values")
+        return combine(place, *args)
+
+    return operate
+
+
+def where(place: ModulePlace, condition: Any, input: Any, other: Any) -> Any:
+    """Return a tensor where a condition holds, another one elsewhere; -inf is a number that softmax makes 0."""
+    if condition.dtype != torch.bool:
+        raise NotConvertible("by numbers that are no truth values")
+    wrapped = place.trace.wrapped
+    parts = []
+    for x, share in ((input, condition), (other, None)):
+        if not isinstance(x, torch.Tensor) or x.numel() == 1:
+            x = max(float(x), HIDDEN)
+        is_zero = not isinstance(x, TracedTensor) and not torch.as_tensor(x).any()
+        if not is_zero:
+            share = wrapped(subtract(place, 1.0, condition)) if share is None else share
+            parts.append(wrapped(multiply(place, share, x)))
+    return add(place, *parts) if parts[1:] else parts[0]
+
+
 def masked_fill(place: ModulePlace, input: Any, mask: Any, value: float) -> Any:
-    """Return scores with a number in place of those that a constant mask hides, which a softmax then makes 0."""
-    if isinstance(mask, TracedTensor) or value > -1e4:
-        raise NotConvertible("with a mask that is no constant, or a value above -1e4")
+    """Return scores with a number in place of those that a mask hides, which a softmax then makes 0."""
+    if isinstance(mask, TracedTensor):
+        return where(place, mask, value, input)
+    if value > -1e4:
+        raise NotConvertible("with a constant mask and a value above -1e4")
     return add(place, input, torch.where(mask.bool(), HIDDEN, 0.0))
 
 
@@ -117,8 +142,13 @@ def gelu(place: ModulePlace, input: Any, approximate: str = "none") -> Any:
 def softmax(place: ModulePlace, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
     """Return the softmax over the last axis."""
     symbol, rows = feature(input), rows_of(feature(input))
-    if dim is None or dim % input.dim() != len(rows):
-        raise NotConvertible(f"over the axis {dim}, which is not the last one")
+    axis = None if dim is None else dim % input.dim()
+    if not axis or input.batch_axis:
+        raise NotConvertible(f"over the axis {dim}; give it an axis of a record")
+    if axis != len(rows):
+        swapped = [*range(1, axis), len(rows), *range(axis + 1, len(rows)), axis]
+        y = softmax(place, place.trace.wrapped(permuted(place, symbol, swapped, ".last")), -1)
+        return permuted(place, y, swapped, ".back")
     if len(rows) == 1:
         return nn.Softmax(name=place.name())(symbol)
     return nn.Layer("kSoftmax", num_softmax_per_instance=math.prod(rows[:-1]), name=place.name())(symbol)
@@ -129,11 +159,19 @@ def log_softmax(place: ModulePlace, input: Any, dim: Any = None, _stacklevel: in
     raise NotConvertible("(the loss takes scores: return those)")
 
 
+def drops(place: ModulePlace, ratio: float, training: bool) -> bool:
+    """Whether numbers are dropped. Raises NotConvertible for what drops them in evaluation, too."""
+    if ratio and training and not place.trace.training:
+        raise NotConvertible("(which drops in evaluation, too: give it training=self.training)")
+    return bool(ratio and training)
+
+
 def dropping(layer: Any) -> Callable[..., Any]:
     """Return the function that makes numbers, or channels, 0 in training."""
 
     def drop(place: ModulePlace, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        return layer(p, name=place.name())(feature(input)) if p and training else feature(input)
+        x = feature(input)
+        return layer(p, name=place.name())(x) if drops(place, p, training) else x
 
     return drop
 
@@ -148,11 +186,11 @@ def pooling(kind: str, axes: int) -> Callable[..., Any]:
         return_indices: bool = False,
     ) -> Any:  # fmt: skip
         others = {"divisor_override": divisor_override, "return_indices": return_indices}
-        others["dilation"] = {*_sizes(dilation, 1)} != {1}
+        others["dilation"] = {*sizes_of(dilation, 1)} != {1}
         if wrong := [name for name, value in others.items() if value]:
             raise NotConvertible(f"with {', '.join(wrong)}")
         symbol = feature(input, axes + 1)
-        kernel, steps, pad = (_sizes(size, axes) for size in (kernel_size, stride or kernel_size, padding))
+        kernel, steps, pad = (sizes_of(size, axes) for size in (kernel_size, stride or kernel_size, padding))
         if axes == 1:
             symbol, kernel, steps, pad = as_image(place, symbol), (1, *kernel), (1, *steps), (0, *pad)
         if ceil_mode:
@@ -170,132 +208,71 @@ def pooling(kind: str, axes: int) -> Callable[..., Any]:
     return pool
 
 
-def adaptive_mean(axes: int) -> Callable[..., Any]:
-    """Return the function of means over as many equal windows as the result has pixels."""
+def adaptive(kind: str, axes: int) -> Callable[..., Any]:
+    """Return the function of means or maxima over as many equal windows as the result has pixels."""
 
-    def adapt(place: ModulePlace, input: Any, output_size: Any) -> Any:
+    def adapt(place: ModulePlace, input: Any, output_size: Any, return_indices: bool = False) -> Any:
         sizes = tuple(input.shape[2:])
         counts = [
-            size if count is None else count for size, count in zip(sizes, _sizes(output_size, axes), strict=True)
+            size if count is None else count for size, count in zip(sizes, sizes_of(output_size, axes), strict=True)
         ]
         if any(size % count for size, count in zip(sizes, counts, strict=True)):
             raise NotConvertible(f"to {tuple(counts)}, which does not divide {sizes}")
-        if {*counts} == {1} and axes > 1:
+        if return_indices:
+            raise NotConvertible("with return_indices")
+        if {*counts} == {1} and axes > 1 and kind == "Average":
             return nn.Layer("kPooling", pool="AVG", global_pooling=True, name=place.name())(feature(input, axes + 1))
         kernel = tuple(size // count for size, count in zip(sizes, counts, strict=True))
-        return pooling("Average", axes)(place, input, kernel)
+        return pooling(kind, axes)(place, input, kernel)
 
     return adapt
 
 
-def mean(place: ModulePlace, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    """Return means of images or volumes over all pixels, or of sequences over their steps."""
-    symbol, rank = feature(input), input.dim()
-    axes = sorted(axis % rank for axis in ([] if dim is None else [dim] if isinstance(dim, int) else dim))
-    if axes == [1] and rank == 3:
-        y = nn.GlobalAveragePooling1D(name=place.name())(symbol)
-    elif axes == list(range(2, rank)) and rank in (4, 5):
-        y = nn.Layer("kPooling", pool="AVG", global_pooling=True, name=place.name())(symbol)
-    else:
-        raise NotConvertible(f"over the axes {dim}, which are not the pixels of images or the steps of sequences")
-    return reshaped(place, y, place.torch_result(input, dim, keepdim).shape[1:], ".rows")
-
-
 def pad(place: ModulePlace, input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
-    """Return images or volumes with pixels around them."""
-    axes = input.dim() - 2
-    sides = [pad] * 2 * axes if isinstance(pad, int) else [*pad]
-    if value or axes not in (2, 3) or min(sides) < 0 or len(sides) > 2 * axes:
-        raise NotConvertible(f"of {tuple(sides)} with the value {value or 0} around {axes} axes")
+    """Return a tensor with numbers around its last axes, which become those of an image or a volume."""
+    symbol, rows = feature(input), tuple(input.shape[1:])
+    sides = [pad] * 2 * (len(rows) - 1) if isinstance(pad, int) else [*pad]
     pairs = [*zip(sides[::2], sides[1::2], strict=True)][::-1]
-    layer = nn.Padding2D if axes == 2 else nn.Padding3D
-    padding = ((0, 0),) * (axes - len(pairs)) + tuple(pairs)
-    return layer(padding, PAD_MODES[mode], name=place.name())(feature(input))
+    images = rows if len(rows) > 2 and len(pairs) < len(rows) else (*(1,) * max(1, 3 - len(rows)), *rows)
+    if min(sides) < 0 or len(pairs) > len(rows) or len(images) > 4 or not math.isfinite(value or 0):
+        raise NotConvertible(f"of {tuple(sides)} with the value {value or 0} around {len(rows)} axes")
+    padding = ((0, 0),) * (len(images) - 1 - len(pairs)) + tuple(pairs)
+    layer = nn.Padding2D if len(images) == 3 else nn.Padding3D
+    if images != rows:
+        symbol = reshaped(place, symbol, images, ".axes")
+    y = layer(padding, PAD_MODES[mode], name=place.name())(symbol)
+    if images != rows:
+        y = reshaped(place, y, rows_of(y)[len(images) - len(rows) :], ".rows")
+    if not value:
+        return y
+    around = torch.nn.functional.pad(torch.zeros(1, *rows), sides, value=value)
+    return add(place, place.trace.wrapped(y), around)
 
 
 def interpolate(
     place: ModulePlace, input: Any, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     align_corners: Any = None, recompute_scale_factor: Any = None, antialias: bool = False,
 ) -> Any:  # fmt: skip
-    """Return images or volumes a whole number of times as large."""
+    """Return sequences (B, C, T), images or volumes a whole number of times as large."""
     old, axes = tuple(input.shape[2:]), input.dim() - 2
     new = tuple(place.torch_result(input, size, scale_factor, mode, align_corners).shape[2:])
-    linear = "bilinear" if axes == 2 else "trilinear"
-    if axes not in (2, 3) or mode not in ("nearest", "nearest-exact", linear) or align_corners or antialias:
+    linear = {1: "linear", 2: "bilinear", 3: "trilinear"}.get(axes)
+    if linear is None or mode not in ("nearest", "nearest-exact", linear) or align_corners or antialias:
         raise NotConvertible(f"with the mode {mode!r}, align_corners={align_corners}, antialias={antialias}")
     if any(n % o for n, o in zip(new, old, strict=True)):
         raise NotConvertible(f"from {old} to {new}, which is no whole number of times as large")
-    factors = tuple(n // o for n, o in zip(new, old, strict=True))
-    layer = nn.UpSampling2D if axes == 2 else nn.UpSampling3D
-    return layer(factors, linear if mode == linear else "nearest", name=place.name())(feature(input))
+    factors, symbol = tuple(n // o for n, o in zip(new, old, strict=True)), feature(input)
+    if axes == 1:
+        factors, symbol = (1, *factors), as_image(place, symbol)
+    layer, between = (nn.UpSampling3D, "trilinear") if axes == 3 else (nn.UpSampling2D, "bilinear")
+    y = layer(factors, between if mode == linear else "nearest", name=place.name())(symbol)
+    return as_sequence(place, y) if axes == 1 else y
 
 
-def _sizes(size: Any, axes: int) -> tuple[Any, ...]:
+def sizes_of(size: Any, axes: int) -> tuple[Any, ...]:
+    """Return a size along each axis."""
     sizes = tuple(size) if isinstance(size, (list, tuple)) else (size,)
     return sizes * axes if len(sizes) == 1 else sizes
-
-
-def hides_later(mask: Any, hidden: bool) -> bool:
-    """Whether a mask (T, T) hides exactly the later steps; ``hidden`` says that True stands for what is hidden."""
-    if isinstance(mask, TracedTensor) or mask.dim() < 2 or mask.numel() != mask.shape[-1] ** 2:
-        return False
-    square = mask.reshape(mask.shape[-1], -1)
-    hides = square == hidden if square.dtype == torch.bool else square < -1e4
-    return bool((hides == torch.ones_like(hides).triu(1)).all())
-
-
-def heads(place: ModulePlace, symbol: Symbol, count: int) -> Any:
-    """Return sequences (B, T, n) with an axis of heads, (B, count, T, n/count)."""
-    steps, width = rows_of(symbol)
-    return permuted(place, reshaped(place, symbol, (steps, count, width // count), ".heads"), (2, 1, 3), ".split")
-
-
-def join_heads(place: ModulePlace, symbol: Symbol) -> Any:
-    """Return sequences of heads (B, H, T, n) as (B, T, H·n)."""
-    count, steps, width = rows_of(symbol)
-    return reshaped(place, permuted(place, symbol, (2, 1, 3), ".steps"), (steps, count * width), ".joined")
-
-
-def attend(place: ModulePlace, q: Symbol, k: Symbol, v: Symbol, ratio: float, causal: bool) -> Any:
-    """Return attention of heads (B, H, T, n) whose weights are dropped at random, by products of matrices."""
-    wrapped = place.trace.wrapped
-    scores = q @ permuted(place, k, (1, 3, 2), ".keys") * (1 / math.sqrt(rows_of(q)[-1]))
-    if causal:
-        steps = rows_of(q)[1]
-        scores = masked_fill(place, wrapped(scores), torch.ones(steps, steps).triu(1) > 0, HIDDEN)
-    return nn.Dropout(ratio, name=place.name(".dropout"))(softmax(place, wrapped(scores), -1)) @ v
-
-
-def scaled_dot_product_attention(
-    place: ModulePlace, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
-    """Return attention of heads (B, H, T, n)."""
-    causal = is_causal or (attn_mask is not None and hides_later(attn_mask, hidden=False))
-    if (attn_mask is not None and not causal) or enable_gqa:
-        raise NotConvertible("with an attn_mask that is not causal, or enable_gqa")
-    q, k, v = (feature(x, 3) for x in (query, key, value))
-    if scale is not None and not math.isclose(scale, 1 / math.sqrt(rows_of(q)[-1])):
-        q = q * (scale * math.sqrt(rows_of(q)[-1]))
-    if dropout_p:
-        return attend(place, q, k, v, dropout_p, causal)
-    joined, count = [join_heads(place, x) for x in (q, v, k)], rows_of(q)[0]
-    layer = nn.Attention(num_heads=count, score_mode="scaled_dot", use_causal_mask=causal, name=place.name())
-    return heads(place, layer(joined), count)
-
-
-def linear(place: ModulePlace, input: Any, weight: Any, bias: Any = None) -> Any:
-    """Return a fully connected layer whose weight is that of another layer, as of an embedding below."""
-    owner = place.trace.owners.get((id(weight), ""))
-    if owner is None or bias is not None:
-        raise NotConvertible("with a weight that is no other layer's, or with a bias")
-    dense = nn.Dense(len(weight), use_bias=False, name=place.name(), param=[{"share_from": owner}])
-    return of_last_axis(place, dense, input, len(weight))
-
-
-def same(place: ModulePlace, input: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return the tensor itself."""
-    return input
 
 
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
@@ -304,24 +281,29 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("sub", "subtract"), subtract),
     **dict.fromkeys(("mul", "multiply", "rmul"), multiply),
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), divide),
-    **{"matmul": binary("MATMUL"), "maximum": maximum, "minimum": minimum, "pow": power},
+    **{**dict.fromkeys(("matmul", "bmm"), binary("MATMUL")), "maximum": maximum, "minimum": minimum, "pow": power},
     **{"rsub": binary("SUBTRACT", True), "rdiv": binary("DIVIDE", True), "rtruediv": binary("DIVIDE", True)},
     "neg": lambda place, input: multiply(place, input, -1.0),
     "square": lambda place, input: power(place, input, 2.0),
+    **dict.fromkeys(("abs", "absolute"), absolute),
+    **{"eq": equal, "ne": not_equal, "gt": greater, "ge": greater_equal},
+    **{"lt": binary("GREATER", True), "le": binary("GREATER_EQUAL", True)},
+    **dict.fromkeys(("and", "logical_and", "bitwise_and"), logical(multiply)),
+    **dict.fromkeys(("or", "logical_or", "bitwise_or"), logical(maximum)),
+    **dict.fromkeys(("invert", "logical_not", "bitwise_not"), logical(lambda place, x: subtract(place, 1.0, x))),
+    **{"bool": lambda place, x: x if x.dtype == torch.bool else not_equal(place, x, 0.0), "where": where},
     "sqrt": lambda place, input: power(place, input, 0.5),
     "rsqrt": lambda place, input: power(place, input, -0.5),
     **{"clamp": clamp, "clip": clamp, "hardsigmoid": hardsigmoid, "hardswish": hardswish, "masked_fill": masked_fill},
-    "hardtanh": lambda place, input, min_val=-1.0, max_val=1.0, inplace=False: clamp(place, input, min_val, max_val),
-    "relu6": lambda place, input, inplace=False: clamp(place, input, 0.0, 6.0),
+    "hardtanh": lambda place, input, min_val=-1.0, max_val=1.0, inplace=False: between(place, input, min_val, max_val),
+    "relu6": lambda place, input, inplace=False: between(place, input, 0.0, 6.0),
     **{name: of_numbers(functools.partial(nn.Activation, name)) for name in ("sigmoid", "tanh", "silu")},
     **{"relu": of_numbers(nn.ReLU), "leaky_relu": leaky_relu, "gelu": gelu},
     **{"softmax": softmax, "log_softmax": log_softmax, "dropout": dropping(nn.Dropout)},
     **dict.fromkeys(("dropout2d", "dropout3d"), dropping(nn.SpatialDropout2D)),
-    **dict.fromkeys(("contiguous", "to", "float", "long", "type_as", "data"), same),
     **{f"max_pool{axes}d": pooling("Max", axes) for axes in (1, 2, 3)},
     **{f"avg_pool{axes}d": pooling("Average", axes) for axes in (1, 2, 3)},
-    **{f"adaptive_avg_pool{axes}d": adaptive_mean(axes) for axes in (1, 2, 3)},
-    **{"mean": mean, "pad": pad, "interpolate": interpolate, "linear": linear},
-    "scaled_dot_product_attention": scaled_dot_product_attention,
-    "clone": lambda place, input, **kwargs: like(input, input.symbol),
+    **{f"adaptive_avg_pool{axes}d": adaptive("Average", axes) for axes in (1, 2, 3)},
+    **{f"adaptive_max_pool{axes}d": adaptive("Max", axes) for axes in (1, 2, 3)},
+    **{"pad": pad, "interpolate": interpolate},
 }

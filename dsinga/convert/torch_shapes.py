@@ -6,9 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from dsinga import nn
 from dsinga.convert.torch_names import AS_IMAGE
-from dsinga.convert.torch_tracing import BATCH, ModulePlace, NotConvertible, TracedTensor, rows_of, tensors_in
+from dsinga.convert.torch_tensors import FREEZE, NotConvertible, TracedTensor, rows_of, tensors_in
+from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.nn.writing.symbol import Symbol
 
 
@@ -35,7 +38,12 @@ def like(x: Any, symbol: Symbol) -> Any:
 
 def moved(x: Any, symbol: Symbol, axis: int) -> Any:
     """Return the tensor of a feature that has the batch as this axis."""
-    return x.tracer.wrapped(symbol).with_batch_axis(axis)
+    return x.tracer.wrapped(symbol, x.dtype).with_batch_axis(axis)
+
+
+def in_shape(x: Any, symbol: Symbol, shape: Sequence[int], axis: int) -> Any:
+    """Return the tensor of a feature in a shape whose ``axis`` is the batch; of (B,), the rows have one number."""
+    return TracedTensor(x.tracer, symbol, shape, batch_axis=axis, dtype=x.dtype)
 
 
 def reshaped(place: ModulePlace, symbol: Symbol, rows: Sequence[int], suffix: str = "") -> Any:
@@ -71,7 +79,10 @@ def as_sequence(place: ModulePlace, symbol: Symbol) -> Any:
 
 def of_last_axis(place: ModulePlace, layer: Any, x: Any, width: int) -> Any:
     """Return what a fully connected layer makes of the last axis of a tensor."""
-    symbol, (*others, inputs) = feature(x), x.shape[1:]
+    symbol, rows = feature(x), tuple(x.shape[1:])
+    if not rows:
+        raise NotConvertible("of a tensor with 1 axis")
+    *others, inputs = rows
     if len(others) < 2:
         return layer(symbol)
     y = layer(reshaped(place, symbol, (math.prod(others), inputs), ".rows"))
@@ -84,10 +95,10 @@ def view(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
     if x.unbatched:
         return like(x, reshaped(place, x.symbol, shape))
     before = math.prod(x.shape[: x.batch_axis])
-    axes = (axis for axis, size in enumerate(shape) if size == BATCH and math.prod(shape[:axis]) == before)
+    axes = (axis for axis, size in enumerate(shape) if size == place.trace.batch and math.prod(shape[:axis]) == before)
     if (axis := next(axes, None)) is None:
         raise NotConvertible("that mixes the records of a batch")
-    return moved(x, reshaped(place, feature(x), (*shape[:axis], *shape[axis + 1 :]) or (1,)), axis)
+    return in_shape(x, reshaped(place, feature(x), (*shape[:axis], *shape[axis + 1 :]) or (1,)), shape, axis)
 
 
 def permute(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -110,9 +121,15 @@ def expand(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
     if shape == tuple(x.shape):
         return x
     own = (1,) * (len(shape) - x.dim()) + tuple(x.shape)
-    if not x.unbatched or shape[0] not in (BATCH, 1) or own != (1, *shape[1:]):
+    axis = shape.index(place.trace.batch) if place.trace.batch in shape else 0
+    rows = (*shape[:axis], *shape[axis + 1 :]) or (1,)
+    if not x.unbatched and axis == x.batch_axis == 0 and x.dim() == len(shape):  # axes of length 1 are repeated
+        zeros = align(place, place.trace.constant(place.name(".zeros"), torch.zeros(rows)), len(rows))
+        return nn.Layer("kArithmetic", operator="ADD", name=place.name())(feature(x), zeros)
+    if not x.unbatched or own != (*shape[:axis], 1, *shape[axis + 1 :]):
         raise NotConvertible(f"to {shape}")
-    return align(place, x, len(shape) - 1)
+    shape = (*shape[:axis], place.trace.batch, *shape[axis + 1 :])
+    return in_shape(x, reshaped(place, x.symbol, rows, ".aligned"), shape, axis)
 
 
 def getitem(place: ModulePlace, x: Any, key: Any) -> Any:
@@ -122,6 +139,8 @@ def getitem(place: ModulePlace, x: Any, key: Any) -> Any:
         raise NotConvertible("by an index that is a tensor")
     if x.batch_axis:
         return moved_item(place, x, key)
+    if x.dim() == 1 and not x.unbatched:  # (B,), whose rows have one number
+        return view(place, x, key)
     symbol = x.symbol[(slice(None), *key)] if x.unbatched else feature(x)[key]
     if symbol is not x.symbol:
         symbol.builder.name = place.name()
@@ -157,11 +176,82 @@ def split(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
     return parts
 
 
+def unbind(place: ModulePlace, x: Any, dim: int = 0) -> Any:
+    """Return the parts of a tensor along an axis, which they no longer have."""
+    axis = dim % x.dim()
+    return [getitem(place, x, (slice(None),) * axis + (number,)) for number in range(x.shape[axis])]
+
+
 def cat(place: ModulePlace, tensors: Sequence[Any], dim: int = 0) -> Any:
     """Return tensors joined along an axis."""
-    if (axis := dim % tensors[0].dim()) == 0:
+    rank = tensors[0].dim()
+    if (axis := dim % rank) == 0:
         raise NotConvertible("along the axis of the batch")
-    return nn.Concatenate(axis=axis, name=place.name())([feature(tensor) for tensor in tensors])
+    symbols = [align(place, operand(place, tensor), rank - 1) for tensor in tensors]
+    return nn.Concatenate(axis=axis, name=place.name())(symbols)
+
+
+def stack(place: ModulePlace, tensors: Sequence[Any], dim: int = 0) -> Any:
+    """Return tensors joined along a new axis."""
+    axis = dim % (tensors[0].dim() + 1)
+    traced = (place.trace.wrapped(operand(place, tensor)) for tensor in tensors)
+    rows = [(*x.shape[1:axis], 1, *x.shape[axis:]) for x in tensors]
+    parts = [reshaped(place, feature(x), shape, ".parts") for x, shape in zip(traced, rows, strict=True)]
+    return cat(place, list(map(place.trace.wrapped, parts)), axis)
+
+
+def cast(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return a tensor in another dtype, which must hold its numbers, as codes and truth values are held by integers."""
+    dtypes = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)]
+    kind = dtypes[0] if dtypes else {"long": torch.int64, "int": torch.int64}.get(place.kind, torch.float32)
+    if kind in (torch.float16, torch.bfloat16):
+        raise NotConvertible(f"to {kind}")
+    if not kind.is_floating_point and x.dtype != torch.bool and not is_argument(x):
+        raise NotConvertible("to integers of what is no argument of the forward, which cuts off fractions")
+    return copied(x)
+
+
+def copied(x: Any) -> Any:
+    """Return another tensor of the same feature."""
+    return like(x, x.symbol) if x.unbatched else in_shape(x, x.symbol, x.shape, x.batch_axis)
+
+
+def is_argument(x: Any) -> bool:
+    """Whether a tensor has the numbers of an argument of the forward as they are, though in another shape."""
+    symbol = x.symbol
+    while symbol.builder.kind in ("Reshape", "Flatten", "Permute", "index"):
+        symbol = symbol.sources[0]
+    return not symbol.sources
+
+
+def detach(place: ModulePlace, x: Any) -> Any:
+    """Return a tensor whose gradients stop, if it has none."""
+    if x.tracer.learns(x):
+        raise NotConvertible(f"({FREEZE})")
+    return copied(x)
+
+
+def constants(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return numbers that PyTorch makes in the shape of a tensor, and that do not depend on it."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return place.function(torch.zeros((), dtype=x.dtype).expand(x.shape), *args, **kwargs)
+
+
+def operand(place: ModulePlace, value: Any) -> Any:
+    """Return an operand as a number or a traced tensor; a constant tensor becomes a param that keeps its value."""
+    if isinstance(value, TracedTensor):
+        return value
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        if float(value) in (place.trace.batch, 1 / place.trace.batch):
+            raise NotConvertible("by the number of records of a batch")
+        return float(value)
+    if value.requires_grad or isinstance(value, torch.nn.Parameter):
+        raise NotConvertible("of a param that belongs to another layer")
+    if len(value) == place.trace.batch:  # made for the batch, as by torch.zeros(len(x), 3)
+        if not bool((value == value[:1]).all()):
+            raise NotConvertible("of constants that differ among the records of a batch")
+        value = value[:1]
+    return place.trace.constant(place.name(".values"), value)
 
 
 def align(place: ModulePlace, x: Any, rank: int) -> Symbol:
@@ -182,5 +272,8 @@ SHAPES: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("expand", "expand_as", "repeat"), expand),
     **dict.fromkeys(("split", "chunk"), split),
     **dict.fromkeys(("cat", "concat", "concatenate"), cat),
-    "getitem": getitem,
+    **dict.fromkeys(("to", "float", "long", "int", "type_as", "contiguous"), cast),
+    **dict.fromkeys(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"), constants),
+    **{"getitem": getitem, "unbind": unbind, "stack": stack, "detach": detach, "data": detach},
+    "clone": lambda place, x, **kwargs: copied(x),
 }

@@ -14,90 +14,50 @@ from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.convert import torch_views as views
 from dsinga.convert.torch_names import CONSTANT
-from dsinga.nn.writing.symbol import Symbol
+from dsinga.convert.torch_tensors import (
+    FREEZE,
+    NotConvertible,
+    TracedTensor,
+    batch_first,
+    replaced,
+    rows_of,
+    tensors_in,
+    traced_in,
+    without_numbers,
+)
+from dsinga.nn.writing.symbol import Symbol, ancestors
 
-# The records of a batch of traced tensors: a number that no axis of features is likely to have.
-BATCH = 1009
-# What tensors tell without their numbers: properties, and methods.
-KNOWN = {
-    "__len__", "device", "dim", "dtype", "get_device", "is_complex", "is_contiguous", "is_cpu", "is_cuda", "is_meta",
-    "is_floating_point", "is_mps", "is_nested", "is_sparse", "layout", "ndim", "numel", "requires_grad", "shape",
-    "size",
-}  # fmt: skip
 # What depends on numbers, which a traced tensor does not have.
 NUMBERS = {"__bool__", "__contains__", "__float__", "__index__", "__int__", "item", "numpy", "tolist"}
+BOOLEAN = {"eq", "ne", "gt", "ge", "lt", "le", "and", "or", "invert", "bool"}  # operations with truth values
+BOOLEAN |= {"logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not", "isnan"}
 # Operations and modules that take the batch as any axis,
 ANY_BATCH_AXIS = {
     *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "swapaxes"),
-    *("movedim", "mT", "t", "T", "getitem", "contiguous", "to", "float", "type_as"),
+    *("movedim", "mT", "t", "T", "getitem", "contiguous", "to", "float", "type_as", "long", "bool", "detach", "data"),
+    *("unbind", "sum", "mean", "amax", "amin", "max", "min", "zeros_like", "ones_like", "full_like"),
+    *("new_zeros", "new_ones", "new_full"),
     *("LSTM", "GRU", "RNN", "MultiheadAttention"),
 }
 # and those, in small letters, that compute the same whichever of the axes before the last one it is.
 ALONG_LAST = {
     *("add", "sub", "subtract", "rsub", "mul", "multiply", "div", "divide", "neg", "square", "sqrt", "clamp", "clone"),
-    *("relu", "relu6", "leaky_relu", "leakyrelu", "gelu", "sigmoid", "tanh", "silu", "dropout", "identity"),
+    *(
+        "abs",
+        "absolute",
+        "relu",
+        "relu6",
+        "leaky_relu",
+        "leakyrelu",
+        "gelu",
+        "sigmoid",
+        "tanh",
+        "silu",
+        "dropout",
+        "identity",
+    ),
     *("linear", "layernorm", "rmsnorm", "embedding"),
 }
-
-
-_Tensor: Any = torch.Tensor  # its methods have types only where PyTorch is installed
-
-
-class NotConvertible(Exception):
-    """A module or an operation that has no counterpart; the text says which setting of it, "" for all of it."""
-
-
-class TracedTensor(_Tensor):  # type: ignore[misc]
-    """A tensor without numbers that stands for the feature of a layer.
-
-    Attributes:
-        tracer: the run of the forward that it belongs to.
-        symbol: the feature of a layer, None where the first axis is no batch, after an operation that is unsupported.
-        unbatched: whether it is the same for all records, as a param is: the tensor then has no axis of the batch, and
-            the rows of the symbol have its shape.
-        batch_axis: the axis of the batch, 1 of sequences (T, B, n), whose symbol has it first, as any.
-    """
-
-    tracer: Trace
-    symbol: Symbol | None
-    unbatched: bool
-    batch_axis: int
-
-    @staticmethod
-    def __new__(
-        cls, trace: Trace, symbol: Symbol | None, shape: Sequence[int], unbatched: bool = False, batch_axis: int = 0
-    ) -> TracedTensor:
-        """Return a tensor of this shape."""
-        tensor: TracedTensor = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=torch.float32)
-        tensor.tracer, tensor.symbol, tensor.unbatched, tensor.batch_axis = trace, symbol, unbatched, batch_axis
-        return tensor
-
-    def with_batch_axis(self, axis: int) -> TracedTensor:
-        """Return the tensor of the same feature that has the batch as this axis."""
-        assert self.symbol is not None
-        rows = rows_of(self.symbol)
-        return TracedTensor(self.tracer, self.symbol, (*rows[:axis], BATCH, *rows[axis:]), batch_axis=axis)
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Let an operation make a layer."""
-        kwargs = kwargs or {}
-        name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
-        if name in KNOWN:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
-        traced = traced_in([args, kwargs])
-        return traced[0].tracer.operate(name, func, args, kwargs)
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        """Refuse what reaches the numbers of a tensor."""
-        raise UserError(f"{func} needs numbers, which a traced tensor does not have")
-
-    def __repr__(self, **arguments: Any) -> str:
-        return f"TracedTensor({tuple(self.shape)})"
 
 
 class Trace:
@@ -105,29 +65,43 @@ class Trace:
 
     Attributes:
         module: the module.
+        training: whether it is the forward of training, else that of evaluation.
+        batch: the number of records of a batch.
+        fused: whether attention is one layer where it can be.
         faults: what is unsupported, in the order of the forward; each once.
         source: the feature of the first input.
         constants: the values of params that are none of the module's, by name.
+        param_names: the names of the module's params by their ids.
+        stand_ins: what stands for modules of functions that take params, by these and the settings.
+        with_params: the ids of layers with params.
         owners: the names of the params of layers, by the id of the module's and the gate of a GRU, "" for all of it.
     """
 
-    def __init__(self, module: torch.nn.Module, operations: Mapping[str, Any], modules: Mapping[str, Any]):
-        self.module = module
+    def __init__(
+        self, module: torch.nn.Module, operations: Mapping[str, Any], modules: Mapping[str, Any], training: bool,
+        batch: int, fused: bool = True,
+    ):  # fmt: skip
+        self.module, self.training, self.batch, self.fused = module, training, batch, fused
         self.operations, self.modules = operations, modules
         self.faults: dict[str, None] = {}
         self.source: Symbol | None = None
         self.constants: dict[str, Any] = {}
         self.owners: dict[tuple[int, str], str] = {}
+        self.param_names = {id(param): name for name, param in module.named_parameters()}
+        self.stand_ins: dict[Any, Any] = {}
         self._scopes = [""]
         self._names = {path for path, _ in module.named_modules()}  # for their layers
         self._taken: set[str] = set()
         self._layers: dict[tuple[int, str], Any] = {}
+        self.with_params: set[int] = set()
+        self._learning: set[int] = set()  # the ids of those with params that move
+        self._changed: list[torch.Tensor] = []  # tensors with numbers that an operation on traced ones changed
 
     def run(self, inputs: Mapping[str, Symbol]) -> Any:
         """Return what the forward returns for these features. Raises UserError for a forward that fails."""
         self.source = next(iter(inputs.values()))
-        tensors = {name: TracedTensor(self, symbol, (BATCH, *rows_of(symbol))) for name, symbol in inputs.items()}
-        with self._intercepted():
+        tensors = {name: TracedTensor(self, symbol, (self.batch, *rows_of(symbol))) for name, symbol in inputs.items()}
+        with self._intercepted(), torch.enable_grad():
             try:
                 result = self.module(**tensors)
             except Exception as error:
@@ -153,19 +127,36 @@ class Trace:
         self._names.add(name)
         return name
 
-    def learnt(self, name: str, param: Any, is_constant: bool = False) -> TracedTensor:
-        """Return a param of the module that its forward uses itself, or a constant, as the same array for all records.
+    def param(self, name: str, param: Any) -> TracedTensor:
+        """Return a param of the module, whose layer is made where it is first used."""
+        make = functools.partial(self.learnt, name, param)
+        return TracedTensor(self, None, tuple(param.shape), unbatched=True, make=make, param=(name, param))
+
+    def learnt(self, name: str, param: Any, is_constant: bool = False) -> Symbol:
+        """Return the feature of a param of the module that its forward uses itself, or of a constant, for all records.
 
         A constant is a param of the model that does not move; names of such end with ``CONSTANT``.
         """
         rows = tuple(param.shape) or (1,)
         own = {"name": self.unique(f"{name}{CONSTANT}")} if is_constant else self.shared(name, param)
         fields = {"num_output": rows[-1], "leading": list(rows[:-1])}
+        is_fixed = is_constant or not param.requires_grad
         if is_constant:
             self.constants[own["name"]] = param
-        conf = [{**own, "static": True}] if is_constant or not param.requires_grad else [own] if own else None
+        conf = [{**own, "static": True}] if is_fixed else [own] if own else None
         vector = nn.Layer("kLearnedVector", name=self.unique(name), param=conf, **fields)
-        return TracedTensor(self, vector(self.source), tuple(param.shape), unbatched=True)
+        self.with_params.add(id(vector))
+        self._learning |= set() if is_fixed else {id(vector)}
+        symbol: Symbol = vector(self.source)
+        return symbol
+
+    def constant(self, name: str, value: torch.Tensor) -> TracedTensor:
+        """Return numbers that the forward makes, as the same for all records. Raises NotConvertible for traced ones."""
+        start = value.untyped_storage().data_ptr()
+        if any(changed.untyped_storage().data_ptr() == start for changed in self._changed):
+            raise NotConvertible("of numbers that the forward changes in place by those of a batch")
+        symbol = self.learnt(name, value.float(), is_constant=True)
+        return TracedTensor(self, symbol, tuple(value.shape), unbatched=True)
 
     def shared(self, name: str, param: Any, gate: str = "") -> dict[str, str]:
         """Return what a layer says of a param that another layer has, too; {} for its first layer."""
@@ -176,19 +167,30 @@ class Trace:
         """Return the layer of a module, which is made once, so that its calls share params."""
         key = id(module), role
         if key not in self._layers:
-            self._layers[key] = make()
+            self._layers[key] = layer = make()
+            self.with_params.add(id(layer))
+            self._learning |= {id(layer)} if layer.trainable else set()
         return self._layers[key]
+
+    def learns(self, value: Any) -> bool:
+        """Whether traced tensors depend on params that move."""
+        symbols = [tensor.symbol for tensor in traced_in([value]) if tensor.symbol is not None]
+        return any(id(symbol.builder) in self._learning for symbol in ancestors(symbols))
 
     def operate(self, name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of an operation on traced tensors, after its layers are made."""
         if name in NUMBERS:
+            self.faults[f"{self._where(name)} (which depends on numbers of a batch)"] = None
             raise UserError(f"{self._where(name)} depends on numbers of a batch, which layers do not")
         is_in_place = name[-1] == "_" != name[-2:-1] or kwargs.get("inplace") is True
-        plain = name.strip("_")
+        plain = "bool" if name == "to" and torch.bool in (*args, *kwargs.values()) else name.strip("_")
         make = self.operations.get(plain)
         scope = self._scopes[-1]
         place = ModulePlace(self, f"{scope}.{plain}" if scope else plain, function=function)
         result = self._convert(make, place, self._where(plain), function, args, kwargs)
+        if is_in_place and not isinstance(args[0], TracedTensor):
+            self._changed.append(args[0])
+            return result
         if is_in_place:
             views.change(args[0], self._where(name))
         elif plain in views.VIEWS:
@@ -208,6 +210,8 @@ class Trace:
         kind = type(module)
         make = self.modules.get(kind.__name__) if is_of_torch(module) else None
         is_leaf = make is not None or (is_of_torch(module) and not any(module.children()))
+        if hasattr(module, "_orig_mod"):  # of torch.compile
+            forward = module._orig_mod
         on_meta = any(tensor.is_meta for tensor in tensors_in([args, kwargs]))
         if not is_leaf or on_meta:
             self._scopes.append(path)
@@ -230,7 +234,7 @@ class Trace:
         self, make: Any, place: ModulePlace, what: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Return what ``make`` makes; record a fault where it cannot, and return tensors of the shapes of torch's."""
-        is_stray = any(tensor.symbol is None for tensor in traced_in([args, kwargs]))
+        is_stray = any(tensor.is_stray for tensor in traced_in([args, kwargs]))
         if why := views.fault(traced_in([args, kwargs])):
             self.faults[f"{what} {why}"] = None
         if make is None:
@@ -241,8 +245,11 @@ class Trace:
                 inspect.signature(make).bind(*positional, *args, **kwargs)
                 axis = place.moved_axis(tensors_in([args, kwargs]))
                 if axis:
-                    args, kwargs = (replaced(value, _batch_first) for value in (args, kwargs))
-                result = self.wrapped(make(*positional, *args, **kwargs))
+                    args, kwargs = (replaced(value, batch_first) for value in (args, kwargs))
+                result = make(*positional, *args, **kwargs)
+                result = self.wrapped(self._in_shape(result, args), self._dtype(place.kind, args))
+                if not torch.is_grad_enabled() and self.learns(result):
+                    raise NotConvertible(f"under torch.no_grad() ({FREEZE})")
                 return result.with_batch_axis(axis) if axis else result
             except TypeError as error:
                 self.faults[f"{what} ({error})"] = None
@@ -250,12 +257,28 @@ class Trace:
                 self.faults[f"{what} {text}" if (text := str(error)) else what] = None
         return self._shaped(function, args, kwargs)
 
-    def wrapped(self, result: Any) -> Any:
+    def _dtype(self, kind: str, args: Sequence[Any]) -> torch.dtype:
+        """Return the dtype of the result of an operation: truth values, or numbers."""
+        if kind in views.VIEWS or kind in ("clone", "contiguous"):
+            return next((x.dtype for x in traced_in([args])), torch.float32)
+        return torch.bool if kind in BOOLEAN else torch.float32
+
+    def _in_shape(self, result: Any, args: Sequence[Any]) -> Any:
+        """Return what is computed from tensors (B,) alone in this shape."""
+        if isinstance(result, Symbol) and {x.dim() for x in traced_in([args])} == {1}:
+            return TracedTensor(self, result, (self.batch,))
+        return result
+
+    def wrapped(self, result: Any, dtype: torch.dtype = torch.float32) -> Any:
         """Return features as traced tensors; other results as they are."""
         if isinstance(result, Symbol):
-            return TracedTensor(self, result, (BATCH, *rows_of(result)))
+            return TracedTensor(self, result, (self.batch, *rows_of(result)), dtype=dtype)
+        if isinstance(result, TracedTensor) and result.dtype != dtype:
+            shape, axis = tuple(result.shape), result.batch_axis
+            return TracedTensor(self, result.symbol, shape, result.unbatched, axis, dtype=dtype)
         if isinstance(result, (list, tuple)):
-            return tuple(map(self.wrapped, result))
+            parts = [self.wrapped(part, dtype) for part in result]
+            return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
         return result
 
     def _shaped(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -264,25 +287,26 @@ class Trace:
 
         def stand_in(tensor: Any) -> TracedTensor:
             shape = tuple(tensor.shape)
-            has_rows = len(shape) > 1 and shape[0] == BATCH
-            return TracedTensor(self, nn.Input(shape[1:], data_format="channels_first") if has_rows else None, shape)
+            has_rows = len(shape) > 1 and shape[0] == self.batch
+            symbol = nn.Input(shape[1:], data_format="channels_first") if has_rows else None
+            return TracedTensor(self, symbol, shape, dtype=tensor.dtype)
 
         return replaced(result, stand_in)
 
     @contextlib.contextmanager
     def _intercepted(self) -> Iterator[None]:
-        """Let calls of the submodules come here, and their params be traced, in the mode of training."""
+        """Let calls of the submodules come here, and their params be traced, in the mode of the phase."""
         modules = dict(self.module.named_modules())
         modes = {module: module.training for module in modules.values()}
         params = {module: [*module.named_parameters(recurse=False)] for module in modules.values()}
         for path, module in modules.items():
             if not is_of_torch(module) or type(module).__name__.startswith("Parameter"):
-                traced = {
-                    name: self.learnt(f"{path}.{name}" if path else name, param) for name, param in params[module]
-                }
-                module._parameters.update(traced)
+                for name, param in params[module]:
+                    module._parameters[name] = self.param(f"{path}.{name}" if path else name, param)
             module.__dict__["forward"] = functools.partial(self._call_module, module, path, module.forward)
-        self.module.train()
+            if getattr(module, "use_nested_tensor", False):  # of a TransformerEncoder, for speed in evaluation only
+                module.use_nested_tensor = False
+        self.module.train(self.training)
         try:
             yield
         finally:
@@ -309,12 +333,17 @@ class ModulePlace:
         """Return the name of a further layer."""
         return self.trace.unique(self.base + suffix, self.module is not None and not suffix)
 
+    @property
+    def kind(self) -> str:
+        """The name of the operation, or of the class of the module."""
+        return self.base.rpartition(".")[2] if self.module is None else type(self.module).__name__
+
     def moved_axis(self, tensors: Sequence[torch.Tensor]) -> int:
         """Return the axis of the batch, 0 for what knows where it is itself. Raises NotConvertible where it must be 0.
 
         That of an operation is moved to the front and back again, if this changes nothing else.
         """
-        kind = self.base.rpartition(".")[2] if self.module is None else type(self.module).__name__
+        kind = self.kind
         traced = [x for x in tensors if isinstance(x, TracedTensor)]
         forms = {(x.batch_axis, x.dim(), x.unbatched) for x in traced}
         has_arrays = any(x.dim() > 1 for x in tensors if not isinstance(x, TracedTensor))
@@ -325,54 +354,18 @@ class ModulePlace:
 
     def torch_result(self, *args: Any, **kwargs: Any) -> Any:
         """Return what PyTorch's function gives for these tensors, without numbers, for its shape and strides."""
-        args, kwargs = (replaced(value, _without_numbers) for value in (args, kwargs))
+        args, kwargs = (replaced(value, without_numbers) for value in (args, kwargs))
         with torch._C.DisableTorchFunctionSubclass():
             return self.function(*args, **kwargs)
 
 
 def is_of_torch(module: Any) -> bool:
-    """Whether the class of a module is PyTorch's own, not a subclass of the user's."""
-    return type(module).__module__.startswith("torch.nn")
-
-
-def rows_of(symbol: Symbol) -> tuple[int, ...]:
-    """Return the shape of a row of a feature."""
-    rows = symbol.rows
-    assert rows is not None, symbol
-    return tuple(rows)
-
-
-def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a value with each tensor in its tuples, lists and dicts changed."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-        return type(value)(replaced(item, change) for item in value)
-    return {key: replaced(item, change) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-
-
-def _batch_first(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.with_batch_axis(0) if isinstance(tensor, TracedTensor) else tensor
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Return the tensors in a value."""
-    found: list[torch.Tensor] = []
-    replaced(value, found.append)
-    return found
-
-
-def traced_in(value: Any) -> list[TracedTensor]:
-    """Return the traced tensors in a value."""
-    return [tensor for tensor in tensors_in(value) if isinstance(tensor, TracedTensor)]
+    """Whether the class of a module is PyTorch's own, or one that drops branches, not a subclass of the user's."""
+    return type(module).__module__.startswith(("torch.nn", "timm.layers.drop", "torchvision.ops.stochastic_depth"))
 
 
 def _on_meta(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Return the result of a module for tensors without numbers, of the shapes that it gives."""
     arrays = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    shapes = {name: _without_numbers(array) for name, array in arrays.items()}
+    shapes = {name: without_numbers(array) for name, array in arrays.items()}
     return torch.func.functional_call(module, shapes, args, kwargs)

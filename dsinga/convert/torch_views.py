@@ -8,7 +8,8 @@ from typing import Any
 
 VIEWS = {
     *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "swapaxes"),
-    *("movedim", "mT", "t", "T", "expand", "expand_as", "getitem", "split", "chunk", "Flatten", "Unflatten"),
+    *("movedim", "mT", "t", "T", "expand", "expand_as", "getitem", "split", "chunk", "unbind", "detach"),
+    *("data", "Flatten", "Unflatten"),
 }  # operations and modules whose results have the numbers of their first argument
 
 

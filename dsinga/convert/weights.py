@@ -57,6 +57,12 @@ def load_weights(
     table = [param for param in names_of(model) if param.own not in kept]
     known = {param.name for param in names_of(model)}
     unknown = [name for name, array in arrays.items() if name not in known and array.ndim and array.dtype.kind == "f"]
+    for prefix in ("_orig_mod.", "module."):  # of torch.compile, DataParallel and DistributedDataParallel
+        if unknown and all(name.startswith(prefix) and name.removeprefix(prefix) in known for name in unknown):
+            raise UserError(
+                f"the names in {path} begin with {prefix!r}, of the wrapper of a net; give load_weights "
+                f'names={{"{prefix}*": "*"}}'
+            )
     if unknown:
         raise UserError(
             f"the model has no {', '.join(unknown)} of {path}; give load_weights their names in the model, or None, as "

@@ -121,7 +121,7 @@ def Arithmetic(operator: str, number: float | None = None, swapped: bool = False
     """x op y of two sources, or of one source and a ``number``: elementwise, or the product of matrices (kArithmetic).
 
     Args:
-        operator: ADD, SUBTRACT, MULTIPLY, DIVIDE, POWER, MATMUL, MAXIMUM, MINIMUM or AVERAGE.
+        operator: ADD, SUBTRACT, MULTIPLY, DIVIDE, POWER, MATMUL, MAXIMUM, MINIMUM, AVERAGE, or a comparison: EQUAL, NOT_EQUAL, GREATER, GREATER_EQUAL.
         number: the second operand, in place of a second source.
         swapped: whether the number is the first operand."""
 
@@ -1844,10 +1844,12 @@ def TransposedConvolution(num_filters: int, kernel: int | None = None, pad: int 
         pad_y: int | None = None, stride_x: int | None = None, stride_y: int | None = None, kernel_z: int | None = None,
         pad_z: int | None = None, stride_z: int | None = None, same: bool = False, bias_term: bool = True,
         output_pad: int | None = None, output_pad_x: int | None = None, output_pad_y: int | None = None,
-        output_pad_z: int | None = None, *, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
+        output_pad_z: int | None = None, group: int = 1, dilation: int | None = None, dilation_x: int | None = None,
+        dilation_y: int | None = None, dilation_z: int | None = None, *, name: str | None = None,
+        param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Transposed convolution of images (B, C, H, W) to (B, num_filters, H', W'), also of volumes with a depth (kTransposedConvolution).
 
     Args:
@@ -1869,7 +1871,12 @@ def TransposedConvolution(num_filters: int, kernel: int | None = None, pad: int 
         output_pad: how many rows and columns the result has more, below and on the right; 0 by default, below stride.
         output_pad_x: how many columns it has more; by default output_pad.
         output_pad_y: how many rows it has more; by default output_pad.
-        output_pad_z: how many slices it has more, of volumes; by default output_pad."""
+        output_pad_z: how many slices it has more, of volumes; by default output_pad.
+        group: into how many equal groups channels and filters are divided.
+        dilation: how many pixels apart neighbours in a window are; 1 by default.
+        dilation_x: how many apart they are along a row; by default dilation.
+        dilation_y: how many apart they are along a column; by default dilation.
+        dilation_z: how many apart they are along the depth; by default dilation."""
 
 def TripletLoss(margin: float = 1.0, scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,

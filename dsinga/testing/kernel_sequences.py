@@ -89,12 +89,14 @@ class SequenceKernels:
         assert_close(y, expected_y, backend.dtype)
         assert_close(last, expected_last, backend.dtype)
 
-        dy = rng.standard_normal(y.shape)
-        dx, dstate, dparams = backend.run("recurrent_grad", cell, placed_params, workspace, dy, need_dx, need_dstate)
+        dy, dlast = rng.standard_normal(y.shape), rng.standard_normal(last.shape)
+        needs = need_dx, need_dstate
+        dx, dstate, dparams = backend.run("recurrent_grad", cell, placed_params, workspace, dy, *needs, dlast)
         assert (dx is not None, dstate is not None, len(dparams)) == (need_dx, need_dstate, len(params))
 
         def loss(x: np.ndarray, state: np.ndarray, params: list[np.ndarray]) -> float:
-            return (recurrent(cell, x, params, state, lengths, case["reverse"], activations)[0] * dy).sum()
+            y, last = recurrent(cell, x, params, state, lengths, case["reverse"], activations)
+            return (y * dy).sum() + (last * dlast).sum()
 
         if need_dx:
             assert_gradient(lambda x: loss(x, state, params), x, dx, backend.dtype)

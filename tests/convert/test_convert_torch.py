@@ -94,7 +94,7 @@ def test_a_net_gives_and_learns_what_it_does_in_pytorch(
     "name",
     [
         "grouped", "depthwise", "circular", "conv1d", "conv3d", "transposed", "transposed1d", "no affine",
-        "mean of batches", "instance", "norms", "flattened", "slopes", "means", "means without padding",
+        "instance", "norms", "flattened", "slopes", "means", "means without padding",
         "rounded up", "pads",
         "rows of images", "twice", "positions", "activations", "operators", "interpolated", "split",
         "LSTM", "LSTM steps", "GRU", "attention steps first", "GRU steps first", "RNN",
@@ -135,7 +135,11 @@ class Faults:
 
     @staticmethod
     def branch() -> tuple[Any, tuple[int, ...], str]:
-        return nets().Call(lambda y: y if y.sum() > 0 else -y, torch.nn.Linear(3, 3)), (3,), "for sum; gt: replace"
+        return (
+            nets().Call(lambda y: y if y.sum() > 0 else -y, torch.nn.Linear(3, 3)),
+            (3,),
+            "for sum over the records of a batch; __bool__",
+        )
 
     @staticmethod
     def changed_view() -> tuple[Any, tuple[int, ...], str]:
@@ -169,14 +173,14 @@ class Faults:
             nets_.Recurrent(nn.RNN(4, 4, nonlinearity="relu", **first), lambda layer, x: layer(x)[0]),
             nets_.Recurrent(nn.GRU(4, 4, **first), lambda layer, x: layer(x, torch.ones(1, len(x), 4))[0]),
             nets_.Recurrent(nn.GRU(4, 4), lambda layer, x: layer(x)[0]),
-            nets_.Recurrent(nn.LSTM(4, 4, **first), lambda layer, x: torch.tanh(layer(x)[1][1])),
+            nets_.Recurrent(nn.LSTM(4, 4, bidirectional=True, **first), lambda layer, x: torch.tanh(layer(x)[1][1])),
             nn.LSTMCell(4, 4),
         ]
         message = (
             r"0.layers \(LSTM\) with proj_size; 1.layers \(RNN\) with nonlinearity='relu'; "
-            r"2.layers \(GRU\) with initial states that are not zeros; "
+            r"2.layers \(GRU\) with initial states that are constants other than zeros; "
             r"3.layers \(GRU\) with batch_first=False where another axis is the batch; "
-            r"tanh in 4 on the last cell states of 4.layers \(LSTM\); 5 \(LSTMCell\): replace"
+            r"tanh in 4 on the last cell states of both directions of 4.layers \(LSTM\); 5 \(LSTMCell\): replace"
         )
         return nn.Sequential(*layers), (5, 8), message
 
@@ -197,7 +201,7 @@ class Faults:
             return first and h
 
         message = (
-            "for getitem that cuts the batch, .*; add on a tensor whose axis 1 is the batch; sum; "
+            "for getitem that cuts the batch, .*; add on a tensor whose axis 1 is the batch; "
             "a result whose axis 1 is the batch"
         )
         return nets().Recurrent(torch.nn.GRU(8, 4, batch_first=True), function), (5, 8), message

@@ -135,6 +135,8 @@ for name in ("ADD", "SUBTRACT", "MULTIPLY", "DIVIDE", "AVERAGE"):
     case("kArithmetic", name, {"arithmetic_conf": {"operator": name}}, ROWS, ROWS)
 for name in ("MAXIMUM", "MINIMUM"):
     case("kArithmetic", name, {"arithmetic_conf": {"operator": name}}, (BATCH, 7), (BATCH, 1))
+for name in ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL"):
+    case("kArithmetic", name, {"arithmetic_conf": {"operator": name, "number": 0.1}}, IMAGES)
 case("kArithmetic", "repeated", {"arithmetic_conf": {"operator": "DIVIDE"}}, IMAGES, (BATCH, 1, 7, 1))
 case("kArithmetic", "matrices", {"arithmetic_conf": {"operator": "MATMUL"}}, (BATCH, 3, 2), (BATCH, 2, 4))
 for name, number in {"SUBTRACT": 1.5, "DIVIDE": 2.5, "POWER": 3.0, "MAXIMUM": 0.1}.items():
@@ -232,8 +234,11 @@ for name, window in {
     "oblong": {"kernel_y": 2, "kernel_x": 3, "stride_x": 2, "pad_x": 1, "output_pad_x": 1, "output_pad_y": 0},
     "same": {"kernel": 3, "stride": 2, "same": True},
     "unbiased": {"bias_term": False},
+    "dilated": {"dilation_x": 2, "stride_y": 2, "output_pad_y": 1},
 }.items():
     case("kTransposedConvolution", name, {"transposedconvolution_conf": {"num_filters": 3, **window}}, (BATCH, 2, 3, 2))
+grouped = {"num_filters": 4, "group": 2, "kernel": 2, "dilation": 2}
+case("kTransposedConvolution", "grouped", {"transposedconvolution_conf": grouped}, (BATCH, 4, 3, 2))
 gray = {"num_filters": 2, "kernel": 2, "same": True}
 case("kTransposedConvolution", "gray", {"transposedconvolution_conf": gray}, (BATCH, 3, 3))
 case("kAdd kMultiply", "", {}, IMAGES, IMAGES, IMAGES)
@@ -519,6 +524,8 @@ for kind, field in (("kGRU", "gru_conf"), ("kLSTM", "lstm_conf"), ("kRNN", "rnn_
     case(kind, "initial state", {field: begin}, SEQUENCES, state)
     case(kind, "state, lengths", {field: begin}, SEQUENCES, (BATCH, 4), state, classes=3, steps=4)
     case(kind, "carry", {field: {"dim_hidden": 2, "carry": True}}, SEQUENCES)
+    last = {**begin, "last_state": True, "recurrent_bias": True}
+    case(kind, "last state", {field: last}, SEQUENCES, (BATCH, 4), state, classes=3, steps=4)
     both = {"dim_hidden": 2, "recurrent_bias": True, "bidirectional": True}
     case(kind, "two biases", {field: both}, SEQUENCES, (BATCH, 4), classes=3, steps=4)
 for kind, field in (("kGRU", "gru_conf"), ("kLSTM", "lstm_conf")):

@@ -206,7 +206,6 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "transposed": (IMAGES, lambda: nn.Sequential(nn.ConvTranspose2d(4, 3, 3, 2, 1, output_padding=1))),
     "transposed1d": (STEPS, lambda: nn.Sequential(nn.ConvTranspose1d(4, 3, 4, 2, 1))),
     "no affine": (IMAGES, lambda: nn.Sequential(nn.BatchNorm2d(4, affine=False), nn.Conv2d(4, 2, 1))),
-    "mean of batches": (IMAGES, lambda: nn.Sequential(nn.BatchNorm2d(4, momentum=None))),
     "instance": (IMAGES, lambda: nn.Sequential(nn.InstanceNorm2d(4), nn.InstanceNorm2d(4, affine=True))),
     "norms": (STEPS, lambda: nn.Sequential(nn.LayerNorm((4, 8), eps=1e-3), nn.LayerNorm(8, bias=False), nn.RMSNorm(8))),
     "flattened": (IMAGES, lambda: Call(

@@ -31,6 +31,10 @@ class Operator(Enum):
     MAXIMUM = 6
     MINIMUM = 7
     AVERAGE = 8
+    EQUAL = 9
+    NOT_EQUAL = 10
+    GREATER = 11
+    GREATER_EQUAL = 12
 
 
 COMPUTE: Mapping[Operator, Callable[[Any, Any, Any], Any]] = {
@@ -43,7 +47,12 @@ COMPUTE: Mapping[Operator, Callable[[Any, Any, Any], Any]] = {
     Operator.MAXIMUM: lambda xp, a, b: xp.maximum(a, b),
     Operator.MINIMUM: lambda xp, a, b: xp.minimum(a, b),
     Operator.AVERAGE: lambda xp, a, b: (a + b) / 2,
+    Operator.EQUAL: lambda xp, a, b: xp.equal(a, b),
+    Operator.NOT_EQUAL: lambda xp, a, b: xp.not_equal(a, b),
+    Operator.GREATER: lambda xp, a, b: xp.greater(a, b),
+    Operator.GREATER_EQUAL: lambda xp, a, b: xp.greater_equal(a, b),
 }
+COMPARISONS = (Operator.EQUAL, Operator.NOT_EQUAL, Operator.GREATER, Operator.GREATER_EQUAL)
 
 
 def _transposed(matrices: Array) -> Array:
@@ -63,6 +72,7 @@ DERIVE: Mapping[Operator, Callable[..., tuple[Any, Any]]] = {
     Operator.MAXIMUM: lambda xp, a, b, g: (g * (a >= b), g * (a < b)),
     Operator.MINIMUM: lambda xp, a, b, g: (g * (a <= b), g * (a > b)),
     Operator.AVERAGE: lambda xp, a, b, g: (g / 2, g / 2),
+    **dict.fromkeys(COMPARISONS, lambda xp, a, b, g: (xp.zeros_like(g),) * 2),
 }
 
 
@@ -72,13 +82,17 @@ class Arithmetic(Layer):
 
     Axes of length 1 are repeated, as numpy does it; both sources have as many axes. MATMUL multiplies the matrices of
     the last two axes of each row, (B, ..., n, k) by (B, ..., k, m). MAXIMUM and MINIMUM of equal numbers have the
-    gradient of the first source. With ``swapped`` the number comes first, as in 1 - x.
+    gradient of the first source. Comparisons give 1 where they hold, 0 elsewhere, and have the gradient 0. With
+    ``swapped`` the number comes first, as in 1 - x.
     """
 
     class Conf(Settings):
         """Settings of kArithmetic."""
 
-        operator: Operator = required("ADD, SUBTRACT, MULTIPLY, DIVIDE, POWER, MATMUL, MAXIMUM, MINIMUM or AVERAGE")
+        operator: Operator = required(
+            "ADD, SUBTRACT, MULTIPLY, DIVIDE, POWER, MATMUL, MAXIMUM, MINIMUM, AVERAGE, or a comparison: EQUAL, "
+            "NOT_EQUAL, GREATER, GREATER_EQUAL"
+        )
         number: float | None = setting(None, "the second operand, in place of a second source")
         swapped: bool = setting(False, "whether the number is the first operand")
 
@@ -131,7 +145,9 @@ class Arithmetic(Layer):
         return (constant, sources[0]) if self.settings.swapped else (sources[0], constant)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(COMPUTE[self.settings.operator](ctx.ops.xp, *self._operands(sources)))
+        y = COMPUTE[self.settings.operator](ctx.ops.xp, *self._operands(sources))
+        dtype = sources[0].dtype if sources[0].dtype.kind == "f" else np.float32
+        return Output(y.astype(dtype) if y.dtype == bool else y)
 
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context

@@ -13,14 +13,16 @@ import numpy as np
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import required, setting
-from dsinga.job.limits import Count, Padding
+from dsinga.job.limits import Count, Padding, Pixels
+from dsinga.layers.images.convolution import GATHERED
 from dsinga.layers.images.sliding import Window, WindowConf, as_images, same_window, window_shape, window_sizes
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
-from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.interface.points import embed
 from dsinga.layers.interface.reach import FILL, Reach
 from dsinga.layers.interface.region import Region
+from dsinga.ops.layout import extents
 from dsinga.ops.types import Sizes
 
 
@@ -32,6 +34,10 @@ class TransposedConvolution(Layer):
     H·stride with ``same``. Dumoulin and Visin, A Guide to Convolution Arithmetic (2016), 4; PyTorch's ConvTranspose2d.
     The weight is (C, num_filters·kh·kw), PyTorch's flattened; the bias is (num_filters,), unless ``bias_term`` is
     false.
+
+    With ``group`` each of so many equal groups of channels makes its group of the filters alone, and the weight is
+    (C, num_filters/group·kh·kw). Neighbours in a window are ``dilation`` pixels apart: a kernel is then
+    (kernel - 1)·dilation + 1 above. Both compute with zeros in place of what a kernel lacks.
     """
 
     class Conf(WindowConf):
@@ -49,6 +55,11 @@ class TransposedConvolution(Layer):
         output_pad_y: Padding | None = setting(None, "how many rows it has more; by default output_pad")
         pad_z: Padding | None = setting(None, "how many are left out before and behind, of volumes; by default pad")
         output_pad_z: Padding | None = setting(None, "how many slices it has more, of volumes; by default output_pad")
+        group: Count = setting(1, "into how many equal groups channels and filters are divided")
+        dilation: Pixels | None = setting(None, "how many pixels apart neighbours in a window are; 1 by default")
+        dilation_x: Pixels | None = setting(None, "how many apart they are along a row; by default dilation")
+        dilation_y: Pixels | None = setting(None, "how many apart they are along a column; by default dilation")
+        dilation_z: Pixels | None = setting(None, "how many apart they are along the depth; by default dilation")
         same: bool = setting(False, "whether the result is stride times as large as the images, as in Keras")
 
     settings: Conf
@@ -62,24 +73,33 @@ class TransposedConvolution(Layer):
         super().__init__(conf, source_shapes, info)
         settings = self.settings
         channels, filters = window_shape(self)[0], settings.num_filters
-        self.window = self._window()
-        self.kernels = (channels, filters, *self.window.kernel)
+        self.groups = settings.group
+        self.check_groups(self.groups, channels=channels, filters=filters)
+        if self.groups > 1:
+            self.cut = GATHERED
+        kernel, self.dilation, self.window = self._window()
+        self.kernels = (channels, filters // self.groups, *kernel)
         self.bias = settings.bias_term
         self.params = (ParamSpec("weight", (channels, math.prod(self.kernels[1:])), cut_axis=1),)
         if self.bias:
             self.params += (ParamSpec("bias", (filters,)),)
         self.shape = (self.source_shapes[0][0], filters, *self.window.outputs)
 
-    def _window(self) -> Window:
-        """Return the windows of the convolution whose images are the result, ``outputs`` being the result's size."""
+    def _window(self) -> tuple[Sizes, Sizes, Window]:
+        """Return the kernel, its dilation, and the windows of the convolution whose images are the result.
+
+        Its ``outputs`` are the result's size, its kernel is that with gaps.
+        """
         settings, size = self.settings, window_shape(self)[1:]
-        kernel, stride, pad, more = window_sizes(self, settings, len(size), kernel=3, stride=1, pad=0, output_pad=0)
+        defaults = {"kernel": 3, "stride": 1, "pad": 0, "output_pad": 0, "dilation": 1}
+        taps, stride, pad, more, dilation = window_sizes(self, settings, len(size), **defaults)
+        kernel = extents(taps, dilation)
         if settings.same:
             if any(pad) or any(more):
                 field = "pad" if any(pad) else "output_pad"
                 raise self.fail(f"has both {field} and same; leave one of them out", settings, field)
             larger = tuple(map(operator.mul, size, stride))
-            return same_window(larger, kernel, stride)._replace(outputs=larger)
+            return taps, dilation, same_window(larger, kernel, stride)._replace(outputs=larger)
         if any(map(operator.ge, more, stride)):
             text = f"output_pad is {as_text(more)}, but must be smaller than the stride, {as_text(stride)}"
             raise self.fail(text, settings, "output_pad")
@@ -88,7 +108,32 @@ class TransposedConvolution(Layer):
         )
         if min(outputs) < 1:
             raise self.fail(f"a pad of {as_text(pad)} leaves nothing of the result; make pad smaller", settings, "pad")
-        return Window(kernel, stride, pad, outputs)
+        return taps, dilation, Window(kernel, stride, pad, outputs)
+
+    def _taps(self) -> list[tuple[slice, ...]]:
+        """Return, for each group, where its weights are in those of all channels and filters, with gaps."""
+        channels, filters = (self.kernels[0] // self.groups, self.kernels[1])
+        gaps = tuple(slice(None, None, gap) for gap in self.dilation)
+        return [
+            (slice(n * channels, (n + 1) * channels), slice(n * filters, (n + 1) * filters), *gaps)
+            for n in range(self.groups)
+        ]
+
+    def _dense(self, weight: Array, ctx: Context) -> Array:
+        """Return the weights (C, num_filters, *window), with zeros between groups and in gaps."""
+        weight = weight.reshape(self.kernels)
+        if self.groups == 1 and {*self.dilation} == {1}:
+            return weight
+        dense = ctx.ops.xp.zeros((self.kernels[0], self.shape[1], *self.window.kernel), weight.dtype)
+        for taps in self._taps():
+            dense[taps] = weight[taps[0]]
+        return dense
+
+    def _compact(self, dense: Array, like: Array, ctx: Context) -> Array:
+        """Return the gradient of the weight in its shape from that of :meth:`_dense`."""
+        if self.groups > 1 or {*self.dilation} != {1}:
+            dense = ctx.ops.xp.concatenate([dense[taps] for taps in self._taps()])
+        return dense.reshape(like.shape)
 
     @property
     def _extended(self) -> Sizes:
@@ -107,7 +152,7 @@ class TransposedConvolution(Layer):
         )
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        weight, bias = params[0].reshape(self.kernels), params[1] if self.bias else None
+        weight, bias = self._dense(params[0], ctx), params[1] if self.bias else None
         _, stride, pad = self.window[:3]
         y = ctx.ops.transposed_convolution(as_images(sources[0]), weight, bias, stride, pad, self._extended)
         y = self.window.crop(y)
@@ -120,13 +165,13 @@ class TransposedConvolution(Layer):
         dy = grad
         if self.cropped is not None:
             dy = embed(grad, self.cropped, (len(grad), self.shape[1], *self.window.outputs), ctx.ops)
-        weight, dy = params[0].reshape(self.kernels), self.window.extend(dy, ctx.ops)
+        weight, dy = self._dense(params[0], ctx), self.window.extend(dy, ctx.ops)
         dx = None
         if needs[0]:
             dx = ctx.ops.cast_like(ctx.ops.convolution(dy, weight, None, stride, pad), sources[0])
             dx = dx[:, 0] if sources[0].ndim == 3 else dx
         _, dw, _ = ctx.ops.convolution_grad(dy, weight, as_images(sources[0]), stride, pad, False, False)
-        dw = dw.reshape(params[0].shape)
+        dw = self._compact(dw, params[0], ctx)
         return (dx,), (dw, ctx.ops.channel_sums(grad).astype(dw.dtype)) if self.bias else (dw,)
 
     def backward_sizes(self, rows: int) -> list[int]:

@@ -42,6 +42,10 @@ class RecurrentConf(Settings):
         "same texts (kCharRNN) in a job with one worker group; beyond SINGA",
     )
     initial_state: bool = setting(False, "whether the last of the srclayers gives the state before the first step")
+    last_state: bool = setting(
+        False,
+        "whether the feature is the last state, (B, H), of kLSTM (B, 2H), h then c",
+    )
     recurrent_bias: bool = setting(
         False, "whether the product with the state has a bias of its own, as in PyTorch; beyond SINGA"
     )
@@ -57,6 +61,8 @@ class Recurrent(Layer):
 
     With ``initial_state`` the last source gives the state before the first step, (B, S): S is H, or 2H of an LSTM,
     whose state is h, then c. Gradients go to it, as to the last state of an encoder.
+
+    With ``last_state`` the feature is the last state, (B, S), as another layer takes it as its initial state.
 
     For one step, (B, n) to (B, H), the second source is the feature of the step before, (B, H); without it, the state
     is 0. An LSTM takes whole sequences only, since its second state is not in its feature.
@@ -101,6 +107,8 @@ class Recurrent(Layer):
             state = (shape[0], self.state_parts * self.size)
             self.params += (ParamSpec("state", state, cut_axis=None, trainable=False, by_rows=True),)
         self.shape = (*shape[:-1], self.directions * self.size)
+        if settings.last_state:
+            self.shape = (shape[0], self.state_parts * self.size)
 
     def weights(self, inputs: int, size: int, bias: bool) -> list[tuple[str, Shape]]:
         """Return the role and the shape of each param of one direction."""
@@ -134,6 +142,13 @@ class Recurrent(Layer):
                 "carry or bidirectional out",
                 settings,
                 "carry",
+            )
+        if settings.last_state and (settings.bidirectional or not self.sequences):
+            raise self.fail(
+                "gives the last state of sequences in one direction; leave last_state or bidirectional out, or give it "
+                "sequences",
+                settings,
+                "last_state",
             )
         if settings.recurrent_bias and not settings.bias_term:
             raise self.fail("has a recurrent_bias, but no bias_term; leave one of them out", settings, "recurrent_bias")
@@ -169,6 +184,8 @@ class Recurrent(Layer):
             features.append(y)
             saved.append(workspace)
         feature = features[0] if len(features) == 1 else ctx.ops.xp.concatenate(features, axis=2)
+        if self.settings.last_state:
+            feature = last
         state = {"state": last} if len(params) > self.directions * self.count else {}
         return Output(self._like_sources(feature), saved=saved if ctx.training else None, state=state)
 
@@ -176,6 +193,9 @@ class Recurrent(Layer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         dy = grad if self.sequences else grad.reshape(grad.shape[0], 1, grad.shape[1])
+        dlast = None
+        if self.settings.last_state:
+            dlast, dy = grad, ctx.ops.xp.zeros((*sources[0].shape[:2], self.size), grad.dtype)
         state_source = self.state_source if self.sequences else 1
         need_state = state_source is not None and state_source < len(needs) and needs[state_source]
         dx, dstate = None, None
@@ -184,7 +204,7 @@ class Recurrent(Layer):
             weights = self._joined(params[back * self.count : (back + 1) * self.count], ctx)
             part_dy = dy[..., back * self.size : (back + 1) * self.size]
             part_dx, dstate, gradients = ctx.ops.recurrent_grad(
-                self.cell, weights, workspace, part_dy, needs[0], need_state
+                self.cell, weights, workspace, part_dy, needs[0], need_state, dlast
             )
             dx = part_dx if dx is None or part_dx is None else ctx.ops.add(dx, part_dx)
             for_params.extend(self._parted(gradients))
@@ -237,11 +257,11 @@ class Recurrent(Layer):
         """Return the lengths of the sequences, (B,), None if all have T steps."""
         if self.labels.source is None:
             return None
-        return step_lengths(self, sources[self.labels.source], self.shape[1])
+        return step_lengths(self, sources[self.labels.source], self.source_shapes[0][1])
 
     def _states_size(self, rows: int) -> int:
         """Return the bytes of an array that has a state for each step of each row."""
-        return float_bytes(rows, (*self.shape[:-1], self.size))
+        return float_bytes(rows, (*self.source_shapes[0][:-1], self.size))
 
     def saved_sizes(self, rows: int) -> list[int]:
         cell, states = CELLS[self.cell], self._states_size(rows)

@@ -139,8 +139,9 @@ class CupyRecurrent(CupyRecording):
         return self.blas.bf16 and x.dtype == FLOAT32
 
     def recurrent_grad(
-        self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
-    ) -> tuple[Array | None, Array | None, Sequence[Array]]:
+        self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool,
+        dlast: Array | None = None,
+    ) -> tuple[Array | None, Array | None, Sequence[Array]]:  # fmt: skip
         layout, biases = CELL_LAYOUTS[cell], params[6 if cell == "gru" else 2 :]
         packed, x, gates, states, outputs, (w_x, w_h), functions = workspace
         packing, order, places = packed[:3]
@@ -148,6 +149,8 @@ class CupyRecurrent(CupyRecording):
         dy = cast(dy, FLOAT32)
         dh, dgates = pack(dy, places, dy.dtype), cupy.empty_like(gates, dtype=outputs.dtype)
         d = cupy.zeros((batch, states.shape[1]), states.dtype)
+        if dlast is not None:
+            d[...] = dlast[order]
         weights = operand(w_h)
         for count, before, now in reversed(list(packing.steps())):
             rows = slice(now - batch, now - batch + count)

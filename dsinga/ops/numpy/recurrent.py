@@ -123,9 +123,13 @@ class NumpyRecurrent:
         return y, _in_rows([packing.last(part) for part in run.states]), run if train else None
 
     def recurrent_grad(
-        self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool
-    ) -> tuple[Array | None, Array | None, Sequence[Array]]:
-        """Return (dx (B, T, n), dstate (B, S), gradients like ``params``); the first two are None where not needed."""
+        self, cell: str, params: Sequence[Array], workspace: Any, dy: Array, need_dx: bool, need_dstate: bool,
+        dlast: Array | None = None,
+    ) -> tuple[Array | None, Array | None, Sequence[Array]]:  # fmt: skip
+        """Return (dx (B, T, n), dstate (B, S), gradients like ``params``); the first two are None where not needed.
+
+        ``dlast`` is the gradient of the last state (B, S), None for zeros.
+        """
         kind, (packing, x, gates, states, functions) = CELLS[cell], workspace
         w_x, w_h, b = kind.join(params)
         size, (batch, times), total = w_h.shape[1], dy.shape[:2], len(packing.places)
@@ -133,6 +137,8 @@ class NumpyRecurrent:
         columns = kind.width * size
         dgates = buffers.empty((total, columns + GAP), dtype=gates.dtype)[:, :columns]  # rows, as products need them
         d = np.zeros((kind.parts, batch, size), states.dtype)
+        if dlast is not None:
+            d[...] = _by_part(dlast[packing.order], kind.parts)
         scratch = buffers.empty((3, batch, size), dtype=x.dtype)
         product, weights = buffers.empty((batch, size), dtype=x.dtype), self.factor(w_h, packing.counts)
         from_x, from_h = (dgates[:, part.start * size : part.stop * size] for part in (kind.from_x, kind.from_h))

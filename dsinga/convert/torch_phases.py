@@ -1,0 +1,153 @@
+"""Whether a forward computes the same in training and evaluation, for any number of records, at each call."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from dsinga.base.errors import UserError
+from dsinga.convert.torch_functional import FUNCTIONS
+from dsinga.convert.torch_modules import MODULES
+from dsinga.convert.torch_tensors import TracedTensor
+from dsinga.convert.torch_tracing import Trace
+from dsinga.nn.writing.symbol import Symbol, ancestors
+
+BATCH = 1009  # a number of records that no axis of features is likely to have
+SMALL = 3, 5, 7, 11, 31  # few records, for which a forward may do something else
+REMEDY = "replace what is listed, or leave it out of the forward; docs/from-torch.md says what there is"
+
+
+def trace_forward(module: torch.nn.Module, inputs: Mapping[str, Symbol]) -> tuple[Trace, list[Any]]:
+    """Return the run of a forward in training, and what it returned.
+
+    Dropout is what may differ in evaluation. Raises UserError for a forward that depends on the phase in another way,
+    on the number of records, on random numbers, or on what it did before, and for what has no counterpart.
+    """
+    name = type(module).__name__
+    with _unchanged(module):
+        trace, outputs = _run(module, inputs, True, BATCH)
+        layers = described(trace, outputs)
+        in_evaluation = described(*_run(module, inputs, False, BATCH))
+        if described(*_run(module, inputs, True, BATCH)) != layers:
+            raise UserError(
+                f"the forward of {name} does not compute the same at each call: it depends on random numbers, or on "
+                "what it keeps in Python; leave that out of the forward, or make it an argument"
+            )
+        if in_evaluation != layers and not _same_by_products(module, inputs):
+            raise UserError(
+                f"the forward of {name} depends on self.training: {_difference(layers, in_evaluation)}; write what is "
+                "the same for both, and apply the rest outside, as to what predict returns (dropout may differ)"
+            )
+        few = [size for size in SMALL if not any(size in symbol.rows for symbol in inputs.values() if symbol.rows)]
+        if not any(_same_for(module, inputs, size, layers) for size in few):
+            raise UserError(
+                f"the forward of {name} depends on the number of records of a batch: it computes something else for "
+                f"{few[0]} than for {BATCH}; write what is the same for any number"
+            )
+    return trace, outputs
+
+
+def _run(
+    module: torch.nn.Module, inputs: Mapping[str, Symbol], training: bool, batch: int, fused: bool = True
+) -> tuple[Trace, list[Any]]:
+    """Return a run of the forward in a phase, and its results in order. Raises UserError for what is unsupported."""
+    trace, states = Trace(module, FUNCTIONS, MODULES, training, batch, fused), _random_states()
+    result = trace.run(inputs)
+    if trace.faults:
+        raise UserError(f"from_torch has no counterpart for {'; '.join(trace.faults)}: {REMEDY}")
+    if states != _random_states():
+        raise UserError(
+            f"the forward of {type(module).__name__} draws random numbers{' in training' if training else ''}; leave "
+            "them out of it: dropout, whose numbers each layer draws, is what can be random"
+        )
+    results = list(result.values()) if isinstance(result, dict) else result
+    outputs = [x for x in (results if isinstance(results, (list, tuple)) else [results]) if x is not None]
+    for tensor in outputs:
+        if not isinstance(tensor, TracedTensor) or tensor.unbatched:
+            raise UserError(f"the forward of {type(module).__name__} returns what does not depend on its arguments")
+    return trace, outputs
+
+
+def _same_by_products(module: torch.nn.Module, inputs: Mapping[str, Symbol]) -> bool:
+    """Whether both phases have the same layers where attention, whose weights may be dropped, is by products."""
+    first, second = (described(*_run(module, inputs, training, BATCH, fused=False)) for training in (True, False))
+    return first == second
+
+
+def _same_for(module: torch.nn.Module, inputs: Mapping[str, Symbol], batch: int, layers: list[Any]) -> bool:
+    """Whether a forward computes these layers for a batch of another size."""
+    try:
+        return described(*_run(module, inputs, True, batch)) == layers
+    except UserError:  # as where a number of the forward happens to be that of the records
+        return False
+
+
+def described(trace: Trace, outputs: list[Any]) -> list[Any]:
+    """Return the layers of a run in order, each with its settings and sources, without dropout, and the outputs.
+
+    Layers with params, which are those of the module, have their names, constants their values.
+    """
+    found: dict[int, int] = {}
+    layers: list[Any] = []
+    for symbol in ancestors([tensor.symbol for tensor in outputs]):
+        builder, sources = symbol.builder, [found[id(source.whole)] for source in symbol.sources]
+        if builder.kind in ("Dropout", "SpatialDropout2D"):
+            found[id(symbol)] = sources[0]
+            continue
+        remake: Any = builder.remake
+        settings = {name: value for name, value in remake.keywords.items() if name not in ("name", "use_global_stats")}
+        name = builder.name if id(builder) in trace.with_params else ""
+        if builder.kind == "LearnedVector" and (value := trace.constants.get(f"{builder.name}")) is not None:
+            name, settings = value.cpu().numpy().tobytes(), {}
+        found[id(symbol)] = len(layers)
+        layers.append((builder.kind, name, remake.args, settings, sources))
+    return [*layers, [(found[id(x.symbol.whole)], x.symbol.part, tuple(x.shape)[1:]) for x in outputs]]
+
+
+def _difference(first: list[Any], second: list[Any]) -> str:
+    """Return what differs between the layers of two runs."""
+    pairs = [pair for pair in zip(first[:-1], second[:-1], strict=False) if pair[0] != pair[1]]
+    for before, after in pairs[:1]:
+        if before[:2] == after[:2]:
+            return f"{before[0]} has other settings or sources in evaluation"
+        return f"{before[0]} in training is {after[0]} in evaluation"
+    if len(first[-1]) != len(second[-1]):
+        return f"it returns {len(first[-1])} tensors in training, {len(second[-1])} in evaluation"
+    longer, phase = (first, "training") if len(first) > len(second) else (second, "evaluation")
+    return f"{longer[-2][0]} is there in {phase} only"
+
+
+@contextlib.contextmanager
+def _unchanged(module: torch.nn.Module) -> Iterator[None]:
+    """Put back what runs of a forward change: attributes in Python, and random states. Raises UserError for buffers."""
+    attributes = {part: dict(vars(part)) for part in module.modules()}
+    buffers = {name: (buffer, buffer.clone()) for name, buffer in module.named_buffers()}
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        for part, values in attributes.items():
+            vars(part).clear()
+            vars(part).update(values)
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
+        changed = [name for name, (buffer, value) in buffers.items() if not buffer.equal(value)]
+        changed = [name for name in changed if not name.endswith("num_batches_tracked")]
+        for buffer, value in buffers.values():
+            buffer.copy_(value)
+    if changed:
+        raise UserError(
+            f"the forward of {type(module).__name__} changes its buffer {changed[0]}, which a layer does not; leave it "
+            "out of the forward"
+        )
+
+
+def _random_states() -> Any:
+    """Return something that differs after random numbers of PyTorch, Python or numpy are drawn."""
+    return torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state(legacy=False))

@@ -1,0 +1,122 @@
+"""Sums, means and the like along axes of PyTorch's tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dsinga import nn
+from dsinga.convert.torch_operations import divide, maximum, minimum, multiply, power, subtract
+from dsinga.convert.torch_shapes import feature, in_shape, permuted, reshaped
+from dsinga.convert.torch_tensors import NotConvertible, rows_of
+from dsinga.convert.torch_tracing import ModulePlace
+
+Axes = int | Sequence[int] | None
+
+
+def reduce(place: ModulePlace, x: Any, dim: Axes, keepdim: bool, pool: str) -> Any:
+    """Return the mean (AVG), sum (SUM) or maximum (MAX) over axes other than that of the batch."""
+    symbol, batch, rank = feature(x), x.batch_axis, x.dim()
+    axes = sorted({axis % rank for axis in (range(rank) if dim is None else [dim] if isinstance(dim, int) else dim)})
+    if batch in axes:
+        raise NotConvertible("over the records of a batch")
+    sizes = list(x.shape)
+    shape = [1 if axis in axes else size for axis, size in enumerate(sizes) if keepdim or axis not in axes]
+    place_of_batch = batch if keepdim else batch - sum(axis < batch for axis in axes)
+    if pool == "AVG" and batch == 0 and rank in (4, 5) and axes == list(range(2, rank)):  # of images or volumes
+        y = nn.Layer("kPooling", pool="AVG", global_pooling=True, name=place.name())(symbol)
+    else:
+        order = [axis for axis in axes if axis != batch] + [a for a in range(rank) if a not in axes and a != batch]
+        y = permuted(place, symbol, [axis + (axis < batch) for axis in order], ".axes")
+        count = math.prod(sizes[axis] for axis in axes)
+        y = reshaped(place, y, (count, math.prod(rows_of(symbol)) // count), ".steps")
+        y = nn.Layer("kPooling1D", pool=pool, name=place.name())(y)
+    rows = [size for axis, size in enumerate(shape) if axis != place_of_batch] or [1]
+    return in_shape(x, reshaped(place, y, rows, ".rows"), shape, place_of_batch)
+
+
+def mean(place: ModulePlace, input: Any, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    """Return means over axes."""
+    return reduce(place, input, dim, keepdim, "AVG")
+
+
+def total(place: ModulePlace, input: Any, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    """Return sums over axes."""
+    return reduce(place, input, dim, keepdim, "SUM")
+
+
+def largest(place: ModulePlace, input: Any, dim: Axes = None, keepdim: bool = False) -> Any:
+    """Return maxima over axes; of equal ones the first has the gradient."""
+    return reduce(place, input, dim, keepdim, "MAX")
+
+
+def smallest(place: ModulePlace, input: Any, dim: Axes = None, keepdim: bool = False) -> Any:
+    """Return minima over axes, as the maxima of -x times -1."""
+    y = reduce(place, place.trace.wrapped(multiply(place, input, -1.0)), dim, keepdim, "MAX")
+    return in_shape(y, feature(place.trace.wrapped(multiply(place, y, -1.0))), y.shape, y.batch_axis)
+
+
+class Extrema(NamedTuple):
+    """What torch.max and torch.min return along an axis; indices are no feature of a layer."""
+
+    values: Any
+    indices: Any
+
+
+def extrema(along: Callable[..., Any], elementwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of a tensor and an axis, or of two tensors."""
+
+    def operate(place: ModulePlace, input: Any, dim: Any = None, keepdim: bool = False, other: Any = None) -> Any:
+        if not isinstance(dim, int):
+            return elementwise(place, input, other if dim is None else dim)
+        values = along(place, input, dim, keepdim)
+        indices = in_shape(values, values.symbol, values.shape, values.batch_axis)
+        indices.fault = "on the indices of extrema"
+        return Extrema(values, indices)
+
+    return operate
+
+
+def variance(
+    place: ModulePlace, input: Any, dim: Axes = None, unbiased: bool = True, keepdim: bool = False, *,
+    correction: float | None = None,
+) -> Any:  # fmt: skip
+    """Return variances over axes."""
+    wrapped = place.trace.wrapped
+    centred = wrapped(subtract(place, input, mean(place, input, dim, True)))
+    y = reduce(place, wrapped(multiply(place, centred, centred)), dim, keepdim, "AVG")
+    count = math.prod(input.shape) / math.prod(y.shape)
+    less = float(unbiased) if correction is None else correction
+    if less:
+        y = in_shape(y, wrapped(multiply(place, y, count / (count - less))).symbol, y.shape, y.batch_axis)
+    return y
+
+
+def deviation(place: ModulePlace, *args: Any, **kwargs: Any) -> Any:
+    """Return standard deviations over axes."""
+    return power(place, variance(place, *args, **kwargs), 0.5)
+
+
+def normalise(place: ModulePlace, input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Any = None) -> Any:
+    """Return vectors along an axis divided by their lengths."""
+    if p != 2:
+        raise NotConvertible(f"with p={p}")
+    wrapped = place.trace.wrapped
+    squares = reduce(place, wrapped(multiply(place, input, input)), dim, True, "SUM")
+    lengths = wrapped(maximum(place, wrapped(power(place, squares, 0.5)), eps))
+    return divide(place, input, lengths)
+
+
+REDUCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{
+        "mean": mean,
+        "sum": total,
+        "amax": largest,
+        "amin": smallest,
+        "var": variance,
+        "std": deviation,
+        "normalize": normalise,
+    },
+    **{"max": extrema(largest, maximum), "min": extrema(smallest, minimum)},
+}
