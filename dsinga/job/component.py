@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -85,12 +86,12 @@ class Settings(Message):
 
 def _check_annotations(cls: type[Settings]) -> None:
     """Raise UserError for a setting without a type or a default, and for one of a type that is not defined."""
-    annotated = vars(cls).get("__annotations__", {})
+    annotated = inspect.get_annotations(cls)
     for name, value in vars(cls).items():
         if isinstance(value, dataclasses.Field) and name not in annotated:
             raise UserError(f"{cls.__name__}: the setting {name!r} has no type; write {name}: TYPE = ...")
     namespace = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
-    for name, hint in vars(cls).get("__annotations__", {}).items():
+    for name, hint in annotated.items():
         if "ClassVar" in str(hint):
             continue
         field = vars(cls).get(name)

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import inspect
 import math
 import types
 import typing
@@ -60,7 +61,7 @@ class Message:
     def __init_subclass__(cls) -> None:
         own = "__init__" in vars(cls) or hasattr(cls, "__post_init__")
         dataclasses.dataclass(kw_only=True, repr=False, eq=False)(cls)
-        if "__annotations__" in vars(cls):
+        if inspect.get_annotations(cls):
             hints = typing.get_type_hints(cls, include_extras=True)
         else:  # also where pickle makes a class by value, whose base's names are not known in this process
             hints = {name: hint for base in cls.__mro__[:0:-1] for name, hint in vars(base).get("_types", {}).items()}
