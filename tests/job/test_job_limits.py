@@ -53,7 +53,7 @@ NEGATIVE = WITHOUT_EFFECT | {
     "ReinforcementConf.stop_return",  # returns may be negative
     "LayerConf.partition_dim", "NetConf.partition_dim", "ParamConf.partition_dim",  # -1: not partitioned
     "AugmentConf.value",  # pixels may be negative
-    "FieldErrorConf.climatology", "NormalizationConf.mean",
+    "FieldErrorConf.climatology", "NormalizationConf.mean", "SequenceLengthConf.mask_value",
     "ExtensionConf.above", "ExtensionConf.baseline", "ExtensionConf.below",
     "LayerConf.unroll_index",  # set by unrolling, not by a job
     "LeadRecordConf.fill", "LeadRecordConf.mask",  # -1: no mask
