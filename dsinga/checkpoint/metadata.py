@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
-from dsinga.base.regular_files import read_regular_text
+from dsinga.base.regular_files import read_json
 from dsinga.checkpoint.tensors import Fingerprint, fingerprint
 
 FORMAT = 2
@@ -61,7 +61,7 @@ def read_metadata(folder: Path) -> Metadata:
     """
     path = folder / METADATA
     try:
-        fields = json.loads(read_regular_text(path, MOST_BYTES))
+        fields = read_json(path, MOST_BYTES)
         return _checked(path, fields)
     except UserError:
         raise

@@ -19,7 +19,7 @@ import safetensors.numpy
 
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.base.regular_files import open_regular
+from dsinga.base.regular_files import open_regular, parse_json
 
 ORDER = "array_order"  # the metadata of a file: the names of its arrays, as JSON
 
@@ -71,7 +71,7 @@ def read_safetensors(path: Path) -> ParamArrays:
         open_regular(path).close()
         # Not by a memory map, which ends the process where the file is cut meanwhile.
         with safetensors.safe_open(path, "numpy", backend="pread") as file:
-            order = json.loads((file.metadata() or {}).get(ORDER, "[]"))
+            order = parse_json((file.metadata() or {}).get(ORDER, "[]"))
             names = file.keys()
             in_order = order if sorted(order) == sorted(names) else names
             return {name: _known_dtype(file.get_tensor(name)) for name in in_order}
@@ -82,7 +82,6 @@ def read_safetensors(path: Path) -> ParamArrays:
         TypeError,
         ValueError,
         ArithmeticError,
-        RecursionError,
     ) as error:
         raise UserError(f"{path} cannot be read as safetensors: {error}") from None
 

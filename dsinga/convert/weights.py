@@ -16,7 +16,7 @@ from dsinga.base.arguments import shown
 from dsinga.base.durable_files import explained_writing, replace_file
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.base.regular_files import METADATA_BYTES, read_regular
+from dsinga.base.regular_files import read_json
 from dsinga.checkpoint import Checkpoint, export_safetensors
 from dsinga.checkpoint.tensors import read_safetensors
 from dsinga.convert.torch_names import names_of, take_arrays, to_torch
@@ -110,11 +110,11 @@ def read_weights(path: Path) -> ParamArrays:
 def _read_shards(path: Path) -> ParamArrays:
     """Return the arrays that an index lists, each from the file that it names."""
     try:
-        files = json.loads(read_regular(path / INDEX, METADATA_BYTES))["weight_map"]
+        files = read_json(path / INDEX)["weight_map"]
         shards = dict.fromkeys(files.values())
         if wrong := [name for name in shards if not isinstance(name, str) or Path(name).name != name]:
             raise ValueError(f"it names {wrong[0]!r}, which is no file of the folder")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{path / INDEX} cannot be read as an index of weights: {error}") from None
     read = {shard: read_safetensors(path / shard) for shard in shards}
     if missing := [f"{name} in {shard}" for name, shard in files.items() if name not in read[shard]]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from typing import Any
 
 from dsinga.base.errors import UserError
-from dsinga.base.regular_files import METADATA_BYTES, read_regular
+from dsinga.base.regular_files import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +60,8 @@ def _content(path: str) -> Any:
     if not path.endswith((".zarray", "zarr.json")):
         return None
     try:
-        return json.loads(read_regular(path, METADATA_BYTES))
-    except (OSError, ValueError, RecursionError):
+        return read_json(path)
+    except (OSError, ValueError):
         return None
 
 

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsinga.base.durable_files import explained_writing, replace_file
 from dsinga.base.errors import UserError
-from dsinga.base.regular_files import read_regular_text
+from dsinga.base.regular_files import read_json
 from dsinga.checkpoint.tensors import read_safetensors, write_tensors
 from dsinga.estimators.records import Scaling
 from dsinga.job import Job, redact_job, to_text
@@ -95,9 +95,9 @@ def load(path: str | os.PathLike[str]) -> Any:
             raise UserError(f"{folder} is no saved estimator: it lacks {name}")
     arrays, job = read_safetensors(folder / "params.safetensors"), load_job(folder / "job.conf")
     try:
-        described = json.loads(read_regular_text(folder / "estimator.json"))
+        described = read_json(folder / "estimator.json")
         return _restored(described, arrays, job)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         reason = f"{type(error).__name__}: {str(error)[:100]}"
         raise UserError(f"{folder} is a damaged estimator ({reason}); save it again, or fit it anew") from error
 

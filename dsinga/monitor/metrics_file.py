@@ -11,7 +11,7 @@ from typing import Any
 
 from dsinga.base.durable_files import replace_file
 from dsinga.base.errors import UserError
-from dsinga.base.regular_files import TABLE_BYTES, read_regular
+from dsinga.base.regular_files import TABLE_BYTES, parse_json, read_regular
 from dsinga.monitor.history import History
 from dsinga.monitor.rows import Row
 
@@ -84,8 +84,8 @@ def read_metrics(path: str | os.PathLike[str]) -> History:
     rows = History()
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = parse_json(line)
+        except ValueError as error:
             fault = f"not a row of metrics: {str(error)[:200]}"
             raise UserError(f"{path}:{number}: {fault}; correct or delete the line") from None
         if not isinstance(row, dict) or not _is_row(row):

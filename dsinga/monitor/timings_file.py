@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dsinga.base.durable_files import replace_file
 from dsinga.base.errors import UserError
-from dsinga.base.regular_files import read_regular_text
+from dsinga.base.regular_files import read_json
 
 TIMINGS_FILE = "timings.json"
 PARTS = ("total", "compute", "update", "exchange", "data")
@@ -83,7 +83,7 @@ def read_timings(folder: Path) -> RunTimings:
     if not path.exists():
         raise UserError(f"{folder} has no {TIMINGS_FILE}, which a run writes at its end; train the job there first")
     try:
-        content: dict[str, Any] = json.loads(read_regular_text(path))
+        content: dict[str, Any] = read_json(path)
         seconds = {part: float(content["seconds"][part]) for part in PARTS}
         places = Places(**content["places"])
         if not min(seconds.values()) >= 0 < seconds["total"] or not all(map(math.isfinite, seconds.values())):

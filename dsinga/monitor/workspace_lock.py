@@ -19,7 +19,7 @@ from typing import Any
 
 from dsinga.base.advice import short_path
 from dsinga.base.errors import UserError
-from dsinga.base.regular_files import open_regular
+from dsinga.base.regular_files import open_regular, parse_json
 
 HOLDER = "running.json"
 
@@ -78,8 +78,8 @@ def locked_workspace(workspace: Path) -> Iterator[WorkspaceLock]:
 def parse_holder(text: bytes) -> Holder:
     """Return what ``running.json`` says, nothing if another program wrote it."""
     try:
-        holder = json.loads(text)
-    except (ValueError, RecursionError):
+        holder = parse_json(text)
+    except ValueError:
         return {}
     return holder if isinstance(holder, dict) else {}
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.base.regular_files import read_regular_text
+from dsinga.base.regular_files import read_json
 from dsinga.base.version import __version__
 
 PROCESSOR_TIMES = Path("/proc/stat")  # Linux: ticks of all cores since the start
@@ -161,7 +161,7 @@ def _versions() -> dict[str, str]:
 
 def _read(path: Path) -> dict[str, Figures]:
     try:
-        content = json.loads(read_regular_text(path))
+        content = read_json(path)
         if content["versions"] != _versions():
             return {}
         return {str(key): tuple(map(float, figures)) for key, figures in content["figures"].items()}

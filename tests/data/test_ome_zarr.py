@@ -268,3 +268,30 @@ def test_what_the_package_of_ome_writes_is_read(tmp_path, version):
     again = str(tmp_path / "ours.zarr")
     write_ome_zarr(opened, again, labels="cells", version=version)
     xr.testing.assert_identical(open_ome_zarr(again).load(), opened.load())
+
+
+@pytest.mark.parametrize("changes", [{"shape": [1, 10**12, 1]}, {"shape": [1, 1, 10**30]}, {"chunks": [0, 0, 0]}])
+def test_senseless_shapes_are_refused(tmp_path, changes):
+    zarr.create_group(tmp_path / "s.zarr", zarr_format=2).create_array("x", data=np.ones((4, 4, 4), np.uint16))
+    image = {"axes": AXES[2:], "datasets": [level("x", [1] * 3)], "version": "0.4"}
+    metadata = json.loads((tmp_path / "s.zarr/x/.zarray").read_text())
+    (tmp_path / "s.zarr/x/.zarray").write_text(json.dumps({**metadata, **changes}))
+    for attributes, opening in (
+        ({}, dsinga.data.open_store),
+        ({"multiscales": [image]}, open_ome_zarr),
+        ({"multiscales": [image]}, lambda path: dsinga.windows(path, input_dims={"y": 2})),
+    ):
+        zarr.open_group(tmp_path / "s.zarr", mode="r+").attrs.update(attributes)
+        with pytest.raises(UserError, match="by its metadata, but axes have up to .* points, and chunks one or more"):
+            opening(tmp_path / "s.zarr")
+
+
+def test_a_hundred_thousand_label_images_are_named_to_be_opened(tmp_path):
+    path = by_hand(tmp_path, "0.4")
+    labels = zarr.open_group(f"{path}/labels")
+    labels.attrs["labels"] = ["cells"] * 100_000
+    assert list(open_ome_zarr(path).data_vars) == ["image", "cells"]
+    labels.attrs["labels"] = ["cells", *(f"l{number}" for number in range(100_000))]
+    with pytest.raises(UserError, match="names 100,001 label images, more than 1000; name those to open: "):
+        open_ome_zarr(path)
+    assert list(open_ome_zarr(path, labels="cells").data_vars) == ["image", "cells"]

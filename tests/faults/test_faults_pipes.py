@@ -18,10 +18,15 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import import_file
 from dsinga.checkpoint import read_checkpoint, read_newest_checkpoint, read_params, write_checkpoint
 from dsinga.cluster.connecting.credentials import read_credentials, tls_context
+from dsinga.cluster.connecting.embedded import _read_address
+from dsinga.convert.weights import read_weights
 from dsinga.data import import_records, open_store, read_mean, write_store
 from dsinga.data.vocabulary import read_vocabulary
 from dsinga.monitor import read_metrics
-from dsinga.monitor.workspace_lock import locked_workspace
+from dsinga.monitor.timings_file import read_timings
+from dsinga.monitor.workspace_lock import locked_workspace, parse_holder
+from dsinga.nn.model.names_file import read_names
+from dsinga.planner.rate_store import RateStore
 from tests.support.data_sources import cifar_rows, idx, records
 
 WEIGHT = np.ones((2, 3), np.float32)
@@ -162,6 +167,37 @@ def test_a_file_of_a_tebibyte_is_refused_before_it_is_read(tmp_path: Path, name:
         os.truncate(opened.fileno(), 1 << 40)  # a hole: takes no room on the disk
     with pytest.raises(UserError, match="it has 1,099,511,627,776 bytes, and such a file at most"):
         read(tmp_path)
+
+
+def an_index(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").touch()
+
+
+# Files of JSON, and what reads them; the last ones count as absent where they are damaged.
+NESTED = {
+    **{name: CASES[name] for name in ("store", "array of a store", "foreign zarr", "checkpoint.json", "metrics")},
+    **{name: CASES[name] for name in ("outcome of a setting", "settings in YAML")},
+    "names of a model": Case(nothing, "names.json", lambda folder: read_names(folder / "names.json")),
+    "times of a run": Case(nothing, "timings.json", read_timings),
+    "index of weights": Case(an_index, "model.safetensors.index.json", read_weights),
+    "address": Case(nothing, "scheduler.json", lambda folder: _read_address(folder / "scheduler.json")),
+    "holder": Case(nothing, "running.json", lambda folder: parse_holder((folder / "running.json").read_bytes())),
+    "rates": Case(nothing, "rates.json", lambda folder: RateStore(folder / "rates.json")._figures),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_json_that_is_nested_too_deeply_is_refused(tmp_path: Path, name: str) -> None:
+    make, file, read = NESTED[name]
+    make(tmp_path)
+    (tmp_path / file).write_text("[" * 100_000 + "\n")
+    if name in ("holder", "rates"):
+        assert read(tmp_path) == {}
+        return
+    with pytest.raises(UserError) as refused:
+        read(tmp_path)
+    assert file.rpartition("/")[2] in str(refused.value)
+    assert "\n" not in str(refused.value)[:400]
 
 
 def test_other_pipes_are_passed_over(tmp_path: Path) -> None:

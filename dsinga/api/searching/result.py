@@ -19,7 +19,7 @@ from dsinga.base.durable_files import explained_writing, replace_file
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest
-from dsinga.base.regular_files import read_regular_text
+from dsinga.base.regular_files import read_json
 from dsinga.monitor import History, Line, Panel, Row, draw_panels, read_metrics
 
 # The columns of a row besides those of the setting: those before and those after them.
@@ -202,7 +202,7 @@ def read_outcome(folder: Path, setting: Setting) -> tuple[Row, History] | None:
     """
     path = folder / OUTCOME_FILE
     try:
-        content = json.loads(read_regular_text(path))
+        content = read_json(path)
         kept_setting, row = content["setting"], content["row"]
     except FileNotFoundError:
         return None

@@ -20,7 +20,7 @@ from distributed.security import Security
 
 from dsinga.base.advice import option
 from dsinga.base.errors import ClusterNotReady, UserError
-from dsinga.base.regular_files import read_regular_text
+from dsinga.base.regular_files import parse_json, read_regular_text
 from dsinga.cluster.connecting.credentials import embedded_credentials, explained_start, find_credentials
 from dsinga.cluster.connecting.scheduler_probe import (
     NoScheduler,
@@ -227,7 +227,7 @@ def _read_address(path: Path) -> str:
     text = ""
     try:
         text = read_regular_text(path)
-        return str(json.loads(text)["address"])
+        return str(parse_json(text)["address"])
     except FileNotFoundError:
         raise NoScheduler(missing) from None
     except (OSError, ValueError, KeyError, TypeError) as error:

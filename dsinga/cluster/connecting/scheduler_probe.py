@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import socket
 import ssl
@@ -22,7 +21,7 @@ from distributed.core import rpc
 from distributed.security import Security
 
 from dsinga.base.errors import SchedulerLost, UserError
-from dsinga.base.regular_files import read_regular_text
+from dsinga.base.regular_files import read_json
 from dsinga.cluster.connecting.credentials import find_credentials, how_to_give, tls_context
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
 from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, release
@@ -80,7 +79,7 @@ def await_scheduler(
     def connect(_: float) -> StillWaiting | None:
         check()
         try:
-            place = address or str(json.loads(read_regular_text(file or ""))["address"])
+            place = address or str(read_json(file or "")["address"])
             credentials = find_credentials(place, security)
             check_scheduler(with_scheme(place, credentials), credentials, ATTEMPT_SECONDS)
         except (UserError, OSError, ValueError, KeyError, TypeError) as error:  # no file yet, or that of the lost one

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.base.regular_files import parse_json
 from dsinga.data.fields.climatology import FieldClimatology
 
 # The number of the climatology that was subtracted, in the encoding of a variable, which arithmetic and files lose, and
@@ -54,7 +55,7 @@ def climatology_of(text: str) -> FieldClimatology:
     import xarray
 
     try:
-        parts = json.loads(text)
+        parts = parse_json(text)
         means, points = ({name: _unpacked(part) for name, part in parts[key].items()} for key in ("means", "points"))
         return FieldClimatology(xarray.Dataset(means, points))
     except (ValueError, TypeError, KeyError, AttributeError, zlib.error) as error:

@@ -15,8 +15,10 @@ from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed
 from dsinga.data.filesystem import has_zarr_metadata, join, resolve, zarr_store
 from dsinga.data.microscopy.ome_metadata import Multiscale, OmeLevel, ome_attributes, read_multiscale
-from dsinga.data.sources.zarr_faults import check_group
+from dsinga.data.sources.zarr_faults import check_extent, check_group
 
+MOST_LABELS = 1000  # label images that are opened without their names
+MOST_POINTS = 1 << 27  # along an axis, each of which has a coordinate
 IMAGE = "image"  # the variable of the image; those of label images have the names of these
 
 
@@ -155,13 +157,19 @@ def _variable(image: OmeImage, level: OmeLevel) -> Any:
     if not isinstance(array, zarr.Array) or array.ndim != len(dims):
         kind = f"{array.ndim} dimensions" if isinstance(array, zarr.Array) else "no array"
         raise UserError(f"{where} has {kind}, but the OME metadata name {len(dims)} axes ({', '.join(dims)})")
+    check_extent(array, MOST_POINTS)
     check_group(image.group, [array])
     return lazy_variable(array, dims)
 
 
 def _labels(location: str, sizes: dict[str, int], labels: str | Iterable[str] | None) -> Iterator[tuple[str, Any]]:
     """Yield the names and Variables of label images, in the resolution that has the sizes of the image."""
-    known = label_names(location)
+    known = list(dict.fromkeys(label_names(location)))
+    if labels is None and len(known) > MOST_LABELS:
+        raise UserError(
+            f"{redact(location)} names {len(known):,} label images, more than {MOST_LABELS}; name those to open: "
+            "dsinga.data.open_ome_zarr(path, labels=[...])"
+        )
     for name in known if labels is None else [labels] if isinstance(labels, str) else labels:
         if name not in known:
             raise UserError(f"{redact(location)} has no label image {name!r}; it has {listed(map(repr, known))}")

@@ -21,6 +21,7 @@ from dsinga.data.stores.chunk_files import RegionReader, local_folder, location_
 from dsinga.data.stores.chunk_parts import axis_parts
 from dsinga.data.stores.store_faults import unreadable
 
+MOST_POINTS = 1 << 36  # along an axis of an array
 MOST_MEMBERS = 1000  # of a group that are looked at
 MOST_REQUESTS = 16  # for metadata, at once
 CONSOLIDATE = "consolidate them again: zarr.consolidate_metadata(path)"
@@ -57,7 +58,7 @@ def check_group(group: zarr.Group, arrays: Iterable[zarr.Array]) -> None:
             )
             logger.warning(redact(f"{text}; {CONSOLIDATE}"))
     for array in arrays:
-        _check_ends(array)
+        check_extent(array)
 
 
 def check_array(array: zarr.Array) -> None:
@@ -90,8 +91,14 @@ def _facts(array: zarr.Array) -> dict[str, Any]:
     return {**plain, **{f"attribute {name}": value for name, value in attributes.items()}, **facts, **plain}
 
 
-def _check_ends(array: zarr.Array) -> None:
-    """Raise UserError where a local array has a chunk after the last one that its shape says."""
+def check_extent(array: zarr.Array, most: int = MOST_POINTS) -> None:
+    """Raise UserError where a shape is senseless, or a local array has a chunk after the last one that it says."""
+    if max(array.shape, default=0) > most or (0 in array.chunks and 0 not in array.shape):
+        raise UserError(
+            f"{location_of(array)}: {array.path!r} has the shape {array.shape} in chunks {array.chunks} by its "
+            f"metadata, but axes have up to {most:,} points, and chunks one or more; put back its metadata, or write "
+            "the array again"
+        )
     folder = local_folder(array)
     chunks = array.shards or array.chunks
     for axis in range(array.ndim) if folder is not None else ():

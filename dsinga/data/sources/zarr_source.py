@@ -14,7 +14,7 @@ from dsinga.data.missing_values import missing_values
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.arrays import DataAndLabels, Kind, Labels, Options, array_labels
 from dsinga.data.sources.zarr_column import ZarrColumn
-from dsinga.data.sources.zarr_faults import check_array, check_group
+from dsinga.data.sources.zarr_faults import check_array, check_extent, check_group
 from dsinga.data.sources.zarr_names import arrays_of, find_arrays
 from dsinga.data.stores.chunk_files import local_folder, location_of
 from dsinga.data.stores.record_store import RecordStore, stored_bytes
@@ -161,6 +161,7 @@ def _is_record_store(group: zarr.Group) -> bool:
 
 def _check_encoding(array: zarr.Array, location: str) -> None:
     """Raise UserError where attributes say that numbers are packed, or which integer stands for a missing value."""
+    check_extent(array)
     try:
         _check_attributes(array)
     except TypeError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
+from dsinga.base.regular_files import parse_json
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import NonNegative
@@ -114,7 +114,7 @@ class CalledFunction(FunctionLayer):
         function, rows = self.find(), [shape[1:] for shape in self.source_shapes]
         if inspect.isclass(function):
             try:
-                arguments = json.loads(self.settings.arguments or "{}")
+                arguments = parse_json(self.settings.arguments or "{}")
             except ValueError as error:
                 raise self.fail(f"arguments is no JSON: {error}", self.settings, "arguments") from None
             try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dsinga.base.durable_files import replace_file
 from dsinga.base.errors import UserError
-from dsinga.base.regular_files import read_regular_text
+from dsinga.base.regular_files import read_json
 from dsinga.data import RecordNames
 
 
@@ -27,7 +27,7 @@ def read_names(path: Path) -> dict[str, RecordNames]:
     if not path.is_file():
         return {}
     try:
-        described = json.loads(read_regular_text(path))
+        described = read_json(path)
         names = {name: RecordNames(**{key: _names(each[key]) for key in each}) for name, each in described.items()}
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({str(error)[:100]}); save the model again") from error

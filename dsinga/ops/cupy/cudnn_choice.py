@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dsinga.base.durable_files import replace_file
+from dsinga.base.regular_files import read_json
 from dsinga.ops.cupy.cudnn_graphs import ConvolutionProblem
 from dsinga.ops.cupy.library import cupy
 from dsinga.ops.types import Array
@@ -93,7 +94,7 @@ class PlanChoices:
 def read_sections(file: Path | None) -> dict[str, dict[str, str]]:
     """Return the choices of a file by section; none where it is absent or damaged."""
     try:
-        sections = json.loads(file.read_text(encoding="utf-8")) if file else {}
+        sections = read_json(file) if file else {}
     except (OSError, ValueError):  # absent, or no JSON
         return {}
     is_valid = isinstance(sections, dict) and all(isinstance(choices, dict) for choices in sections.values())
