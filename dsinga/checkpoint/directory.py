@@ -7,21 +7,20 @@ state, if it has any, are in ``loop.safetensors``. Random numbers and the order 
 step.
 
 A checkpoint is either complete or absent: its directory is written under a temporary name, flushed to the disk, and
-renamed. Only one process may write to a root.
+takes the place of an older one in one step. Only one process may write to a root.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.base.durable_files import sync_folder
+from dsinga.base.durable_files import draft_folder, replace_folder, sync_folder
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.checkpoint.metadata import (
@@ -46,6 +45,8 @@ from dsinga.checkpoint.tensors import (
 from dsinga.training.divergence import first_not_finite
 from dsinga.training.ema import SLOT as EMA_SLOT
 from dsinga.training.ema import averaged
+
+DRAFTS = "step"  # names the drafts of the checkpoints of all steps
 
 
 class Checkpoint(NamedTuple):
@@ -72,26 +73,19 @@ def write_checkpoint(
 ) -> Path:
     """Write the checkpoint ``<root>/step<step>`` and return its path.
 
-    An existing checkpoint of that step is renamed just before the new one takes its name, and removed afterwards; a
-    process killed between the two renames leaves no checkpoint of that step. ``meta`` must be JSON data, ``loop``
-    nested dicts of JSON data and arrays. Raises RunError, and leaves no files, if the disk cannot be written.
+    An existing checkpoint of that step is replaced. ``meta`` must be JSON data, ``loop`` nested dicts of JSON data and
+    arrays. Raises RunError, and leaves no files, if the disk cannot be written.
     """
     final = Path(root) / f"step{step}"
-    partial, replaced = final.with_name(f".step{step}.partial"), _replaced(final)
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(final.parent)
-        partial.mkdir()
-        _write_files(partial, step, params, state, meta, loop or {})
-        if final.exists():
-            final.rename(replaced)
-        partial.rename(final)
-        sync_folder(final.parent)
+        with draft_folder(final.with_name(DRAFTS)) as draft:
+            (partial := draft / final.name).mkdir()
+            _write_files(partial, step, params, state, meta, loop or {})
+            (replace_folder if final.exists() else os.rename)(partial, final)
+            sync_folder(final.parent)
     except OSError as error:
         raise RunError(f"the checkpoint {final} cannot be written: {error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(replaced, ignore_errors=True)
     return final
 
 
@@ -125,13 +119,11 @@ def remove_old_checkpoints(root: str | os.PathLike[str], keep: int) -> None:
         return
     steps = _complete(Path(root))
     for step in sorted(steps)[:-keep]:
-        replaced = _replaced(steps[step])
-        shutil.rmtree(replaced, ignore_errors=True)
         try:
-            steps[step].rename(replaced)
+            with draft_folder(steps[step].with_name(DRAFTS)) as draft:
+                steps[step].rename(draft / "removed")
         except OSError as error:
             raise RunError(f"the checkpoint {steps[step]} cannot be removed: {error}") from error
-        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _complete(root: Path) -> dict[int, Path]:
@@ -152,11 +144,6 @@ def _step_folders(root: Path) -> list[tuple[int, Path]]:
     except OSError as error:  # such as a name that is too long
         raise UserError(f"the folder {root} cannot be read: {error.strerror or error}; name another one") from None
     return [(int(match[1]), path) for match, path in paths if match]
-
-
-def _replaced(path: Path) -> Path:
-    """Return the name that a checkpoint has while it is removed."""
-    return path.with_name(f".{path.name}.replaced")
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -266,10 +253,3 @@ def _write_files(
     }
     write_metadata(folder, fields)
     sync_folder(folder)
-
-
-def _remove_leftovers(root: Path) -> None:
-    """Remove the partial checkpoints that a killed run has left."""
-    for pattern in (".step*.partial", ".step*.replaced"):
-        for leftover in root.glob(pattern):
-            shutil.rmtree(leftover, ignore_errors=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.durable_files import sync_folder
+from dsinga.base.durable_files import draft_folder, finish_save, sync_folder
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.redaction import redact
@@ -95,15 +95,13 @@ def export_safetensors(checkpoint: Checkpoint, path: PathLike, metadata: Mapping
     ``metadata`` are texts in the file's header.
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        write_tensors(partial, checkpoint.params, metadata)
-        partial.replace(path)
-        sync_folder(path.parent)
+        with draft_folder(path) as draft:
+            write_tensors(draft / path.name, checkpoint.params, metadata)
+            os.replace(draft / path.name, path)
+            sync_folder(path.parent)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def find(path: PathLike, roots: Sequence[PathLike] = ()) -> Path:
@@ -137,6 +135,7 @@ def _load(path: PathLike, roots: Sequence[PathLike]) -> tuple[str, ParamArrays]:
     """Return where the checkpoint is, and its params."""
     if not is_url(os.fspath(path)):
         location = find(path, roots)
+        finish_save(location.parent)
         return str(location), _read(location)
     folder = RemoteFolder(os.fspath(path))
     try:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,28 @@ class Fingerprint(NamedTuple):
 
     bytes: int
     crc32: int
+
+    def mark(self) -> str:
+        """Return the words by which other files say that they were saved with this one."""
+        return f"saved with params of {self.bytes} bytes and CRC-32 {self.crc32:08x}"
+
+
+MARK = re.compile(rb"saved with params of \d+ bytes and CRC-32 [0-9a-f]{8}")
+
+
+def check_marks(params: Path, names: Iterable[str]) -> None:
+    """Raise UserError where a file beside ``params`` says, at its beginning, that it was saved with other params."""
+    marks = {}
+    for path in filter(Path.is_file, map(params.with_name, names)):
+        with open_regular(path) as file:
+            if match := MARK.search(file.read(1 << 12)):
+                marks[path] = match[0].decode()
+    expected = fingerprint(params).mark() if marks else ""
+    for path in (path for path in marks if marks[path] != expected):
+        raise UserError(
+            f"{path} was {marks[path]}, and {params.name} beside it has others: they are of two saves, or damaged; "
+            "save the model again, or restore both files"
+        )
 
 
 def write_tensors(

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dsinga.base.durable_files import holds_files, replaced_files
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.commands.options import IMPORT
@@ -136,14 +137,13 @@ def example(name: str, folder: Path) -> None:
     import shutil
 
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or holds_files(folder)):
             raise UserError(f"{folder} exists and is not an empty folder; name another one")
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(EXAMPLES / name, folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        with replaced_files(folder, ()) as files:
+            shutil.copytree(EXAMPLES / name, files, dirs_exist_ok=True, copy_function=shutil.copyfile)
     except OSError as error:
         reason = error.strerror or error
-        if isinstance(error, shutil.Error):  # of some files; then none of them stays
-            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, shutil.Error):  # of some files
             reason = error.args[0][0][2].partition("] ")[2].partition(": ")[0]  # without number and path
         raise UserError(
             f"the example cannot be written to {folder}: {reason}; name a folder that can be written"

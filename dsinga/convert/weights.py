@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.arguments import shown
-from dsinga.base.durable_files import explained_writing, replace_file
+from dsinga.base.durable_files import explained_writing, finish_save, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.regular_files import read_json
-from dsinga.checkpoint import Checkpoint, export_safetensors
-from dsinga.checkpoint.tensors import read_safetensors
+from dsinga.checkpoint.tensors import read_safetensors, write_tensors
 from dsinga.convert.torch_names import names_of, take_arrays, to_torch
 from dsinga.nn.model.model_params import ModelParams
 
@@ -82,18 +81,19 @@ def save_weights(
     ``names`` is the table of :func:`load_weights`, here from right to left; ``config`` is written to ``config.json``.
     Raises UserError where the folder cannot be written.
     """
-    path = Path(folder)
+    path = local_folder(folder)
     back = {own: theirs for theirs, own in (names or {}).items() if own is not None}
-    with explained_writing(path):
-        path.mkdir(parents=True, exist_ok=True)
-        checkpoint = Checkpoint(0, renamed(to_torch(model), back), {}, {})
-        export_safetensors(checkpoint, path / WEIGHTS, {"format": "pt"})
+    arrays = renamed(to_torch(model), back)
+    replaced = (WEIGHTS, INDEX) if config is None else (WEIGHTS, INDEX, CONFIG)  # an index would name older files
+    with explained_writing(path), replaced_files(path, replaced) as files:
+        write_tensors(files / WEIGHTS, arrays, {"format": "pt"})
         if config is not None:
-            replace_file(path / CONFIG, json.dumps(config, indent=2) + "\n")
+            write_file(files / CONFIG, json.dumps(config, indent=2) + "\n")
 
 
 def read_weights(path: Path) -> ParamArrays:
     """Return the arrays of a folder, or of a safetensors file, by name. Raises UserError if they cannot be read."""
+    finish_save(path.parent if path.is_file() else path)
     if path.is_file():
         return read_safetensors(path)
     if (path / INDEX).is_file():

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dsinga.base.durable_files import explained_writing, replace_file
+from dsinga.base.durable_files import (
+    explained_writing,
+    finish_save,
+    holds_files,
+    local_folder,
+    replaced_files,
+    write_file,
+)
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
-from dsinga.checkpoint.tensors import read_safetensors, write_tensors
+from dsinga.checkpoint.tensors import check_marks, read_safetensors, write_tensors
 from dsinga.estimators.records import Scaling
 from dsinga.job import Job, redact_job, to_text
 from dsinga.job import load as load_job
@@ -22,6 +28,7 @@ from dsinga.monitor import History
 
 T = TypeVar("T")
 
+FILES = DESCRIBED, PARAMS, JOB = "estimator.json", "params.safetensors", "job.conf"
 ATTRIBUTES = ("n_features_in_", "history_", "_multilabel", "_record_shape", "_target_shape", "_order", "_label_order")
 SCALINGS = ("_scaling", "_target_scaling")
 _KINDS: dict[str, type[Any]] = {}  # the classes of estimators, by name
@@ -40,9 +47,9 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     the updater is left out. Raises UserError where the folder exists and is not empty, and where it cannot be written.
     """
     check_is_fitted(estimator, "params_")
-    folder = Path(path)
+    folder = local_folder(path)
     with explained_writing(folder):
-        if folder.exists() and any(folder.iterdir()):
+        if folder.exists() and holds_files(folder):
             raise UserError(f"{folder} is not empty; give another folder, or remove it")
     parameters = estimator.get_params(deep=False)
     parameters["net"] = None if estimator.net is None else "job.conf"
@@ -67,15 +74,11 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
         if getattr(estimator, name, None) is not None:
             offset, scale = getattr(estimator, name)
             arrays |= {f"{name}/offset": np.asarray(offset, np.float64), f"{name}/scale": np.asarray(scale, np.float64)}
-    texts = {
-        "job.conf": to_text(redact_job(estimator.job_)),
-        "estimator.json": json.dumps(described, indent=1, default=_plain),
-    }
-    with explained_writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(folder / "params.safetensors", arrays)
-        for name, text in texts.items():
-            replace_file(folder / name, text)
+    job = to_text(redact_job(estimator.job_))
+    with explained_writing(folder), replaced_files(folder, FILES) as files:
+        mark = write_tensors(files / PARAMS, arrays).mark()
+        write_file(files / JOB, f"# {mark}\n{job}")
+        write_file(files / DESCRIBED, json.dumps({"mark": mark, **described}, indent=1, default=_plain))
 
 
 def _plain(value: Any) -> Any:
@@ -89,13 +92,15 @@ def _plain(value: Any) -> Any:
 
 def load(path: str | os.PathLike[str]) -> Any:
     """Return the fitted estimator that was saved in a folder. Raises UserError where there is none or it is damaged."""
-    folder = Path(path)
-    for name in ("estimator.json", "params.safetensors", "job.conf"):
+    folder = local_folder(path)
+    finish_save(folder)
+    for name in FILES:
         if not (folder / name).is_file():
             raise UserError(f"{folder} is no saved estimator: it lacks {name}")
-    arrays, job = read_safetensors(folder / "params.safetensors"), load_job(folder / "job.conf")
+    arrays, job = read_safetensors(folder / PARAMS), load_job(folder / JOB)
+    check_marks(folder / PARAMS, FILES)
     try:
-        described = read_json(folder / "estimator.json")
+        described = read_json(folder / DESCRIBED)
         return _restored(described, arrays, job)
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         reason = f"{type(error).__name__}: {str(error)[:100]}"

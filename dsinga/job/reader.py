@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import cast
 
+from dsinga.base.durable_files import finish_save
+from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_regular
 from dsinga.job.builder import read
 from dsinga.job.message import JobError, Where
@@ -26,12 +29,13 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
         raise JobError(f"a job is read from the path of a file, not from {type(path).__name__}")
     file = os.fspath(path)
     try:
+        finish_save(Path(file).parent)
         content = read_regular(path, LARGEST_BYTES)
         return loads(content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n"), file, overrides)
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise JobError(f"{file}: not a job file: byte {error.start} is not UTF-8 text") from error
-        if isinstance(error, JobError):
+        if isinstance(error, UserError):
             raise
         raise JobError(f"cannot read the job file {file!r}: {getattr(error, 'strerror', None) or error}") from error
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.base.advice import short_path
+from dsinga.base.durable_files import locked_folder
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import open_regular, parse_json
 
@@ -114,18 +115,9 @@ def workspace_held(workspace: Path | str, holder: Holder, file: Path | str = "")
 def _lock_folder(workspace: Path, stack: contextlib.ExitStack) -> bool:
     """Lock the folder until ``stack`` ends; return False where there are no such locks."""
     try:
-        import fcntl
-    except ImportError:  # on Windows
-        return False
-    folder = os.open(workspace, os.O_RDONLY)
-    stack.callback(os.close, folder)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return stack.enter_context(locked_folder(workspace))
     except BlockingIOError:
         raise workspace_held(workspace, _read(workspace / HOLDER)) from None
-    except OSError:  # the file system has no such locks
-        return False
-    return True
 
 
 def _read(path: Path) -> Holder:

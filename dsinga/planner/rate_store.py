@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.base.durable_files import replace_file
 from dsinga.base.regular_files import read_json
 from dsinga.base.version import __version__
 
@@ -170,8 +170,4 @@ def _read(path: Path) -> dict[str, Figures]:
 
 
 def _write(path: Path, figures: Mapping[str, Figures]) -> None:
-    """Replace the file in one step, so that another process never reads half of it."""
-    text = json.dumps({"versions": _versions(), "figures": dict(sorted(figures.items()))}, indent=1)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, encoding="utf-8", delete=False) as file:
-        file.write(text)
-    Path(file.name).replace(path)
+    replace_file(path, json.dumps({"versions": _versions(), "figures": dict(sorted(figures.items()))}, indent=1))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dsinga import nn
+from dsinga.base.errors import UserError
+from dsinga.convert import load_weights, save_weights
+from dsinga.estimators import Classifier
+from dsinga.estimators import load as load_estimator
 from dsinga.nn.words.losses import losses_by_name
 from dsinga.nn.words.metric_layers import TYPES
 from tests.support.registries import restored_registry
@@ -151,3 +157,60 @@ def test_what_trains_is_saved_loaded_and_counted(kind: str, loss: Any, metrics: 
             check(loaded, x, count, tmp_path)
             loaded.save(tmp_path / folder)
             assert loaded.evaluate(x, y)["loss"] == made.evaluate(x, y)["loss"]
+
+
+def trained(classes: int = 3, epochs: int = 1) -> nn.Sequential:
+    made = nn.Sequential([nn.Input(6), nn.Dense(classes)])
+    made.compile("adam", "sparse_categorical_crossentropy")
+    made.fit(X, CLASSES, epochs=epochs, progress=False)
+    return made
+
+
+@pytest.mark.parametrize("name", ["job.conf", "params.safetensors", "optimizer.safetensors", "names.json"])
+def test_files_of_two_saves_are_refused(name: str, tmp_path: Path):
+    for folder, epochs in (("first", 1), ("second", 2)):
+        made = trained()
+        made.fit(pd.DataFrame(X, columns=[*"abcdef"]), CLASSES, epochs=epochs, progress=False)
+        made.save(tmp_path / folder)
+    shutil.copy(tmp_path / "second" / name, tmp_path / "first" / name)
+    with pytest.raises(UserError, match=r"was saved with params of .* they are of two saves, or damaged"):
+        nn.load_model(tmp_path / "first")
+    estimator = [Classifier(hidden=(), epochs=epochs, random_state=0).fit(X, CLASSES) for epochs in (1, 2)]
+    for number, fitted in enumerate(estimator):
+        fitted.save(tmp_path / str(number))
+    if name in ("job.conf", "params.safetensors"):
+        shutil.copy(tmp_path / "1" / name, tmp_path / "0" / name)
+        with pytest.raises(UserError, match="they are of two saves"):
+            load_estimator(tmp_path / "0")
+
+
+def test_a_folder_of_before_is_read_and_one_whose_job_was_changed(tmp_path: Path):
+    made = trained()
+    made.save(tmp_path)
+    first, _, job = (tmp_path / "job.conf").read_text().partition("\n")
+    assert first.startswith("# saved with params of ")
+    for text in (job, f"{first}\n{job.replace('epochs: 1', 'epochs: 2')}"):
+        (tmp_path / "job.conf").write_text(text)
+        np.testing.assert_array_equal(nn.load_model(tmp_path).predict(X), made.predict(X))
+
+
+def test_an_older_model_is_replaced_whole_and_other_files_stay(tmp_path: Path):
+    trained().save(tmp_path)
+    (tmp_path / "README.md").write_text("mine")
+    made = trained(4)
+    made.compile("sgd", "sparse_categorical_crossentropy")  # nothing is known of another optimizer
+    made.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "job.conf", "params.safetensors"]
+    np.testing.assert_array_equal(nn.load_model(tmp_path).predict(X), made.predict(X))
+    save_weights(made, tmp_path, config={"hidden": 4})
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"dense.weight": "older.safetensors"}}')
+    save_weights(made, tmp_path)  # else the index would be read
+    assert (tmp_path / "config.json").exists()
+    load_weights(made, tmp_path)
+
+
+def test_urls_are_no_folders():
+    made = trained()
+    for use in (made.save, made.save_weights, nn.load_model, lambda url: save_weights(made, url)):
+        with pytest.raises(UserError, match="is a URL; save to and load from a local path"):
+            use("s3://bucket/model")

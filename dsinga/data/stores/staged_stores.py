@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import errno
 import os
-import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from zarr.core.sync import sync
 
+from dsinga.base.durable_files import draft_folder, replace_folder
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.data.filesystem import absolute, exists, is_url, remove
@@ -27,9 +29,10 @@ class DestinationExists(UserError):
 class StagedStores:
     """A context manager for stores that are written together.
 
-    On a local path a store is written beside its destination, as ``<name>.partial-<random>``, and renamed at the end of
-    the context, when all destinations have been checked again. At a URL, which cannot be renamed, it is written in
-    place. Where the context ends by an exception, all of them are removed, and the folders that were created for them.
+    On a local path a store is written into a draft folder beside its destination, and renamed at the end of the
+    context, when all destinations have been checked again; it takes the place of an older one in one step. At a URL,
+    which cannot be renamed, it is written in place. Where the context ends by an exception, all of them are removed,
+    and the folders that were created for them.
     Each rename is atomic, but not all together: where a destination is taken between the check and its rename, the
     stores that were renamed before stay.
 
@@ -41,6 +44,7 @@ class StagedStores:
         self._may_replace = overwrite if callable(overwrite) else lambda: bool(overwrite)
         self._stagings: dict[str, str] = {}  # by destination
         self._folders: list[str] = []  # that were created, a folder before the one that it is in
+        self._drafts = contextlib.ExitStack()
 
     def __enter__(self) -> StagedStores:
         return self
@@ -63,6 +67,7 @@ class StagedStores:
         finally:
             if not is_complete:
                 self._remove_all()
+            self._drafts.close()
 
     def check(self, destination: str) -> None:
         """Raise DestinationExists if ``destination`` exists and may not be replaced."""
@@ -81,10 +86,11 @@ class StagedStores:
             self._stagings[destination] = destination
             remove(destination)
         else:
-            self._stagings[destination] = f"{destination}.partial-{uuid.uuid4().hex[:8]}"
-            folder = os.path.dirname(destination)
+            folder, name = os.path.split(destination)
             self._folders = [*_missing_folders(folder), *self._folders]
             os.makedirs(folder, exist_ok=True)
+            draft = self._drafts.enter_context(draft_folder(Path(destination)))
+            self._stagings[destination] = str(draft / name)
         return self._stagings[destination]
 
     def _remove_all(self) -> None:
@@ -95,6 +101,7 @@ class StagedStores:
             for staging in self._stagings.values():
                 with contextlib.suppress(OSError):
                     remove(staging)
+            self._drafts.close()
             for folder in self._folders:
                 with contextlib.suppress(OSError):  # it may have something else in it by now
                     os.rmdir(folder)
@@ -159,27 +166,20 @@ def _is_empty_folder(location: str) -> bool:
 
 def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> None:
     """Rename a complete store to its destination; if several processes try, one wins and the others may replace it."""
-    old_store = f"{staging}.old"
-    is_renamed = False
-    try:
-        while not _try_rename(staging, destination):
-            remove(old_store)  # from an earlier attempt, in which another process was faster
-            if not may_replace():
-                raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
-            # Checked after the rename, when no other process can change it.
-            if _try_rename(destination, old_store) and not is_store(old_store):
-                raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
-        is_renamed = True
-    finally:
-        # After an error the old store is put back, unless a new one is there.
-        if is_renamed or not _try_rename(old_store, destination):
-            remove(old_store)
+    while not _attempt(os.rename, staging, destination):
+        if not may_replace():
+            raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
+        if _attempt(replace_folder, staging, destination):
+            if is_store(staging):  # the old one: checked after the exchange, when no other process can change it
+                return
+            _attempt(replace_folder, staging, destination)
+            raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
 
 
-def _try_rename(source: str, destination: str) -> bool:
-    """Rename a folder; return False if the destination exists or the source is gone."""
+def _attempt(rename: Callable[[Any, Any], None], source: str, destination: str) -> bool:
+    """Rename or exchange folders; return False if the destination exists, or one of them is gone."""
     try:
-        os.rename(source, destination)
+        rename(Path(source), Path(destination))
     except OSError as error:
         gone = isinstance(error, FileNotFoundError) and os.path.isdir(os.path.dirname(destination))
         if not gone and error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):

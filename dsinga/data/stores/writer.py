@@ -9,12 +9,14 @@ import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import zarr
 from zarr.codecs import BloscCodec
 
+from dsinga.base.durable_files import draft_folder
 from dsinga.base.errors import UserError
 from dsinga.data.conversion import as_labels, as_records
 from dsinga.data.filesystem import zarr_store
@@ -200,18 +202,15 @@ def write_csv(path: str | os.PathLike[str], batches: Iterable[np.ndarray], separ
 
     An existing file is replaced when the new one is complete. Raises UserError where the file cannot be written.
     """
-    path = os.fspath(path)
-    draft = f"{path}.partial-{os.getpid()}"
+    path = Path(path)
     try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        with open(draft, "w", encoding="utf-8") as file:
-            file.writelines(_lines(batches, separator))
-        os.replace(draft, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft_folder(path) as draft:
+            with open(draft / path.name, "w", encoding="utf-8") as file:
+                file.writelines(_lines(batches, separator))
+            os.replace(draft / path.name, path)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error}") from error
-    finally:
-        if os.path.exists(draft):
-            os.remove(draft)
 
 
 def _lines(batches: Iterable[np.ndarray], separator: str) -> Iterator[str]:

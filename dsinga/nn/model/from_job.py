@@ -6,13 +6,14 @@ import contextlib
 import os
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from dsinga.base.durable_files import finish_save, local_folder
 from dsinga.base.errors import UserError
+from dsinga.checkpoint.tensors import check_marks
 from dsinga.data.text_codes import TextEncoder
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf, LayerType, Phase
@@ -21,6 +22,7 @@ from dsinga.job.message import set_fields
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.nn.model.model_params import FILES, JOB, NAMES, OPTIMIZER, PARAMS
 from dsinga.nn.model.names_file import read_names
 from dsinga.nn.model.records import PhaseRecords, labels_for_loss
 from dsinga.nn.model.sample_weights import weighted_phases
@@ -248,15 +250,17 @@ def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
 def load_model(folder: str | os.PathLike[str]) -> JobModel:
     """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params and its optimizer's state.
 
-    Raises UserError where a file is missing or damaged.
+    Raises UserError where a file is missing or damaged, or was saved with others.
     """
-    path = Path(folder)
-    if not (path / "job.conf").is_file():
+    path = local_folder(folder)
+    finish_save(path)
+    if not (path / JOB).is_file():
         raise UserError(f"{path} has no job.conf; give the folder that model.save(folder) wrote, or use nn.from_job")
-    model = from_job(path / "job.conf")
-    model.params = path / "params.safetensors"
-    model._training_state = TrainingState.read(path / "optimizer.safetensors")
-    model._loaded_names = read_names(path / "names.json")
+    model = from_job(path / JOB)
+    model.params = path / PARAMS
+    check_marks(path / PARAMS, FILES)
+    model._training_state = TrainingState.read(path / OPTIMIZER)
+    model._loaded_names = read_names(path / NAMES)
     model._complete, model.default_epochs = True, 1  # the steps of its job are those of the last fit
     model._has_label_inputs = True
     return model

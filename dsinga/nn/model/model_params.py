@@ -15,10 +15,10 @@ import numpy as np
 
 import dsinga.api as api
 from dsinga.base.arguments import fail_for_name
-from dsinga.base.durable_files import explained_writing, replace_file
+from dsinga.base.durable_files import explained_writing, finish_save, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
-from dsinga.checkpoint.tensors import read_safetensors
+from dsinga.checkpoint.tensors import read_safetensors, write_tensors
 from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
@@ -48,6 +48,8 @@ from dsinga.nn.writing.variables import HasVariables, Variable
 from dsinga.training import check_params, check_start
 
 _log = logging.getLogger(__name__)
+# The files of a saved model, in its folder.
+FILES = JOB, PARAMS, OPTIMIZER, NAMES = "job.conf", "params.safetensors", "optimizer.safetensors", "names.json"
 
 
 class ModelParams(HasVariables, ABC):
@@ -330,14 +332,16 @@ class ModelParams(HasVariables, ABC):
     @checked
     def save_weights(self, path: str | os.PathLike[str]) -> None:
         """Write the params to a safetensors file, for :meth:`load_weights`. Raises UserError where that fails."""
-        with explained_writing(Path(path)):
-            export_safetensors(Checkpoint(0, self._ordered_params(), {}, {}), Path(path))
+        file = local_folder(path)
+        with explained_writing(file):
+            export_safetensors(Checkpoint(0, self._ordered_params(), {}, {}), file)
 
     @checked
     def load_weights(self, path: str | os.PathLike[str]) -> None:
         """Set the params to those of a file, or of the folder of a saved model. Raises UserError for a damaged one."""
         file = Path(path)
-        file = file / "params.safetensors" if (file / "params.safetensors").is_file() else file
+        finish_save(file)
+        file = file / PARAMS if (file / PARAMS).is_file() else file
         self.params = read_safetensors(file) if file.is_file() else path
 
     @property
@@ -352,22 +356,21 @@ class ModelParams(HasVariables, ABC):
         The job is in ``job.conf``, the params in ``params.safetensors``, and what the optimizer has learnt, after a
         ``fit``, in ``optimizer.safetensors``; the names of classes and columns, where training records had some, in
         ``names.json``. Nothing is pickled: functions are there by their names; a warning in the log says which of them,
-        such as lambdas, another process would not find.
+        such as lambdas, another process would not find. An older model in the folder is replaced in one step; other
+        files stay.
         ``dsinga predict FOLDER/job.conf --checkpoint FOLDER/params.safetensors`` reads them, too. Raises UserError
         where the folder cannot be written.
         """
-        path, params = Path(folder), self._ordered_params()
+        path, params = local_folder(folder), self._ordered_params()
         job = to_text(redact_job(self._written_job()))
         if names := local_functions(job):
             listed = ", ".join(names)
             _log.warning("%s: another process finds %s only if it makes the same functions; %s", path, listed, REMEDY)
-        step = self.result.step if self.result else 0
-        with explained_writing(path):
-            path.mkdir(parents=True, exist_ok=True)
-            replace_file(path / "job.conf", job)
-            export_safetensors(Checkpoint(step, params, {}, {}), path / "params.safetensors")
-            self._training_state.write(path / "optimizer.safetensors")
-            write_names(self.record_names(), path / "names.json")
+        with explained_writing(path), replaced_files(path, FILES) as files:
+            mark = write_tensors(files / PARAMS, params).mark()
+            write_file(files / JOB, f"# {mark}\n{job}")
+            self._training_state.write(files / OPTIMIZER, mark)
+            write_names(self.record_names(), files / NAMES, mark)
 
 
 def _float32(name: str, array: Any) -> np.ndarray:

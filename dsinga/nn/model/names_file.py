@@ -7,19 +7,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dsinga.base.durable_files import replace_file
+from dsinga.base.durable_files import write_file
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
 from dsinga.data import RecordNames
 
+MARK = "$mark"  # a key: no input is called so
 
-def write_names(names: Mapping[str, RecordNames], path: Path) -> None:
-    """Write the names of each input as JSON, or remove the file where there are none. Raises OSError."""
-    known = {name: each._asdict() for name, each in names.items() if any(each)}
-    if not known:
-        path.unlink(missing_ok=True)
-        return
-    replace_file(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+
+def write_names(names: Mapping[str, RecordNames], path: Path, mark: str) -> None:
+    """Write the names of each input, if there are any, as JSON that says by ``mark`` what params they are for.
+
+    Raises OSError.
+    """
+    if known := {name: each._asdict() for name, each in names.items() if any(each)}:
+        write_file(path, json.dumps({MARK: mark, **known}, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_names(path: Path) -> dict[str, RecordNames]:
@@ -28,6 +30,7 @@ def read_names(path: Path) -> dict[str, RecordNames]:
         return {}
     try:
         described = read_json(path)
+        described.pop(MARK, None)
         names = {name: RecordNames(**{key: _names(each[key]) for key in each}) for name, each in described.items()}
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({str(error)[:100]}); save the model again") from error

@@ -12,8 +12,7 @@ import numpy as np
 
 from dsinga.api.workspaces import has_checkpoint
 from dsinga.base.errors import UserError
-from dsinga.checkpoint import Checkpoint, export_safetensors
-from dsinga.checkpoint.tensors import read_safetensors
+from dsinga.checkpoint.tensors import read_safetensors, write_tensors
 from dsinga.data.filesystem import is_url
 
 
@@ -29,16 +28,14 @@ class TrainingState:
     steps: int = 0
     slots: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
-    def write(self, path: Path) -> None:
-        """Write the state to a safetensors file, or remove the file where there is no state; raise RunError or OSError.
+    def write(self, path: Path, mark: str) -> None:
+        """Write the state, if there is one, to a safetensors file that says by ``mark`` what params it is for.
 
-        Its arrays are called "param/slot"; "steps" is the number of steps.
+        Its arrays are called "param/slot"; "steps" is the number of steps. Raises OSError.
         """
-        if not self.steps:
-            path.unlink(missing_ok=True)
-            return
-        arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
-        export_safetensors(Checkpoint(self.steps, {"steps": np.array([self.steps]), **arrays}, {}, {}), path)
+        if self.steps:
+            arrays = {f"{name}/{slot}": array for name, slots in self.slots.items() for slot, array in slots.items()}
+            write_tensors(path, {"steps": np.array([self.steps]), **arrays}, {"mark": mark})
 
     @classmethod
     def read(cls, path: Path) -> TrainingState:

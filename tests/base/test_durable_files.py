@@ -1,0 +1,98 @@
+"""Drafts of killed processes, and saves that were cut off."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dsinga.base.durable_files import SAVED, draft_folder, finish_save, holds_files, replace_file, replaced_files
+from dsinga.base.errors import UserError
+
+
+def test_drafts_that_a_process_has_left_are_removed_and_those_in_use_are_not(tmp_path: Path):
+    (tmp_path / ".a.draft-left").mkdir()
+    (tmp_path / ".a.draft-left" / "half").write_text("x")
+    (tmp_path / ".b.draft-left").mkdir()  # of something else
+    with draft_folder(tmp_path / "a") as first, draft_folder(tmp_path / "a") as second:
+        assert first.is_dir()
+        assert second.is_dir()
+        assert sorted(os.listdir(tmp_path)) == sorted([first.name, second.name, ".b.draft-left"])
+    assert os.listdir(tmp_path) == [".b.draft-left"]
+
+
+def test_what_was_moved_aside_by_a_killed_process_is_moved_back_unless_something_new_is_there(tmp_path: Path):
+    for draft, name in ((".a.draft-1", "a.old"), (".b.draft-1", "b.old")):
+        (tmp_path / draft / name).mkdir(parents=True)
+        (tmp_path / draft / name / "old").touch()
+    (tmp_path / "b").mkdir()
+    for name in ("a", "b"):
+        with draft_folder(tmp_path / name):
+            pass
+    assert os.listdir(tmp_path / "a") == ["old"]
+    assert os.listdir(tmp_path / "b") == []
+
+
+def test_files_are_replaced_together_and_others_stay(tmp_path: Path):
+    for name in ("one", "two", "mine"):
+        (tmp_path / name).write_text("old")
+    with replaced_files(tmp_path, ("one", "two", "three")) as files:
+        (files / "one").write_text("new")
+        (files / "three").write_text("new")
+        assert (tmp_path / "one").read_text() == "old"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"one": "new", "three": "new", "mine": "old"}
+    with contextlib.suppress(OSError), replaced_files(tmp_path, ("one",)) as files:
+        (files / "one").write_text("newer")
+        raise OSError(28, "the disk is full")
+    assert (tmp_path / "one").read_text() == "new"
+    assert len(os.listdir(tmp_path)) == 3
+
+
+def test_a_save_that_was_cut_off_is_finished_by_whoever_comes_next(tmp_path: Path):
+    (tmp_path / "gone").write_text("old")
+    (tmp_path / SAVED).mkdir()
+    (tmp_path / SAVED / "kept").write_text("new")
+    (tmp_path / SAVED / "gone").touch()
+    finish_save(tmp_path)
+    assert os.listdir(tmp_path) == ["kept"]
+    (tmp_path / ".saved.draft-1").mkdir()
+    assert holds_files(tmp_path)
+    (tmp_path / "kept").unlink()
+    assert not holds_files(tmp_path)
+
+
+def test_a_folder_in_the_way_of_a_file_is_named(tmp_path: Path):
+    (tmp_path / SAVED).mkdir()
+    (tmp_path / SAVED / "kept").write_text("new")
+    (tmp_path / "kept").mkdir()
+    with pytest.raises(UserError, match=r"cannot be written: .*; name a folder that can be written"):
+        finish_save(tmp_path)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from dsinga.base.durable_files import replace_file, replaced_files
+
+for number in range(150):
+    text = str(number) * 999
+    replace_file(Path(sys.argv[1]) / "file", text)
+    with replaced_files(Path(sys.argv[1]) / "folder", ("a", "b")) as files:
+        for name in ("a", "b")[: 1 + number % 2]:
+            (files / name).write_text(text)
+"""
+
+
+@pytest.mark.process
+def test_processes_that_write_the_same_files_at_once_leave_whole_ones(tmp_path: Path):
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)]) for _ in range(2)]
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+    assert (tmp_path / "file").read_text() == "149" * 999
+    assert sorted(os.listdir(tmp_path / "folder")) == ["a", "b"]
+    replace_file(tmp_path / "file", "last")
+    assert (tmp_path / "file").read_text() == "last"

@@ -1,0 +1,26 @@
+"""What dsinga writes over an older one is the old or the new, whenever the process is killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.ci
+@pytest.mark.process
+@pytest.mark.parametrize("arguments", [["--every"], ["--count", "60"]])
+def test_killed_before_every_operation_on_files_and_at_random_moments(arguments: list[str], tmp_path: Path) -> None:
+    """tools/faults/saves.py compares what is read afterwards, and what the next save leaves in the folder."""
+    command = [sys.executable, "-m", "tools.faults.saves", *arguments]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=110,
+        check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.endswith("\n0 wrong\n")
