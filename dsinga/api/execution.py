@@ -19,6 +19,7 @@ from dsinga.api.result import Result
 from dsinga.api.workspaces import RemoteWorkspace
 from dsinga.base.errors import Cancelled, RunError, SchedulerLost, UserError
 from dsinga.base.registry import nearest
+from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, params_of
 from dsinga.data.filesystem import is_url
 from dsinga.engine.local_job import trains_locally
@@ -130,6 +131,10 @@ class Execution:
 
     def execute(self) -> Result:
         """Train, and return the result. Raises what :func:`dsinga.train` raises."""
+        with deferred_terminations(self.cancelled):
+            return self._execute()
+
+    def _execute(self) -> Result:
         if not self.options.retry:
             return self._train(self.prepare_job())
         again = self.source.without_client()

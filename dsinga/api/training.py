@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 from dsinga.api.clients import find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
 from dsinga.api.result import Result
-from dsinga.base.termination import deferred_terminations
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
 
@@ -75,8 +74,8 @@ def train(
             checkpoint in the workspace.
 
     With a workspace, SIGTERM and the other signals of queues and limits (:data:`dsinga.base.termination.TERMINATIONS`)
-    end a program that has no handlers for them after a checkpoint of the last complete round, as Ctrl-C does, if this
-    is called in its main thread.
+    end a program that has no handlers for them after a checkpoint of the last complete round, also where this is called
+    in another thread than the main one. So does Ctrl-C in the main thread.
 
     Raises:
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.
@@ -94,5 +93,4 @@ def execute(execution: Execution) -> Result:
     """Execute a run in this thread; in the event loop of an asynchronous client return an awaitable of the result."""
     if execution.source.in_loop:
         return cast(Result, in_thread(execution.execute, execution.cancelled))
-    with deferred_terminations(execution.cancelled):
-        return execution.execute()
+    return execution.execute()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -15,6 +17,7 @@ from typing import Any
 
 from dsinga.base.advice import in_notebook
 from dsinga.base.errors import Terminated
+from dsinga.base.signal_pipes import seen_signals
 
 _log = logging.getLogger(__name__)
 
@@ -113,13 +116,17 @@ def ending_signals() -> set[int]:
 def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
     """On one of TERMINATIONS, end the code in the context in order, then end the process by the same signal.
 
-    ``cancelled`` is set then, for code that has missed the exception. The log says what has been done by then. See
-    :func:`raised_terminations` for when this does nothing.
+    ``cancelled`` is set then, for code that has missed the exception, and for that in other threads than the main one,
+    which is not cut off. The log says what has been done by then. See :func:`raised_terminations` for when this does
+    nothing; other threads leave the signals of processes that multiprocessing has started to these, too.
     """
     received: list[int] = []
     _events.append(cancelled)
+    in_thread = threading.current_thread() is not threading.main_thread()
+    is_program = multiprocessing.parent_process() is None and not in_notebook() and hasattr(faulthandler, "register")
+    seen = seen_signals(filter(_ends_process, TERMINATIONS), cancelled) if in_thread and is_program else None
     try:
-        with raised_terminations() as received:
+        with seen or contextlib.nullcontext(), raised_terminations() as received:
             yield
     except Terminated as terminated:
         if received:
