@@ -16,6 +16,7 @@ from dsinga.server.change_sender import Key
 from dsinga.server.mean_policy import OUTER_VALUE, MeanPolicy
 from dsinga.server.served_slice import ServedSlice
 from dsinga.server.synchronisation import Synchronisation
+from dsinga.training.ema import SLOT
 
 CLOCK = -1  # in place of a slice id: how often a group has agreed
 
@@ -119,4 +120,4 @@ class AsynchronousMean(Synchronisation):
 
     def _step(self, served_slice: ServedSlice, change: np.ndarray) -> None:
         round = max(0, self._clock[self._group] - 1)
-        self.policy.update(served_slice.spec, round, -change, served_slice.outer)
+        self.policy.update(served_slice.spec, round, -change, served_slice.outer, served_slice.state.get(SLOT))

@@ -13,9 +13,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dsinga.job.meanconf import MeanConf
+from dsinga.job.updaterconf import EMAConf
 from dsinga.server.collectives import add_up
 from dsinga.server.served_slice import OUTER, SliceSpec
 from dsinga.training import create_updater
+from dsinga.training.ema import decay_at
 
 # In the state of a slice: the outer value, what compression has left out of the changes of a group, and the change of a
 # group that is in flight. The arrays of the outer updater are there, too, with the prefix OUTER.
@@ -25,11 +27,12 @@ OUTER_VALUE, RESIDUAL, IN_FLIGHT = f"{OUTER}value", f"{OUTER}residual", f"{OUTER
 class MeanPolicy:
     """Decides when slices agree and how, for ``groups`` server groups that agree every ``period`` steps.
 
+    ``average`` says how outer values go into an average of theirs, at each agreement; None for no average.
     Steps are counted by the versions of a slice: version v is the value after v steps.
     """
 
-    def __init__(self, conf: MeanConf, period: int, groups: int):
-        self.conf, self.groups = conf, groups
+    def __init__(self, conf: MeanConf, period: int, groups: int, average: EMAConf | None = None):
+        self.conf, self.groups, self._average = conf, groups, average
         self._period = period
         self._updater = create_updater(conf.updater)
         weights = conf.weight or [1.0] * groups
@@ -88,11 +91,25 @@ class MeanPolicy:
             state |= {f"{OUTER}{name}": array for name, array in updater.initial_state(value).items()}
         return state
 
-    def update(self, spec: SliceSpec, round: int, gradient: np.ndarray, state: Mapping[str, np.ndarray]) -> None:
-        """Change the outer value and state of a slice in place by a gradient, in outer step ``round``, from 0."""
+    def update(
+        self,
+        spec: SliceSpec,
+        round: int,
+        gradient: np.ndarray,
+        state: Mapping[str, np.ndarray],
+        average: np.ndarray | None = None,
+    ) -> None:
+        """Change the outer value and state of a slice in place by a gradient, in outer step ``round``, from 0.
+
+        Then the outer value goes into its ``average``, if there is one.
+        """
         updater = self._updater.of(spec.whole_param, spec.shape)
         slots = {name.removeprefix(OUTER): array for name, array in state.items()}
         updater.update(round, state[OUTER_VALUE], gradient, slots, 1.0, spec.wd_scale, spec.shape)
+        decay = decay_at(self._average, round)
+        if average is not None and decay is not None:
+            average *= np.float32(decay)
+            average += state[OUTER_VALUE] * np.float32(1.0 - decay)
 
     def mix(self, value: np.ndarray, outer: np.ndarray) -> None:
         """Set a group's value to ``mixing`` times itself plus the rest of the outer value."""

@@ -22,6 +22,7 @@ from dsinga.server.gradient_accumulator import Generations
 from dsinga.server.mean_policy import IN_FLIGHT, OUTER_VALUE, RESIDUAL, MeanPolicy
 from dsinga.server.routes import Routes
 from dsinga.server.served_slice import ServedSlice
+from dsinga.training.ema import SLOT
 
 # Sends the change of a slice to the shard of a linked group: (group, route, [slice id, version, origin], array). The
 # shard there gets it by ``receive``, with the number of the route.
@@ -254,7 +255,8 @@ class SynchronousMean:
         with served_slice.lock:
             outer = served_slice.outer[OUTER_VALUE]
             if served_slice.spec.trainable:
-                self.policy.update(served_slice.spec, self.policy.rounds(id, version - 1), mean, served_slice.outer)
+                round, average = self.policy.rounds(id, version - 1), served_slice.state.get(SLOT)
+                self.policy.update(served_slice.spec, round, mean, served_slice.outer, average)
                 self.policy.mix(served_slice.value, outer)
                 mean.fill(0)
             else:

@@ -12,6 +12,7 @@ import numpy as np
 
 from dsinga.job import Phase
 from dsinga.job.topology import Topology
+from dsinga.job.updaterconf import EMAConf
 from dsinga.layers.connect.bridge import BridgeSrc
 from dsinga.net import Param
 from dsinga.net.partitioned import ParamPart, PartitionedNet
@@ -50,6 +51,7 @@ class WorkerConfig:
         passes: the passes over all records, for the phases that are evaluated over all of them.
         algorithm: computes gradients from a batch.
         updater: applies gradients to params.
+        outer_average: how server groups that agree by the mean average the params on which they agree; None for not.
         slices: the slices of parts that servers keep, the same in each server group.
         replicated: the names of the parts of which each user keeps a copy that it updates itself.
         options: when and how values and gradients are exchanged.
@@ -70,6 +72,7 @@ class WorkerConfig:
     slices: Sequence[Slice]
     replicated: frozenset[str]
     options: ExchangeOptions
+    outer_average: EMAConf | None = None
     skip_bad_batches: bool = False
     precision: str = "float32"
     passes: Mapping[Phase, Sequence[EvaluationPass]] = field(default_factory=dict)

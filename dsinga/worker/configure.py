@@ -28,6 +28,8 @@ from dsinga.worker.exchange_options import ExchangeOptions
 
 _log = logging.getLogger(__name__)
 
+NEVER = (1 << 31) - 1  # steps
+
 # Takes the parts of params that servers keep; returns the server for each part that should stay whole, by its name.
 FindPreferredServers = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
 
@@ -138,7 +140,10 @@ def configure(
         piece_bytes: the size of the pieces of params that are exchanged between hosts; None to leave slices whole.
             Sums over whole slices, as for ``clip_norm`` and compression by kOneBit and kTopK, do that, too.
     """
-    conf = job.cluster or ClusterConf()
+    conf, average = job.cluster or ClusterConf(), job.updater.ema_conf
+    if average is not None and topology.mean is not None and topology.server_groups > 1:
+        # Params are averaged by the agreement of server groups, and not after each step of one of them.
+        updater = create_updater(job.updater.replace(ema_conf=average.replace(every=NEVER)))
     parts = shared_parts(nets)
     check_whole(updater, parts, nets[Phase.kTrain].whole)
     sizes = {name: math.prod(part.shape) for name, part in parts.items() if served and not part.gathered}
@@ -173,6 +178,7 @@ def configure(
         passes=passes or {},
         algorithm=algorithm(job.train_one_batch),
         updater=updater,
+        outer_average=average,
         slices=slices,
         replicated=frozenset(parts if conf.update is UpdatePlace.kWorker else parts.keys() - sizes.keys()),
         options=ExchangeOptions(conf.pull, overlap, conf.compression, conf.topk_share, timeout, piece_bytes),

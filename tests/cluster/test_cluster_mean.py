@@ -48,6 +48,31 @@ def test_two_groups_give_the_same_bits_in_threads_processes_graphs_and_when_resu
     assert train(alone, threads, resume=tmp_path / "run/checkpoint/step8", progress=False).step == 18
 
 
+@pytest.mark.parametrize(
+    "average", [{"decay": 0.6}, pytest.param({"decay": 0.9, "warmup": True, "every": 2}, marks=pytest.mark.ci)]
+)
+def test_averages_are_those_of_the_params_on_which_groups_agree(
+    job: Job, threads: Client, tmp_path: Path, average: dict[str, Any]
+) -> None:
+    """By runs without averages, which end where groups agree: after 5, 10, 15 steps, and at the end after 18."""
+    job = job.replace(cluster=mean(2, 5), updater=ADAMW, train_steps=18)
+    averaged = job.replace(updater=ADAMW.replace(ema_conf=average), checkpoint_freq=8)
+    result = train(averaged, threads, workspace=tmp_path, progress=False)
+    every, decay, expected = average.get("every", 1), average["decay"], {}
+    for number, steps in enumerate((5, 10, 15, 18), 1):
+        outer = train(job.replace(train_steps=steps), threads, progress=False).params
+        if number % every == 0:
+            count = number // every - 1
+            share = min(decay, 1 - (1 + count) ** (-2 / 3)) if "warmup" in average else decay
+            share = share if count else 0.0
+            expected = {name: share * expected.get(name, 0) + (1 - share) * outer[name] for name in outer}
+    trained = {"w1", "b1", "w2", "b2"}
+    for name in trained:
+        np.testing.assert_allclose(result.params[name], expected[name], atol=1e-6)
+    again = train(averaged, threads, resume=tmp_path / "checkpoint/step8", progress=False)
+    assert_same(again.params, result.params)
+
+
 def test_a_run_that_is_cut_goes_on_with_the_same_bits(job: Job, threads: Client, tmp_path: Path) -> None:
     job = job.replace(cluster=mean(3, 4, mean_conf={"delay": 3}), updater=ADAMW, train_steps=14)
     expected = train(job, threads, progress=False)

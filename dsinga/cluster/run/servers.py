@@ -168,7 +168,8 @@ class Servers:
         addresses = {other: self._address(other) for other in self._linked(key)}
         paths = routes(topology.edges, topology.server_groups)
         mean = topology.mean
-        policy = None if mean is None else MeanPolicy(mean, topology.sync_freq, topology.server_groups)
+        average = self._config.outer_average
+        policy = None if mean is None else MeanPolicy(mean, topology.sync_freq, topology.server_groups, average)
         arguments = (key, addresses, paths, topology.sync_freq, policy, self._config.options.timeout)
         return self._submit(connect_server, key, "connect servers", *arguments)
 
