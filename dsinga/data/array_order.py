@@ -22,7 +22,7 @@ ArrayOrder = tuple[tuple[str, ...], ...]  # of each dimension the name and the l
 def order_of(value: Any) -> ArrayOrder:
     """Return the order of a DataArray, of whose samples the labels are left out, or of a data frame; () of others."""
     if is_frame(value):
-        return (("rows",), ("columns", *map(str, value.columns)))
+        return (("row",), ("column", *map(str, value.columns)))
     if not is_data_array(value):
         return ()
     dims = [str(dim) for dim in value.dims]

@@ -38,9 +38,7 @@ class Column(ABC):
     from_files: ClassVar[bool] = True
     # Whether blocks stay in the cache after the last source that has them, for later sources with an equal key.
     stays_cached: ClassVar[bool] = False
-    # The names of the columns of a table (length, columns), for messages.
-    titles: tuple[str, ...] = ()
-    # The dimensions of an xarray object, and the labels along them; of a data frame of labels its columns.
+    # The dimensions of an xarray object, and the labels along them; of a data frame its columns.
     order: ArrayOrder = ()
     # Whether ``load`` can read only some points of each row: those of ``index``.
     reads_regions: bool = False
@@ -91,8 +89,8 @@ class Column(ABC):
 
         Empty for a scalar row.
         """
-        if self.titles and len(index) == 1:
-            return f"column {self.titles[index[0]]!r}"
+        if len(index) == 1 and len(self.order) == 2 and self.order[1][1:]:
+            return f"{self.order[1][0]} {self.order[1][1 + index[0]]!r}"
         if self.ranges is not None:
             index = [start + place for (start, _), place in zip(self.ranges, index, strict=True)]
         return place_of(tuple(index))

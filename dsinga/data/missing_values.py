@@ -21,7 +21,7 @@ import zarr
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.data.array_kinds import is_a, is_data_array
-from dsinga.data.stores.missing_chunks import CheckedArray, MissingChunks
+from dsinga.data.stores.missing_chunks import CheckedArray
 
 ATTRIBUTES = ("_FillValue", "missing_value")
 _UNPACKED = {"scale_factor": 1, "add_offset": 0}  # of attributes that say how numbers are packed, the plain values
@@ -52,9 +52,7 @@ def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
         return value
     values = _named(missing_values, value, name)
     if isinstance(value, zarr.Array):
-        numbers = np.asarray(value)
-        MissingChunks(value, is_label).check(numbers, ())
-        return as_nan(numbers, values)
+        return as_nan(CheckedArray(value, is_label)[()], values)
     return as_nan(np.asarray(value), values) if values else value
 
 

@@ -41,7 +41,6 @@ class RecordSource:
         classes: names of the labels, if known.
         vocabulary: words or characters that codes stand for, if known.
         digest: hash of the contents; empty if it is not known.
-        titles: names of the columns of a table, if known.
         allows_nonfinite: whether NaN and infinity are returned instead of refused; see :meth:`allowing_nonfinite`.
 
     Args:
@@ -84,7 +83,6 @@ class RecordSource:
         self.label_shape = labels.shape if labels is not None else ()
         self.label_dtype = labels.dtype if labels is not None else None
         self.classes, self.vocabulary, self.digest = tuple(classes), tuple(vocabulary), digest
-        self.titles = data.titles
         self._data, self._labels = data, labels
         self._register()
 

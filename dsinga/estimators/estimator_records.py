@@ -45,7 +45,7 @@ class EstimatorRecords(BaseEstimator, ABC):
 
     def as_trained(self, X: Any) -> Any:
         """Return records as those of ``fit`` lay: xarray objects in their order, large zarr arrays by chunks."""
-        return in_chunks(X if is_frame(X) else in_order(X, getattr(self, "_order", ())))
+        return in_chunks(in_order(X, getattr(self, "_order", ())))
 
     def _validate_records(self, X: Any, first: bool) -> np.ndarray:
         x = validate_data(self, with_nan(X, "X"), reset=first, dtype="numeric", allow_nd=self.net is not None)
@@ -56,7 +56,8 @@ class EstimatorRecords(BaseEstimator, ABC):
     def _open(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, client: Any) -> TrainingSet:
         """Return records, targets and weights as arrays, or as dask arrays."""
         if first:
-            self._order, self._label_order = order_of(X), order_of(y)
+            self._order = () if is_frame(X) else order_of(X)  # scikit-learn checks the columns of frames
+            self._label_order = order_of(y)
         X, y = self.as_trained(X), in_order(y, getattr(self, "_label_order", ()))
         if is_dask_collection(X):
             return self._open_lazy(X, y, sample_weight, first, classes, client)

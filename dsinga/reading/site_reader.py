@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed
 from dsinga.data import RecordSource
 from dsinga.job import Job
 from dsinga.layers import RecordInfo
@@ -68,20 +67,12 @@ class SiteReader(BatchReader):
 
 def _check_alike(name: str, info: RecordInfo, expected: RecordInfo) -> None:
     """Raise UserError where the records of a site are not of the kind of those by which the job was checked."""
-    where = "in the store by which the job was checked"
-    for fact in ("shape", "label_shape", "codes"):
+    for fact in ("shape", "label_shape", "codes", "words", "label_names"):
         here, there = getattr(info, fact), getattr(expected, fact)
-        if here != there:
-            text = f"layer {name!r} has {fact.replace('_', ' ')} {here}, and {there} {where}"
-            raise UserError(f"{text}; give all sites records of the same kind")
-    if info.words != expected.words:
+        if here == there or fact == "label_names" and not (here and there):  # a store may name no classes
+            continue
+        values = f"{fact.replace('_', ' ')} {here}, and {there} in"
         raise UserError(
-            f"the codes of layer {name!r} stand for other words than {where}, or in another order; import the texts of "
-            "all sites with the same --vocabulary"
-        )
-    here, there = info.label_names, expected.label_names
-    if here and there and here != there:
-        raise UserError(
-            f"the labels of layer {name!r} stand for the classes {listed(here)}, and for {listed(there)} {where}; give "
-            "the stores of all sites the same classes in the same order"
+            f"layer {name!r} has {'other words than' if fact == 'words' else values} the store by which the job was "
+            "checked; give all sites records of the same kind, with the same vocabulary and classes"
         )

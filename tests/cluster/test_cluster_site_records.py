@@ -101,12 +101,9 @@ def test_records_of_another_kind_at_a_site_are_refused(
     [
         (
             {"classes": ["dog", "cat", "cow"]},
-            "stand for the classes dog, cat, cow, and for cat, dog, cow in the store by",
+            "label names .'dog', 'cat', 'cow'., and .'cat', 'dog', 'cow'. in",
         ),
-        (
-            {"vocabulary": ["one", "two"]},
-            "stand for other words than in the store by .*; import the texts of all sites",
-        ),
+        ({"vocabulary": ["one", "two"]}, "has other words than the store .*, with the same vocabulary"),
     ],
 )
 def test_sites_name_classes_and_words_in_one_order(

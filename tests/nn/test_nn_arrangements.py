@@ -94,7 +94,7 @@ OTHER: dict[str, tuple[str, Callable[[], Any], str]] = {
     "records": (
         "features",
         lambda: (open_records((FEATURES.isel(k=ORDER), TARGETS)), None),
-        "has c, a, d, b along 'k', and training had a, b, c, d; give the array itself",
+        "have along 'k' c, a, d, b in xarray DataArray.*, those of training a, b, c, d; give the same in the",
     ),
 }
 

@@ -92,8 +92,16 @@ def test_names_that_training_lacks_are_refused(fitted, loaded):
         with pytest.raises(UserError, match="has the label 'topp' in record .*not among the classes; did you mean"):
             used.evaluate(FRAME, WORDS.cat.rename_categories({"top": "topp"}))
         opened = dsinga.data.open_records((FRAME, WORDS.astype(str)), classes=NAMES[::-1])
-        with pytest.raises(UserError, match="stand for the classes top, mid, low, those of training .*give the same"):
+        with pytest.raises(UserError, match="for the classes top, mid, low in .*, those of training low, mid"):
             used.evaluate(opened)
+
+
+def test_a_file_of_an_earlier_version_names_columns(fitted, tmp_path: Path):
+    fitted.save(tmp_path / "m")
+    (tmp_path / "m" / "names.json").write_text(
+        '{"data": {"classes": ["low", "mid", "top"], "columns": ["a", "b", "c"]}}'
+    )
+    assert nn.load_model(tmp_path / "m").evaluate(OTHER, OTHER_WORDS)["accuracy"] > 0.95
 
 
 def test_a_damaged_file_of_names_is_refused(fitted, tmp_path: Path):

@@ -98,7 +98,6 @@ class ArrayColumn(Column):
         array: the array, which nobody should change while it is read.
         name: the name by which messages call the array.
         labels: whether the array has labels, in their dtypes, rather than records.
-        titles: the names of the columns of a table (length, columns), for messages.
 
     Raises:
         UserError: the array has no rows of numbers.
@@ -107,8 +106,8 @@ class ArrayColumn(Column):
     from_files = False
     reads_regions = in_memory = True
 
-    def __init__(self, array: np.ndarray, name: str, labels: bool = False, titles: Sequence[str] = ()):
-        self.array, self.labels, self.titles = array, labels, tuple(titles)
+    def __init__(self, array: np.ndarray, name: str, labels: bool = False):
+        self.array, self.labels = array, labels
         dtype = column_dtype(array, name, labels)
         block = block_rows(len(array), array[:1].size * dtype.itemsize)
         super().__init__(name, len(array), array.shape[1:], dtype, block)

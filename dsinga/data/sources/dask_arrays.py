@@ -80,7 +80,6 @@ class DaskColumn(Column):
         array: the dask array, with chunks along the first axis only.
         name: the name by which messages call the array.
         labels: whether the array has labels, in their dtypes, rather than records.
-        titles: the names of the columns of a table (length, columns), for messages.
 
     Raises:
         UserError: chunks have unknown sizes or cut records, or the dtype is not one of numbers.
@@ -88,10 +87,10 @@ class DaskColumn(Column):
 
     from_files = False
 
-    def __init__(self, array: Any, name: str, labels: bool = False, titles: Sequence[str] = ()):
+    def __init__(self, array: Any, name: str, labels: bool = False):
         dtype = column_dtype(array, name, labels)
         check_chunks(array, name)
-        self.labels, self.titles = labels, tuple(titles)
+        self.labels = labels
         row_bytes = int(np.prod(array.shape[1:], dtype=np.int64)) * dtype.itemsize
         sizes = array.chunks[0] or (0,)
         block = block_rows(array.shape[0], row_bytes, max(sizes))

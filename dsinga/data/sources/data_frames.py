@@ -14,6 +14,8 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.base.rounding import warn_of_rounding
 from dsinga.data.array_kinds import is_a, is_dask_frame
+from dsinga.data.array_order import order_of
+from dsinga.data.column import Column
 from dsinga.data.conversion import record_dtype
 from dsinga.data.sources.arrays import ArrayColumn, DataAndLabels, Kind, Labels, Options, codes
 from dsinga.data.sources.dask_arrays import DaskColumn, compute
@@ -35,13 +37,15 @@ def frame_records(frame: Any, y: Any, options: Options) -> DataAndLabels:
     features = _feature_columns(frame, label, options.columns)
     dtype = _common_dtype(frame, features)
     labels = y if label is None else frame[label]
-    titles = [str(name) for name in features]
+    data: Column
     name = str(label if label is not None else "y")
     if is_dask_frame(frame):
         x, labels = _from_dask(frame[features], labels, dtype)
-        return DataAndLabels("dask data frame", DaskColumn(x, "features", titles=titles), labels, name)
-    data = ArrayColumn(to_array(frame[features], dtype), "features", titles=titles)
-    return DataAndLabels("data frame", data, labels, name)
+        data, location = DaskColumn(x, "features"), "dask data frame"
+    else:
+        data, location = ArrayColumn(to_array(frame[features], dtype), "features"), "data frame"
+    data.order = order_of(frame[features])
+    return DataAndLabels(location, data, labels, name)
 
 
 def _feature_columns(frame: Any, label: str | None, columns: Sequence[str] | None) -> list[Any]:

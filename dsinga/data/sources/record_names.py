@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
-from dsinga.data.array_order import ArrayOrder, columns_of, in_order, is_frame
+from dsinga.data.array_order import ArrayOrder, in_order
+from dsinga.data.fields.time_gaps import is_number
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.named_in_jobs import is_path
 from dsinga.data.sources.open_records import DataSource, open_records
@@ -18,22 +19,19 @@ class RecordNames(NamedTuple):
 
     Attributes:
         classes: the names of the labels 0, 1, ...
-        columns: the names of the columns of a table.
-        order: the dimensions of an xarray object and the labels along them.
-        label_order: those of the labels, or the columns of a data frame of labels.
+        order: the dimensions of an xarray object and the labels along them, or the columns of a data frame.
+        label_order: those of the labels.
     """
 
     classes: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
     order: ArrayOrder = ()
     label_order: ArrayOrder = ()
 
     @classmethod
     def of(cls, source: Any) -> RecordNames:
         """Return the names of a source of records."""
-        classes, columns = (tuple(map(str, getattr(source, name, ()) or ())) for name in ("classes", "titles"))
         orders = [column.order for column in getattr(source, "columns", ())]
-        return cls(classes, columns, *orders[:2])
+        return cls(tuple(map(str, getattr(source, "classes", ()) or ())), *orders[:2])
 
     def or_else(self, other: RecordNames) -> RecordNames:
         """Return these names, and those of ``other`` where these are not known."""
@@ -51,11 +49,9 @@ def open_like(source: Any, names: RecordNames, roots: Sequence[str] = (), phase:
     options: dict[str, Any] = {}
     x, y = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
     if not isinstance(source, (RecordSource, DataSource)) and not is_path(source):
-        if names.columns and is_frame(x):
-            options["columns"] = columns_of(x, names.columns)
         if names.classes and y is not None:
             options["classes"] = names.classes
-        x, y = x if is_frame(x) else in_order(x, names.order), in_order(y, names.label_order)
+        x, y = in_order(x, names.order), in_order(y, names.label_order)
         source = x if y is None else (x, y)
     opened = open_records(source, roots=roots, **options)
     check_names(opened, names, phase)
@@ -67,22 +63,17 @@ def check_names(source: Any, names: RecordNames, phase: str = "") -> None:
 
     ``phase`` is the name of the phase that reads them, for the message.
     """
-    of_phase = f" of phase {phase}" if phase else ""
-    for here, there in zip(RecordNames.of(source).order[1:], names.order[1:], strict=False):
-        if here != there and sorted(here) == sorted(there):
+    given = RecordNames.of(source)
+    pairs = [("labels stand for the classes", given.classes, names.classes, False)]
+    for what, here, there in (("records", given.order, names.order), ("labels", given.label_order, names.label_order)):
+        for axis, known in zip(here[1:], there[1:], strict=False):
+            is_field = all(map(is_number, known[1:]))  # whose points may be others
+            if axis[0] == known[0]:
+                pairs.append((f"{what} have along {axis[0]!r}", axis[1:], known[1:], is_field))
+    for what, labels, expected, may_differ in pairs:
+        is_other = labels and expected and labels != expected
+        if is_other and not (may_differ and sorted(labels) != sorted(expected)):
             raise UserError(
-                f"{source.location}{of_phase} has {listed(here[1:])} along {here[0]!r}, and training had "
-                f"{listed(there[1:])}; give the array itself, which is put in order"
-            )
-    verbs, option_names = ("stand for the classes", "are"), ("classes", "columns")
-    for what, verb, option, given, expected in zip(
-        ("labels", "columns"), verbs, option_names, RecordNames.of(source)[:2], names[:2], strict=True
-    ):
-        if given and expected and given != expected:
-            pairs = enumerate(zip(given, expected, strict=False))
-            place = next((place for place, (one, other) in pairs if one != other), min(len(given), len(expected)))
-            raise UserError(
-                f"the {what} of {source.location}{of_phase} {verb} {listed(given)}, those of training {verb} "
-                f"{listed(expected)}: number {place} is another; give the same {option} in the same order, as in "
-                f"dsinga.data.open_records(..., {option}=[...])"
+                f"the {what} {listed(labels)} in {source.location}{f' of phase {phase}' if phase else ''}, those of "
+                f"training {listed(expected)}; give the same in the same order"
             )

@@ -31,6 +31,9 @@ def read_names(path: Path) -> dict[str, RecordNames]:
     try:
         described = read_json(path)
         described.pop(MARK, None)
+        for each in described.values():
+            if columns := each.pop("columns", ()):  # as earlier versions wrote them
+                each["order"] = [["row"], ["column", *columns]]
         names = {name: RecordNames(**{key: _names(each[key]) for key in each}) for name, each in described.items()}
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({str(error)[:100]}); save the model again") from error
