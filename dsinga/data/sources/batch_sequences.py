@@ -54,7 +54,7 @@ class Batches:
         """Return what messages call a batch."""
         return f"batch {number} of the sequence {type(self.sequence).__name__}"
 
-    def make(self, number: int, epoch: int) -> Any:
+    def make(self, number: int, seed: int, epoch: int) -> Any:
         """Return a batch, by the user's code."""
         return self.sequence[number]
 
@@ -117,7 +117,7 @@ class Batches:
         what = self.named(number)
         with drawing() as seed_by, naming_errors(what):
             seed_by(seed, epoch, number)
-            batch = self.make(number, epoch)
+            batch = self.make(number, seed, epoch)
         parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
         arrays = tuple(as_numpy(part, name) for part, name in zip(parts, NAMES, strict=False))
         if len(parts) not in (1, 2, 3) or any(not array.ndim or len(array) != len(arrays[0]) for array in arrays):

@@ -1,36 +1,64 @@
-"""What can be read by number: datasets, and DataLoaders of PyTorch, whose sampler says which records in which order."""
+"""What can be read by number: datasets, and DataLoaders of PyTorch, in the order of their samplers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_of
-from dsinga.data.sources.batch_sequences import is_sequence, say_once
+from dsinga.data.sources.batch_sequences import Batches, is_sequence, say_once
 from dsinga.data.sources.drawn_records import DrawnRecords
-from dsinga.data.sources.items import LABELS, ItemBatches
+from dsinga.data.sources.items import LABELS, ItemBatches, columns
+from dsinga.data.sources.random_draws import drawing, naming_errors
 
 ARRAYS = ("shape", "__array__", "dtypes", "toarray", "columns")  # attributes of what is read otherwise
-REMEDIES = {
-    "WeightedRandomSampler": "leave it out, and give the weights of the records as fit(sample_weight=...)",
-    "RandomSampler": "write shuffle=True in place of a sampler with replacement or num_samples",
-    "DistributedSampler": "leave it out: workers share the records of each batch",
-}
 
 
 class ByNumber(NamedTuple):
-    """Records that are read by number: those of a dataset, by default all, and whether training keeps their order."""
+    """Records that are read by number.
+
+    Attributes:
+        dataset: what has them.
+        indices: the numbers of those that are read; None for all.
+        keeps_order: whether training keeps their order.
+        loader: the DataLoader that makes batches of them in its own way, if one does.
+    """
 
     dataset: Any
     indices: Sequence[int] | None = None
     keeps_order: bool = False
+    loader: Any = None
+
+
+class LoaderBatches(Batches):
+    """The batches of a DataLoader as it makes them: by its sampler, and by the function that joins records."""
+
+    def __init__(self, loader: Any, names: Sequence[str | None]):
+        self.names, self._order = names, ((-1, -1), [[0]])
+        super().__init__(loader, len(loader.batch_sampler))
+
+    def named(self, number: int) -> str:
+        """Return what messages call a batch."""
+        return f"batch {number} of the DataLoader"
+
+    def make(self, number: int, seed: int, epoch: int) -> Any:
+        """Return a batch, whose records the sampler chooses anew in each epoch."""
+        if self._order[0] != (seed, epoch):
+            with drawing() as seed_by:
+                seed_by(seed, epoch)
+                self._order = (seed, epoch), [list(rows) for rows in self.sequence.batch_sampler]
+        dataset, items = self.sequence.dataset, []
+        for row in self._order[1][number]:
+            with naming_errors(f"record {row} of the {type(dataset).__name__}"):
+                items.append(dataset[row])
+        batch = self.sequence.collate_fn(items)
+        return columns(batch, "the DataLoader", *self.names) if isinstance(batch, Mapping) else batch
 
 
 def by_number(source: Any) -> ByNumber | None:
     """Return the dataset whose records are read by number, that of a DataLoader, too; None for what has no such ones.
 
-    What a type is counts before what attributes it has. Raises UserError for a sampler that training does not follow.
+    What a type is counts before what attributes it has.
     """
     if isinstance(source, (str, bytes, Mapping, list, tuple)) or is_sequence(source) or is_stream(source):
         return None
@@ -48,36 +76,27 @@ def is_stream(source: Any) -> bool:
 
 
 def _of_loader(loader: Any) -> ByNumber | None:
-    """Return the records of a DataLoader; None where only its batches are what it makes of them.
-
-    These are joined by a function of the user's, or come from a dataset that is iterated, or gives whole batches.
-    """
+    """Return the records of a DataLoader; None where they can only be iterated, or are batches already."""
     batches, joins = loader.batch_sampler, loader.collate_fn
-    is_plain = getattr(joins, "__name__", "") == "default_collate" and _is_torchs(joins)
     base: Any = next(cls for cls in type(loader).__mro__ if _is_torchs(cls))
-    if batches is None or not is_plain or is_stream(loader.dataset) or type(loader).__iter__ is not base.__iter__:
+    if batches is None or is_stream(loader.dataset) or type(loader).__iter__ is not base.__iter__:
         return None
     if loader.num_workers:
         say_once(f"num_workers={loader.num_workers} of the DataLoader is not used: a thread reads records ahead")
-    if getattr(batches, "drop_last", False):
-        say_once("drop_last of the DataLoader is not used: batches go on over the end of an epoch, all of one size")
-    return _in_order_of(batches.sampler if _is_exactly(batches, "BatchSampler") else batches, loader.dataset)
-
-
-def _in_order_of(sampler: Any, dataset: Any) -> ByNumber:
-    """Return the records of a dataset in the order of a sampler. Raises UserError for those of no known order."""
+    is_plain = getattr(joins, "__name__", "") == "default_collate" and _is_torchs(joins)
+    is_plain = is_plain and _is_exactly(batches, "BatchSampler") and not batches.drop_last
+    sampler: Any = batches.sampler if is_plain else None
     if _is_exactly(sampler, "SequentialSampler"):
-        return ByNumber(dataset, keeps_order=True)
-    if _is_exactly(sampler, "RandomSampler") and not sampler.replacement and sampler.num_samples == len(dataset):
-        return ByNumber(dataset)
+        return ByNumber(loader.dataset, keeps_order=True)
+    if _is_exactly(sampler, "RandomSampler") and not sampler.replacement and sampler.num_samples == len(loader.dataset):
+        return ByNumber(loader.dataset)
     if _is_exactly(sampler, "SubsetRandomSampler"):
-        return ByNumber(dataset, [int(index) for index in sampler.indices])
-    name = type(sampler).__name__
-    remedy = REMEDIES.get(name, "for some of the records give torch.utils.data.Subset(dataset, indices)")
-    raise UserError(
-        f"the DataLoader has an order of its own, by a {name}, which is not followed; {remedy}, or give iter(loader), "
-        "whose batches are read once, into memory, in their order"
-    )
+        return ByNumber(loader.dataset, [int(index) for index in sampler.indices])
+    try:
+        len(batches)
+    except TypeError:  # of a sampler that can only be iterated
+        return None
+    return ByNumber(loader.dataset, keeps_order=True, loader=loader)
 
 
 def _is_exactly(value: Any, name: str) -> bool:
@@ -91,12 +110,18 @@ def _is_torchs(value: Any) -> bool:
 
 def size_of_batches(loader: Any) -> int | None:
     """Return how many rows a batch of a DataLoader has, or of another object with a ``batch_size``; None for others."""
-    size = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    size, batches = getattr(loader, "batch_size", None), getattr(loader, "batch_sampler", None)
+    if size is None and batches is not None:
+        with drawing():
+            size = getattr(batches, "batch_size", None) or len(list(next(iter(batches), [0])))
     return size if isinstance(size, int) else None
 
 
 def item_records(records: ByNumber, data: str | None, label: str | None, classes: Sequence[str] | None) -> DrawnRecords:
     """Return the records of a dataset, with the columns and the names of classes that are given, or are its own."""
+    if records.loader is not None:
+        loaded = LoaderBatches(records.loader, (data, label))
+        return DrawnRecords("batches of the DataLoader", loaded, classes or (), keeps_order=True)
     batches = ItemBatches(records.dataset, records.indices, (data, label))
     features = records.dataset.features if batches.in_columns else {}
     name = label or next((name for name in features if name in LABELS), "")

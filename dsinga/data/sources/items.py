@@ -39,7 +39,7 @@ class ItemBatches(Batches):
         last = f" to {numbers[-1]}" if len(numbers) > 1 else ""
         return f"record {numbers[0]}{last} of the {type(self.sequence).__name__}"
 
-    def make(self, number: int, epoch: int) -> Parts:
+    def make(self, number: int, seed: int, epoch: int) -> Parts:
         """Return the parts of records, (n, ...)."""
         numbers = list(self.numbers[number * self.step : (number + 1) * self.step])
         if self.in_tensors:
