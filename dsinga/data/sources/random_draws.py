@@ -13,6 +13,14 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 
+# Modules of Dask that draw numbers from ``random`` in threads of their own.
+OTHERS_WHO_DRAW = (
+    "distributed.comm.core",
+    "distributed.scheduler",
+    "distributed.utils_comm",
+    "dask.sizeof",
+    "tornado.ioloop",
+)
 _lock = threading.RLock()
 
 
@@ -23,6 +31,9 @@ def drawing() -> Iterator[Callable[..., None]]:
     These are the generators of ``random``, of ``numpy.random`` and, where it is imported, that of torch for CPUs. All
     threads share them, so that one at a time draws.
     """
+    for module in filter(None, map(sys.modules.get, OTHERS_WHO_DRAW)):
+        if vars(module).get("random") is random:
+            vars(module)["random"] = random.Random()  # so that it takes no numbers out of these sequences
     with _lock:
         of_python, of_numpy, torch = random.getstate(), np.random.get_state(), sys.modules.get("torch")
         of_torch = torch.get_rng_state() if torch else None
