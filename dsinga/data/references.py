@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
@@ -33,13 +33,18 @@ class References(ReferenceFileSystem):  # type: ignore[misc]
     """
 
     def __init__(self, location: str):
-        references, folders = _read(location), [_folder(location), *os.environ.get(VARIABLE, "").split(os.pathsep)]
-        files = LocalFiles([os.path.realpath(folder) for folder in folders if folder and "://" not in folder])
-        urls = [part[0] for part in references.values() if isinstance(part, list)]
-        systems: dict[str | None, Any] = {None: _awaited(files)}
-        for protocol in {files.protocol_of(url) for url in urls} - {None}:
-            system = fsspec.filesystem(protocol, asynchronous=True)
-            systems[protocol] = system if system.async_impl else _awaited(system)
+        references, files = _read(location), LocalFiles(_folder(location))
+        systems: dict[str | None, Any] = {None: AsyncFileSystemWrapper(files, asynchronous=True)}
+        for url in (part[0] for part in references.values() if isinstance(part, list)):
+            protocol = split_protocol(url)[0]
+            if "::" in url or protocol not in (None, *REMOTE):
+                raise ValueError(f"references lead to files, {', '.join(REMOTE)}, not to {url}")
+            if protocol is None:
+                files.check(url, os.path.normpath(url))
+            elif protocol not in systems:
+                system = fsspec.filesystem(protocol, asynchronous=True)
+                asynchronous = system.async_impl
+                systems[protocol] = system if asynchronous else AsyncFileSystemWrapper(system, asynchronous=True)
         super().__init__(references, fs=systems, asynchronous=True)
 
     async def _exists(self, path: str, **options: Any) -> bool:
@@ -60,28 +65,21 @@ class References(ReferenceFileSystem):  # type: ignore[misc]
 
 
 class LocalFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
-    """The regular files below some folders."""
+    """The regular files below a folder, and below those that the environment names."""
 
     cachable = False
 
-    def __init__(self, folders: Sequence[str]):
+    def __init__(self, folder: str):
         super().__init__()
-        self.folders = [os.path.join(folder, "") for folder in folders]
-
-    def protocol_of(self, url: str) -> str | None:
-        """Return the protocol of a URL, None of a path. Raises ValueError for one that is not to be read."""
-        protocol: str | None = split_protocol(url)[0]
-        if "::" in url or protocol not in (None, *REMOTE):
-            raise ValueError(f"references lead to files, {', '.join(REMOTE)}, not to {url:.200}")
-        if protocol is None:
-            self.check(url, os.path.normpath(url))
-        return protocol
+        folders = [each for each in (folder, *os.environ.get(VARIABLE, "").split(os.pathsep)) if "://" not in each]
+        both = [path for each in folders if each for path in (os.path.abspath(each), os.path.realpath(each))]
+        self.folders = tuple(os.path.join(path, "") for path in both)
 
     def check(self, path: str, real: str) -> None:
         """Raise ValueError unless a path is below the folders."""
-        if not real.startswith(tuple(self.folders)):
+        if not real.startswith(self.folders):
             raise ValueError(
-                f"a reference leads to {path:.200}, outside of the folder of the file of references; if that is meant, "
+                f"a reference leads to {path}, outside of the folder of the file of references; if that is meant, "
                 f"name the folder of the data by {VARIABLE}=FOLDER in the environment, also that of workers"
             )
 
@@ -89,13 +87,8 @@ class LocalFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
         """Return bytes of a file."""
         self.check(path, os.path.realpath(path))
         with open_regular(path, None if end else TABLE_BYTES) as file:
-            last = min(end or TABLE_BYTES, os.fstat(file.fileno()).st_size)
             file.seek(start or 0)
-            return file.read(max(0, last - (start or 0)))
-
-
-def _awaited(system: Any) -> Any:
-    return AsyncFileSystemWrapper(system, asynchronous=True)
+            return file.read(max(0, min(end or TABLE_BYTES, os.fstat(file.fileno()).st_size) - (start or 0)))
 
 
 def _folder(location: str) -> str:
@@ -114,9 +107,10 @@ def _read(location: str) -> dict[str, Any]:
     content = parse_json(data)
     if not isinstance(content, dict) or content.get("version", 1) != 1:
         raise ValueError("it is no JSON object, or one of another version than 1")
-    refs, templates = content.get("refs") if "version" in content else content, content.get("templates") or {}
-    if content.get("gen") and "version" in content:
+    content = content if "version" in content else {"refs": content}
+    if content.get("gen"):
         raise ValueError("generated references ('gen') are not read; write each of them out")
+    refs, templates = content.get("refs"), content.get("templates") or {}
     if not isinstance(refs, dict) or not isinstance(templates, dict):
         raise ValueError("its 'refs' or 'templates' are no JSON object")
     if not all(isinstance(text, str) and len(text) <= LONGEST and "{" not in text for text in templates.values()):
@@ -129,19 +123,17 @@ def _reference(key: str, value: Any, templates: Mapping[str, str], folder: str) 
     """Return a reference with its template filled in, and its path absolute; ValueError says what is wrong with it."""
     if isinstance(value, (str, dict)):
         return value if isinstance(value, str) else json.dumps(value)
-    if not isinstance(value, list) or len(value) not in (1, 3) or not isinstance(value[0], str):
+    url, *numbers = value if isinstance(value, list) and len(value) in (1, 3) else (None,)
+    if not isinstance(url, str) or not all(isinstance(number, int) and 0 <= number < 1 << 62 for number in numbers):
         raise ValueError(f"the reference {key!r:.200} is not a text, [URL] or [URL, offset, length]")
-    if not all(isinstance(number, int) and 0 <= number < 1 << 62 for number in value[1:]):
-        raise ValueError(f"the reference {key!r:.200} has an offset or a length that is no whole number from 0")
-    url = value[0][: LONGEST + 1]
-    names = TEMPLATE.findall(url) if "{" in url else []
-    if not templates.keys() >= set(names):
-        raise ValueError(f"the reference {key!r:.200} has a template that the file does not define")
-    if names:
-        url = TEMPLATE.sub(lambda name: templates[name[1]], url)
+    if "{" in url and len(url) <= LONGEST:
+        url = TEMPLATE.sub(lambda name: templates.get(name[1], name[0]), url)
     if len(url) > LONGEST or "{{" in url or "{%" in url:
-        raise ValueError(f"the reference {key!r:.200} has a path of more than {LONGEST} characters, or an expression")
+        raise ValueError(
+            f"the reference {key!r:.200} has a path of more than {LONGEST} characters, an expression, or a template "
+            "that the file does not define"
+        )
     url = strip_protocol(url) if url.startswith(("file://", "local://")) else url
     if "://" not in url and ("://" not in folder or ".." not in url.split("/")):
         url = os.path.join(folder, url)
-    return [url, *value[1:]]
+    return [url, *numbers]

@@ -118,7 +118,7 @@ class FunctionOfStep(Schedule):
         try:
             self.function = find_function(self.settings.function)
         except UserError as error:
-            raise self.settings.error(str(error), "function") from None
+            raise self.settings.error(str(error), "function") from error.__cause__
 
     def __call__(self, step: int) -> float:
         return _number(self.function(step), f"the function {self.settings.function!r}", step, self.conf)

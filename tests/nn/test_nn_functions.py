@@ -19,7 +19,7 @@ import pytest
 
 from dsinga import UserError, nn
 from dsinga.base.errors import Diverged
-from dsinga.layers.functions.names import find_function, name_of
+from dsinga.layers.functions.names import MOST_LOCAL, find_function, name_of
 from dsinga.layers.functions.probing import KEPT, probe
 from dsinga.testing import LayerCase, LayerContract
 from tests.support.killed_run import train_with_a_killed_process
@@ -451,6 +451,21 @@ def test_what_is_compiled_for_a_function_goes_with_the_model():
     for k in range(KEPT):
         probe(lambda h, k=k: jax.numpy.cos(h * k), ((6,),))
     assert probe(held.function.function, ((6,),)) is held
+
+
+def test_functions_without_a_module_go_with_the_models():
+    made: Callable[[Any], Any] = lambda array: lambda h: h * array  # noqa: E731
+    with restored_registry():
+        held = made(np.ones(6))
+        name, freed = name_of(held), []
+        for k in range(2 * MOST_LOCAL):
+            function = made(np.full(6, k))
+            name_of(function)
+            freed.append(weakref.ref(function))
+            del function
+        assert sum(function() is not None for function in freed) == MOST_LOCAL
+        assert find_function(name) is held
+        assert name_of(held) == name
 
 
 def test_a_gradient_that_is_cut_off_is_said(caplog: Any):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dsinga.base import registry
+from dsinga.layers.functions import names
 
 
 def entries(kind: str) -> dict[str, Any]:
@@ -31,4 +32,5 @@ def restored_registry(*, without_users: bool = False) -> Iterator[None]:
     finally:
         for table, kept in zip(tables, before, strict=True):
             table.update(kept)
+        names._local.clear()
         registry._version += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from types import CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -60,33 +60,26 @@ def user_functions(function: Any) -> list[Any]:
 
 def _parts(value: Any, names: frozenset[str], module: str | None) -> tuple[list[Any], frozenset[str]]:
     """Return what a value consists of, and the names that stand in the code which reads that."""
-    if isinstance(value, FunctionType):
-        if value.__module__ != module and is_importable(value):
-            return [], names
+    if isinstance(value, FunctionType) and (value.__module__ == module or not is_importable(value)):
         names = _names(value.__code__)
         read = [value.__globals__[name] for name in sorted(names & value.__globals__.keys())]
-        return [value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ()), *read], names
+        return [value.__defaults__, value.__kwdefaults__, *(value.__closure__ or ()), *read], names
+    if isinstance(value, (FunctionType, type)):
+        return [], names
+    if isinstance(value, CellType):
+        return [value.cell_contents] if value != CellType() else [], names
     if isinstance(value, MethodType):
         return [value.__func__, value.__self__], names | _names(getattr(value.__func__, "__code__", None))
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords], names
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [len(value), *value], names
     if isinstance(value, dict):
         return [part for item in value.items() for part in item], names
-    if isinstance(value, type):
-        return [], names
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [len(value), *value], names
     call = next((vars(cls)["__call__"] for cls in type(value).__mro__ if "__call__" in vars(cls)), None)
     names |= _names(getattr(call, "__code__", None))
     attributes = getattr(value, "__dict__", {})
     return [call, *(attributes[name] for name in sorted(names & attributes.keys()))], names
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # of a name that the outer function has not set yet
-        return None
 
 
 @functools.lru_cache(maxsize=1024)

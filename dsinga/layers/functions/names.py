@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import re
 import sys
 from typing import Any
+from weakref import WeakValueDictionary
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries, how_to_register, nearest, register, user_errors
+from dsinga.base.registry import entries, how_to_register, nearest, register, unregister, user_errors
 from dsinga.layers.functions.digest import DIGITS, FunctionDigest
 
 LOCAL = re.compile(rf"\w+_[0-9a-f]{{{DIGITS}}}(_[0-9]+)?")  # the names that name_of makes for lambdas and the like
@@ -18,6 +20,10 @@ RUNS_CODE = re.compile(
     r"^(_*(full_|unsafe_)?loads?|eval|exec|execfile|system|popen|run_path|import_file)$|pickle|deserial"
 )
 REMEDY = 'use a function of a module, "module:function", or name it by @dsinga.register("function", NAME)'
+
+
+MOST_LOCAL = 64  # functions without a module that are kept although no model has them
+_local: WeakValueDictionary[str, Any] = WeakValueDictionary()  # all of these that live
 
 
 class CallableLayer:
@@ -30,7 +36,7 @@ def find_function(name: str) -> Any:
     Jobs may come from elsewhere, so that functions of the standard library, and other classes, are refused. Raises
     UserError where there is none.
     """
-    known = entries("function")
+    known = {**_local, **entries("function")}
     if name in known:
         return known[name]
     module, colon, path = name.partition(":")
@@ -75,7 +81,8 @@ def name_of(function: Any) -> str:
     One without a module, such as a lambda, is registered, with a digest of its code in the name: no other process finds
     another function by it.
     """
-    for name, known in entries("function").items():
+    taken = {**_local, **entries("function")}
+    for name, known in taken.items():
         if known is function:
             return name
     owner: Any = function if hasattr(function, "__qualname__") else type(function)
@@ -88,11 +95,15 @@ def name_of(function: Any) -> str:
     base = owner.__qualname__.rpartition(".")[2].strip("<>")
     digest = FunctionDigest(function)
     name = f"{base}_{digest.text}"
-    if name in entries("function") and digest.is_constant:
+    if name in taken and digest.is_constant:
         return name  # of a function that computes the same
     numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
-    name = next(name for name in numbered if name not in entries("function"))
+    name = next(name for name in numbered if name not in taken)
     register("function", name)(function)
+    with contextlib.suppress(TypeError):  # of what has no weak references, such as a function in C
+        _local[name] = function
+    for oldest in [name for name in entries("function") if name in _local][:-MOST_LOCAL]:
+        unregister("function", oldest)
     return name
 
 
