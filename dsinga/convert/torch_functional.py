@@ -25,13 +25,13 @@ def stand_in(place: ModulePlace, weight: Any, bias: Any, **settings: Any) -> tup
     key = *names.values(), str(settings)
     if key not in place.trace.stand_ins:
         values = {attribute: None if param is None else param[1] for attribute, param in params.items()}
-        place.trace.stand_ins[key] = SimpleNamespace(names=names, **values, **settings)
+        paths = {name.rpartition(".")[0] if name.endswith(f".{role}") else "" for role, name in names.items()}
+        path = paths.pop() if len(paths) == 1 else ""
+        path = "" if path in place.trace.taken else path
+        module = SimpleNamespace(names={} if path else names, path=path, **values, **settings)
+        place.trace.stand_ins[key] = module
     module = place.trace.stand_ins[key]
-    paths = {name.rpartition(".")[0] for attribute, name in names.items() if name.endswith(f".{attribute}")}
-    if len(paths) == 1 and all(name.endswith(f".{attribute}") for attribute, name in names.items()):
-        module.names = {}
-        return ModulePlace(place.trace, paths.pop(), module, place.function), module
-    return place, module
+    return ModulePlace(place.trace, module.path, module, place.function) if module.path else place, module
 
 
 def param_of(place: ModulePlace, x: Any) -> tuple[str, Any] | None:

@@ -19,29 +19,34 @@ def layer_of(
     make: Callable[..., Any],
     roles: Mapping[str, str],
     suffix: str = "",
+    variant: str = "",
     **settings: Any,
 ) -> Any:
     """Return the layer of a module, made at its first call, with params that are shared or frozen as the module's are.
 
     ``roles`` are the names of the module's params by those of the layer's, in order. Where a normalisation has none,
-    the layer's keeps its value. ``suffix`` is the end of the name of a further layer.
+    the layer's keeps its value. ``suffix`` is the end of the name of a further layer; layers
+    of several ``variant``s share their params.
     """
 
     def first() -> Any:
         params = [getattr(module, attribute) for attribute in roles.values()]
         frozen = [param is not None and not param.requires_grad for param in params]
         confs = []
-        names = getattr(module, "names", {})  # of params of a function
+        layer_name, names = place.name(suffix), getattr(module, "names", {})  # of params of a function
+        is_further = layer_name != f"{place.base}{suffix}" or hasattr(module, "names")
         for (role, attribute), param, is_frozen in zip(roles.items(), params, frozen, strict=True):
-            name = names.get(attribute, f"{place.base}{suffix}_{role}")
+            name = names.get(attribute, f"{layer_name}_{role}")
             gate = role.removeprefix("back_").rpartition("_")[0]
             conf = {"name": name + CONSTANT} if param is None else place.trace.shared(name, param, gate)
+            if conf and param is not None and is_further:  # the module's names are those of the first layer
+                conf = {"name": f"{layer_name}_{role}", **conf}
             conf = conf or ({"name": name} if attribute in names else {})
             confs.append({**conf, **({"static": True} if param is None or (is_frozen and not all(frozen)) else {})})
         common = {"trainable": False} if frozen and all(frozen) else {}
-        return make(name=place.name(suffix), param=confs if any(confs) else None, **common, **settings)
+        return make(name=layer_name, param=confs if any(confs) else None, **common, **settings)
 
-    return place.trace.layer(module, suffix, first)
+    return place.trace.layer(module, suffix + variant, first)
 
 
 WEIGHT_BIAS = {"weight": "weight", "bias": "bias"}

@@ -20,7 +20,6 @@ CONSTANT = ".constant"  # the end of the names of params that PyTorch's module d
 AS_IMAGE = ".image"  # the end of the name of the source of a convolution of sequences
 PACKED = re.compile(r"(.*)in_proj_([qkv])\.(weight|bias)")  # of torch.nn.MultiheadAttention
 STACKED = re.compile(r"(.*)\.stacked(\d+)")  # the layers of torch.nn.LSTM and its like, but the first one
-LAST_STATE = ".last_state"  # the end of the name of a layer that gives the last state of a recurrent one
 # Of those the params in the order of ours, and which part of an array of torch.nn.GRU is that of a gate.
 RECURRENT = {"hx": "weight_ih", "hh": "weight_hh", "b": "bias_ih", "hb": "bias_hh"}
 GATES = "rzc"
@@ -52,13 +51,13 @@ def names_of(model: ModelParams) -> list[TorchParam]:
     found: dict[str, TorchParam] = {}
     for node in model.predicting_net().nodes:
         layer = node.layer
-        if any(conf.name and conf.share_from for conf in layer.conf.param):
-            continue  # a further call of a layer, not a module of its own
+        confs = [*layer.conf.param, *[None] * len(layer.params)]
         named = {conf.name for conf in layer.conf.param if conf.name}
-        for spec, own in zip(layer.params, node.params, strict=True):
+        for spec, own, conf in zip(layer.params, node.params, confs, strict=False):
+            if conf and conf.name and conf.share_from:
+                continue  # of a further call of a layer, not of a module of its own
             attribute = ATTRIBUTES.get(spec.role, spec.role)
             path, part = layer.name, None
-            path = path.removesuffix(LAST_STATE)
             if isinstance(layer, Recurrent) and (layer.settings.recurrent_bias or not layer.settings.bias_term):
                 path, attribute, part = recurrent_name(path, spec.role)
             name = own if own in named else ".".join(filter(None, (path, attribute)))

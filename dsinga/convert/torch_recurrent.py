@@ -10,7 +10,7 @@ from dsinga import nn
 from dsinga.convert import torch_operations as operations
 from dsinga.convert import torch_shapes as shapes
 from dsinga.convert.torch_layers import layer_of, layer_type
-from dsinga.convert.torch_names import LAST_STATE, RECURRENT, recurrent_name
+from dsinga.convert.torch_names import RECURRENT, recurrent_name
 from dsinga.convert.torch_tensors import NotConvertible, TracedTensor, tensors_in
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.nn.writing.symbol import Symbol
@@ -24,7 +24,7 @@ def recur(place: ModulePlace, module: Any, input: Any, hx: Any = None) -> Any:
     their features are first used.
     """
     kind, size, axis = type(module).__name__, module.hidden_size, int(not module.batch_first)
-    begin = tensors_in([hx])
+    begin, count = tensors_in([hx]), module.num_layers * (1 + module.bidirectional)
     is_zero = not any(isinstance(x, TracedTensor) for x in begin)
     lacking = {
         "proj_size": getattr(module, "proj_size", 0),
@@ -33,6 +33,7 @@ def recur(place: ModulePlace, module: Any, input: Any, hx: Any = None) -> Any:
         "initial states that are constants other than zeros": any(
             x.any() for x in begin if not isinstance(x, TracedTensor)
         ),
+        "initial states of another shape": any(x.dim() != 3 or len(x) != count or x.shape[2] != size for x in begin),
         "initial states whose axis 1 is not the batch": any(getattr(x, "batch_axis", 1) != 1 for x in begin),
         f"batch_first={module.batch_first} where another axis is the batch": getattr(input, "batch_axis", axis) != axis,
     }
@@ -47,18 +48,18 @@ def recur(place: ModulePlace, module: Any, input: Any, hx: Any = None) -> Any:
     drops = operations.drops(place, module.dropout, module.training)
 
     @functools.cache
-    def layer(number: int, suffix: str = "", **more: Any) -> Symbol:
+    def layer(number: int, **more: Any) -> Symbol:
         """Return the feature of a layer of the stack."""
         y = layer(number - 1) if number else x
         if number and drops:
             y = nn.Dropout(module.dropout, name=place.name(f".dropout{number}"))(y)
         own = f".stacked{number}" if number else ""
         roles = recurrent_roles(f"{place.base}{own}", kind == "GRU", module.bias, module.bidirectional)
-        make = layer_of(place, module, layer_type(f"k{kind}"), roles, f"{own}{suffix}", **settings, **more)
+        make = layer_of(place, module, layer_type(f"k{kind}"), roles, own, f"{bool(starts)}{more}", **settings, **more)
         symbol: Symbol = make([y, *starts[number : number + 1]])
         return symbol
 
-    last = functools.partial(layer, suffix=LAST_STATE, last_state=True)
+    last = functools.partial(layer, last_state=True)
 
     def states() -> Symbol:
         """Return the states h of layers and directions, (B, L, H)."""
@@ -79,7 +80,6 @@ def recur(place: ModulePlace, module: Any, input: Any, hx: Any = None) -> Any:
     steps, width = shapes.rows_of(x)[0], size * (1 + module.bidirectional)
     shape = (batch, steps, width) if axis == 0 else (steps, batch, width)
     y = TracedTensor(trace, None, shape, batch_axis=axis, make=functools.partial(layer, module.num_layers - 1))
-    count = module.num_layers * (1 + module.bidirectional)
     makes = states, None if module.bidirectional else cells
     h, c = (TracedTensor(trace, None, (count, batch, size), batch_axis=1, make=make) for make in makes)
     if kind != "LSTM":
@@ -87,15 +87,16 @@ def recur(place: ModulePlace, module: Any, input: Any, hx: Any = None) -> Any:
     if module.bidirectional:
         c.fault = f"on the last cell states of both directions of {place.base} (LSTM)"
     else:
-        h.last = c.last = last
+        h.last, c.last = (last, "h"), (last, "c")
     return y, (h, c)
 
 
 def first_state(place: ModulePlace, begin: Sequence[Any], number: int) -> Symbol:
     """Return the state before the first step of a layer: h, of an LSTM h and c side by side."""
-    makers: list[Any] = [getattr(x, "last", None) for x in begin]
-    if len(begin) == 2 and makers[0] is makers[1] is not None:
-        symbol: Symbol = makers[0](number)
+    lasts: list[Any] = [getattr(x, "last", (None, "")) for x in (begin[0], begin[-1])]
+    (maker, part), (other, cell) = lasts
+    if maker is not None and maker is other and (part, cell) == ("h", "c") and not any(x.is_made for x in begin):
+        symbol: Symbol = maker(number)
         return symbol
     wrapped = place.trace.wrapped
     traced = next(x for x in begin if isinstance(x, TracedTensor))

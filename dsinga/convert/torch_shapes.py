@@ -144,6 +144,9 @@ def getitem(place: ModulePlace, x: Any, key: Any) -> Any:
     symbol = x.symbol[(slice(None), *key)] if x.unbatched else feature(x)[key]
     if symbol is not x.symbol:
         symbol.builder.name = place.name()
+    if not rows_of(symbol):  # (B,), of which other layers make (B, 1)
+        rows = nn.Reshape([1], name=place.name(".rows"))(symbol)
+        return like(x, symbol) if x.unbatched else in_shape(x, rows, (x.shape[0],), 0)
     return like(x, symbol)
 
 

@@ -69,6 +69,11 @@ class TracedTensor(_Tensor):  # type: ignore[misc]
         self._symbol = symbol
 
     @property
+    def is_made(self) -> bool:
+        """Whether its layer was made, after which an operation may have changed the tensor in place."""
+        return self._symbol is not None
+
+    @property
     def is_stray(self) -> bool:
         """Whether no layer computes it, after an operation that is unsupported."""
         return self._symbol is None and self.make is None

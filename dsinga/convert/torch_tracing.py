@@ -73,6 +73,7 @@ class Trace:
         constants: the values of params that are none of the module's, by name.
         param_names: the names of the module's params by their ids.
         stand_ins: what stands for modules of functions that take params, by these and the settings.
+        taken: the names of modules that layers have.
         with_params: the ids of layers with params.
         owners: the names of the params of layers, by the id of the module's and the gate of a GRU, "" for all of it.
     """
@@ -91,7 +92,7 @@ class Trace:
         self.stand_ins: dict[Any, Any] = {}
         self._scopes = [""]
         self._names = {path for path, _ in module.named_modules()}  # for their layers
-        self._taken: set[str] = set()
+        self.taken: set[str] = set()
         self._layers: dict[tuple[int, str], Any] = {}
         self.with_params: set[int] = set()
         self._learning: set[int] = set()  # the ids of those with params that move
@@ -119,8 +120,8 @@ class Trace:
 
     def unique(self, base: str, is_module: bool = False) -> str:
         """Return a name that no other layer has, ``base`` for the first layer of a module."""
-        if is_module and base not in self._taken:
-            self._taken.add(base)
+        if is_module and base not in self.taken:
+            self.taken.add(base)
             return base
         names = [base, *(f"{base}_{number}" for number in range(1, len(self._names) + 1))]
         name = next(name for name in names if name not in self._names)
@@ -183,7 +184,7 @@ class Trace:
             self.faults[f"{self._where(name)} (which depends on numbers of a batch)"] = None
             raise UserError(f"{self._where(name)} depends on numbers of a batch, which layers do not")
         is_in_place = name[-1] == "_" != name[-2:-1] or kwargs.get("inplace") is True
-        plain = "bool" if name == "to" and torch.bool in (*args, *kwargs.values()) else name.strip("_")
+        plain = "bool" if name == "to" and any(x is torch.bool for x in (*args, *kwargs.values())) else name.strip("_")
         make = self.operations.get(plain)
         scope = self._scopes[-1]
         place = ModulePlace(self, f"{scope}.{plain}" if scope else plain, function=function)

@@ -20,7 +20,8 @@ TABLE = [
     "upsampled", "means", "mean of channels", "extrema", "adaptive maxima", "absolute", "edges", "constants",
     "stacked", "unbound", "chosen", "lengths", "by hand", "transposed 1", "transposed 2", "transposed 3",
     "heads of a ViT", "relative positions", "unseen keys", "unseen steps", "GRU", "RNN", "LSTM", "last cells",
-    "learnt state", "functions", "norm of channels", "tied", "compiled part",
+    "states and cells", "states in the wrong order", "step by step", "one number a record", "learnt state",
+    "functions", "norm of channels", "tied", "one weight in several calls",
 ]  # fmt: skip
 REFUSED = [
     "branch", "probabilities", "second result", "always dropped", "mean of batches", "no statistics", "numbers",
@@ -81,7 +82,6 @@ def check_outputs(module: Any, model: nn.Model, x: Any, limit: float) -> Any:
     return y
 
 
-@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # of torch.compile in itself
 @pytest.mark.parametrize("name", TABLE)
 def test_a_module_gives_and_learns_what_it_does_in_pytorch(name: str) -> None:
     torch.manual_seed(1)
@@ -127,11 +127,13 @@ def test_dropout_of_a_phase_is_there_in_training_only() -> None:
         check_outputs(module, model, [torch.randn(4, *shape)], 1e-5)
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # of torch.compile in itself
 def test_a_wrapped_module_is_that_which_it_wraps() -> None:
     for wrap in (torch.compile, torch.nn.DataParallel):
         inner = torch.nn.Sequential(table().linear())
         assert [*to_torch(from_torch(wrap(inner)))] == [*inner.state_dict()]
+    check_module(torch.nn.Sequential(torch.compile(inner), torch.nn.Linear(4, 2)), ((6,),), 0)
 
 
 def test_weights_with_a_prefix_or_two_values_of_one_param_are_refused(tmp_path: Path) -> None:

@@ -158,6 +158,21 @@ def positional(layers: Any, x: Any) -> Any:
     return (y - y.mean(-1, keepdim=True)) / (y.std(-1, keepdim=True) + 1e-6)
 
 
+def lstm() -> nn.LSTM:
+    """Return a recurrent layer with two states."""
+    return nn.LSTM(6, 6, batch_first=True)
+
+
+def stepping(module: Any, layer: Any, x: Any) -> Any:
+    """Return the features of a layer that is called for each step with the state of the step before."""
+    _, state = layer(x)
+    features = []
+    for step in range(x.shape[1]):
+        feature, state = layer(x[:, step : step + 1], state)
+        features.append(feature)
+    return torch.cat(features, 1)
+
+
 def conv1d() -> nn.Conv1d:
     """Return a convolution of steps."""
     return nn.Conv1d(4, 3, 3)
@@ -238,12 +253,20 @@ TABLE: dict[str, tuple[tuple[tuple[int, ...], ...], int, Make]] = {
     **{kind: ((CODES,), 7, lambda kind=kind: Translator(kind)) for kind in ("GRU", "RNN")},
     "LSTM": ((CODES,), 7, lambda: Translator("LSTM", 2)),
     "last cells": run((5, 8), lambda m, a, x: a(x)[1][1][-1], lambda: nn.LSTM(8, 6, batch_first=True)),
+    "states and cells": run((5, 6), lambda m, a, x: a(a(x)[0].to("cpu"))[1][1][-1], lstm),
+    "states in the wrong order": run((5, 6), lambda m, a, b, x: b(x, a(x)[1][::-1])[0], lstm, lstm),
+    "step by step": run((3, 6), stepping, lambda: nn.GRU(6, 6, batch_first=True)),
+    "one number a record": run(
+        VECTORS, lambda m, a, x: torch.sigmoid(a(x).sum(-1) * 2 + x[:, 0])[:, None] / a(x).abs().sum(1)[:, None], linear
+    ),
     "learnt state": (((5, 8),), 0, LearntState),
     # Params.
     "functions": ((IMAGES,), 0, Functions),
     "norm of channels": ((IMAGES,), 0, lambda: nn.Sequential(nn.Conv2d(4, 3, 1), ChannelNorm(3))),
     "tied": ((CODES,), 7, Tied),
-    "compiled part": ((VECTORS,), 0, lambda: nn.Sequential(torch.compile(nn.Sequential(linear())), nn.Linear(4, 2))),
+    "one weight in several calls": run(
+        IMAGES, lambda m, a, x: F.conv2d(F.conv2d(x, a.weight, padding=1), a.weight, a.bias), lambda: nn.Conv2d(4, 4, 3)
+    ),
 }  # fmt: skip
 
 
