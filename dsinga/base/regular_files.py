@@ -62,6 +62,12 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def name_fault(error: UnicodeEncodeError) -> str:
+    """Return why a text cannot be the name of a file in this process, and the remedy."""
+    remedy = "rename it" if error.encoding == "utf-8" else "set LC_ALL=C.UTF-8"
+    return f"{error.object!a} cannot be the name of a file here, where names are in {error.encoding}; {remedy}"
+
+
 def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 

@@ -15,6 +15,7 @@ from click.shell_completion import get_completion_class
 
 from dsinga.base.advice import command_line
 from dsinga.base.errors import ClusterNotReady, RunError, Terminated, UserError
+from dsinga.base.regular_files import name_fault
 from dsinga.base.standard_streams import open_standard_streams, output_fault
 from dsinga.base.termination import ignore_terminations, raised_terminations
 from dsinga.base.version import __version__
@@ -137,9 +138,7 @@ def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",
     except UnicodeEncodeError as error:
         if error.encoding != sys.getfilesystemencoding():
             raise
-        remedy = "rename it" if error.encoding == "utf-8" else "set LC_ALL=C.UTF-8"
-        what = f"{error.object!a} cannot be the name of a file here, where names are in {error.encoding}"
-        click.echo(f"dsinga: {what}; {remedy}", err=True)
+        click.echo(f"dsinga: {name_fault(error)}", err=True)
         sys.exit(2)
     except MemoryError as error:
         what = f": {error}" if str(error) else ""

@@ -18,6 +18,7 @@ from dsinga.base.advice import option
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest_or_listed
+from dsinga.base.regular_files import name_fault
 from dsinga.data.references import References
 from dsinga.data.stores.checked_files import ReadingStore, is_transient, retry
 
@@ -179,6 +180,10 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
         raise UserError("the path of a store is empty; give a path or a URL")
     if text.endswith(".zip"):
         raise UserError(f"{text} is a zip archive, which is not read in place; unpack it first, and give its folder")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise UserError(name_fault(error)) from None
     fixed = is_url(text) or os.path.isabs(text) or text.startswith(("file://", "local://"))
     places = [absolute(text)] if fixed else [absolute(join(root, text)) for root in ("", *roots)]
     for place in dict.fromkeys(places):

@@ -61,9 +61,11 @@ def test_streams_that_are_closed_full_or_ascii_change_no_status(folder: Path) ->
     assert (status, errors) == (1, full)
     status, output, errors = run(folder, "train job.conf --workspace ascii", **ASCII)
     assert (status, output[:13]) == (0, "Result of 'bl"), errors
-    status, _, errors = run(folder, "show job.conf", **ASCII)
-    assert (status, errors[:12]) == (2, "dsinga: 'bl\\")
-    assert "cannot be the name of a file here, where names are in ascii; set LC_ALL=C.UTF-8" in errors
+    (folder / "other.conf").write_text(JOB.replace("x.zarr", "ö.zarr"), encoding="utf-8")
+    for conf, name in (("job.conf", r"bl\xf6bs.svg"), ("other.conf", r"\xf6.zarr")):
+        status, _, errors = run(folder, f"show {conf}", **ASCII)
+        why = "cannot be the name of a file here, where names are in ascii; set LC_ALL=C.UTF-8"
+        assert (status, errors) == (2, f"dsinga: '{name}' {why}\n")
 
 
 @pytest.mark.ci
