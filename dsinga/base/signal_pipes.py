@@ -73,6 +73,8 @@ def seen_signals(numbers: Iterable[int], event: threading.Event) -> Iterator[Non
             _open.append(SignalPipes(numbers))
         _events.append(event)
         pipes = _open[0]
+        if pipes.received:
+            event.set()
     try:
         yield
     except BaseException as error:

@@ -26,6 +26,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.local_job import open_local_job
 from dsinga.estimators import Classifier
+from dsinga.extensions import EverySteps, Extension
 from dsinga.job import Job, JobError, Phase, to_text
 from dsinga.nn import LocalNet
 from dsinga.passes import devices
@@ -240,3 +241,29 @@ def test_a_device_that_there_is_not(
         if face in (by_train, FACES["LocalNet"]):
             with pytest.raises(JobError, match="precision kTF32 is for GPUs, and the job has workers on CPU cores"):
                 face(job.replace(precision="kTF32"))
+
+
+class Halving(Extension):
+    """Halves the params and the momentum at one step."""
+
+    def __init__(self) -> None:
+        self.trigger = EverySteps(100, after=3)
+
+    def run(self, loop: Any) -> None:
+        state = {
+            name: {slot: array / 2 for slot, array in slots.items()} for name, slots in loop.updater_state().items()
+        }
+        loop.set_params({name: array / 2 for name, array in loop.params().items()}, state)
+
+
+def test_params_that_an_extension_sets_are_those_of_the_next_graph(device: None) -> None:
+    """As of a run on CPU cores."""
+    job = job_of(LINEAR, train_steps=6)
+    job = job.replace(updater=job.updater.replace(momentum=0.9))
+    expected, actual, other = (
+        dsinga.train(job.replace(gpu=gpu), ClusterSource(), progress=False, extensions=extensions).params
+        for gpu, extensions in (([], [Halving()]), ([0], [Halving()]), ([0], []))
+    )
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, atol=1e-5)
+        assert abs(other[name] - array).max() > 1e-2
