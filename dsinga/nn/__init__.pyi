@@ -1988,7 +1988,7 @@ def image_data_format() -> str:
 def load_model(folder: str | os.PathLike[str]) -> JobModel:
     """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params and its optimizer's state.
 
-    Raises UserError where a file is missing or damaged."""
+    Raises UserError where a file is missing or damaged, or was saved with others."""
 
 def maximum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
     """Return the larger numbers of features."""

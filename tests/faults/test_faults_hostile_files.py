@@ -51,7 +51,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
         "cannot be read: File name too long; name",
     ),
     "long name of a checkpoint": (lambda folder: latest(folder / ("w" * 300)), "cannot be read: File name too long"),
-    "nested estimator": (nested_estimator, "is a damaged estimator .RecursionError"),
+    "nested estimator": (nested_estimator, "is a damaged estimator .ValueError: it is nested too deeply"),
     "table": (table_that_is_a_folder, "cannot be written: Is a directory"),
 }
 

@@ -55,9 +55,7 @@ class StagedStores:
         is_complete = False
         try:
             if error is None:
-                destinations = [
-                    destination for destination, staging in self._stagings.items() if staging != destination
-                ]
+                destinations = [name for name, staging in self._stagings.items() if staging != name]
                 for destination in destinations:
                     self.check(destination)
                 for destination in destinations:
@@ -73,7 +71,7 @@ class StagedStores:
         """Raise DestinationExists if ``destination`` exists and may not be replaced."""
         if not exists(destination) or _is_empty_folder(destination):
             return
-        if _is_taken_by_another_kind(destination):
+        if not is_store(destination):
             raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
         if not self._may_replace():
             raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
@@ -136,25 +134,6 @@ def _missing_folders(folder: str) -> list[str]:
         missing.append(folder)
         folder = os.path.dirname(folder)
     return missing
-
-
-def _is_taken_by_another_kind(destination: str) -> bool:
-    """Return whether there is something at ``destination`` that is not a record store, although others replace it."""
-    if is_url(destination):
-        return not is_store(destination)
-    while (identity := _identity(destination)) is not None and not is_store(destination):
-        if identity == _identity(destination):
-            return True
-    return False
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    """Return two numbers that change when the file or folder at ``path`` is replaced; None if there is none."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return None
-    return status.st_ino, status.st_ctime_ns
 
 
 def _is_empty_folder(location: str) -> bool:
