@@ -157,6 +157,40 @@ def test_functions_of_several_features_are_numpys():
     np.testing.assert_array_equal(nn.to_categorical([[0], [2]], 4), np.eye(4)[[0, 2]])
 
 
+@pytest.mark.parametrize("loss", ["mse", nn.MeanSquaredError(masked=True)], ids=["weights", "masked"])
+def test_missing_targets_of_several_are_left_out(loss):
+    holes = T.copy()
+    holes[3, 1] = holes[5] = np.nan
+    seen = np.isfinite(holes)
+    weights = {} if loss != "mse" else {"sample_weight": seen}
+
+    def trained(targets, loss, **weights):
+        made = net()
+        made.compile(nn.SGD(0.1), loss)
+        made.fit(
+            X[:48], targets[:48], **{name: each[:48] for name, each in weights.items()}, shuffle=False, progress=False
+        )
+        held = (X[48:], targets[48:], *(each[48:] for each in weights.values()))
+        made.fit(
+            X[:48],
+            targets[:48],
+            **{name: each[:48] for name, each in weights.items()},
+            validation_data=held,
+            shuffle=False,
+            progress=False,
+        )
+        made.train_on_batch(X, targets, **weights)
+        return made, made.evaluate(X, targets, **weights)["loss"]
+
+    made, figure = trained(holes, loss, **weights)
+    expected, _ = trained(np.where(seen, holes, 7), "mse", sample_weight=seen.astype(float))
+    assert_same(made.params, expected.params)
+    errors = np.where(seen, made.predict(X) - holes, 0)
+    assert figure == pytest.approx(np.square(errors).mean(), rel=1e-5)
+    with pytest.raises(UserError, match=r"y has NaN in record 3, column 1; .* give sample_weight=~np.isnan\(y\)"):
+        net().fit(X, holes, progress=False)
+
+
 @pytest.mark.skipif(not find_spec("keras"), reason="needs Keras")
 @pytest.mark.slow
 @pytest.mark.parametrize(("height", "width"), [(0.25, 0.0), (0.13, -0.31), (0.3, 0.2)])

@@ -129,6 +129,8 @@ def field_targets(layer: Layer) -> FieldTargets | None:
     """Return how a loss of two sources reads its target, None where none of its settings says that it is a field."""
     settings: Any = layer.settings
     masked, weighted, std = (getattr(settings, name, None) for name in ("masked", "weighted", "std"))
-    if not (masked or weighted or std):
+    shapes = layer.source_shapes
+    has_weights = len(shapes[1]) == 2 and shapes[1][1] > 1 and shapes[2:] == shapes[1:2]  # (B, n), which masks them
+    if not (weighted or std) and (not masked or has_weights):
         return None
-    return FieldTargets(layer, layer.source_shapes[1], bool(masked), bool(weighted), std or ())
+    return FieldTargets(layer, shapes[1], bool(masked), bool(weighted), std or ())

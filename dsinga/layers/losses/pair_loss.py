@@ -20,7 +20,7 @@ from dsinga.layers.losses.row_weights import WEIGHTS, check_weights
 class PairLoss(Layer):
     """Base of losses that compare two sources whose rows have equal lengths; the feature is (B, n).
 
-    A subclass that ``weighs_steps`` takes, for sequences (B, T, ...), also weights (B, T).
+    A subclass that ``weighs_steps`` takes, for sequences (B, T, ...), also weights (B, T), and for rows (B, n) (B, n).
     """
 
     weighs_steps: ClassVar[bool] = False
@@ -34,7 +34,7 @@ class PairLoss(Layer):
         super().__init__(conf, source_shapes, info)
         self.check_sizes()
         first = self.source_shapes[0]
-        check_weights(self, WEIGHTS, first[1:2] if self.weighs_steps and len(first) == 3 else ())
+        check_weights(self, WEIGHTS, first[1:2] if self.weighs_steps and len(first) in (2, 3) else ())
         self.shape = (first[0], math.prod(first[1:]))
 
     def check_sizes(self) -> None:

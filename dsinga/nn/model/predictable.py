@@ -28,7 +28,7 @@ from dsinga.nn.model.records import (
     pair_up,
     read_label_paths,
 )  # fmt: skip
-from dsinga.nn.model.sample_weights import add_weights
+from dsinga.nn.model.sample_weights import add_weights, without_missing
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import Symbol, flatten
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
@@ -134,6 +134,7 @@ class Predictable(ModelParams):
                 )
             return self._evaluate_fields(x, batch_size, client, () if by is None else by, against)
         (x, y, sample_weight), _ = read_iterable(x, y, sample_weight)
+        y, sample_weight = without_missing(y, sample_weight, self.loss_of_labels())
         pairs = self._pairs(x, y)
         if client is None and are_numpy(pairs):
             with self._explained(pairs):

@@ -16,7 +16,7 @@ from dsinga.job.enums import PHASES
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.model.records import PhaseRecords
 from dsinga.nn.words.losses import compares, loss_kind
-from dsinga.nn.writing.symbol import Symbol
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
 
 def weighted_phases(phases: Mapping[str, PhaseRecords]) -> list[Phase]:
@@ -62,6 +62,30 @@ def as_weights(sample_weight: Any) -> np.ndarray:
             "to leave a record out"
         )
     return array
+
+
+def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
+    """Return labels (n, k) with 0 in place of NaN, and the weights (n, k), which are 0 there.
+
+    So of a ``loss`` that is masked, and where such weights are given; other labels are returned as they are. Raises
+    UserError for NaN among labels (n, k) otherwise.
+    """
+    if not (isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind == "f"):
+        return y, weights
+    missing = np.isnan(y)
+    if not missing.any():
+        return y, weights
+    given = None if weights is None else as_weights(weights)
+    if isinstance(loss, LayerBuilder) and loss.settings.get("masked"):
+        given = np.ones(y.shape, np.float32) if given is None else given.reshape(len(given), -1)
+        given = np.where(missing, 0, given).astype(np.float32)
+    if given is None or given.shape != y.shape or given[missing].any():
+        row, column = np.argwhere(missing)[0]
+        raise UserError(
+            f"y has NaN in record {row}, column {column}; where some of several targets are missing, give "
+            "sample_weight=~np.isnan(y), a weight for each, or the loss masked=True, as nn.MeanSquaredError(masked=True)"
+        )
+    return np.where(missing, 0, y).astype(y.dtype), given
 
 
 def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight: Any = None) -> np.ndarray:

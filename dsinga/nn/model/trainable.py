@@ -43,7 +43,7 @@ from dsinga.nn.model.records import (
     split_data,
     with_open_stores,
 )  # fmt: skip
-from dsinga.nn.model.sample_weights import add_weights, weights_of_classes
+from dsinga.nn.model.sample_weights import add_weights, weights_of_classes, without_missing
 from dsinga.nn.model.training_state import FitBegin, TrainingState
 from dsinga.nn.model.validation_split import split_off
 from dsinga.nn.words.keras_arguments import check_names, checked
@@ -249,6 +249,10 @@ class Trainable(Predictable):
             raise UserError(
                 "validation_steps is for batches of a generator: validation reads all records; use validate_steps"
             )
+        y, sample_weight = without_missing(y, sample_weight, self.loss_of_labels())
+        held_x, held_y, held_weights = split_data(validation_data)
+        if isinstance(held_y, np.ndarray):
+            validation_data = (held_x, *without_missing(held_y, held_weights, self.loss_of_labels()))
         for backup in backups:
             workspace, resume = backup.backup_dir, "auto"
             if isinstance(backup.save_freq, int):
@@ -331,7 +335,9 @@ class Trainable(Predictable):
         self.require_loss()
         if self._fit is not None:
             self._fit.check_open()
-        pairs = self._pairs(*self._batch(x, y))
+        x, y = self._batch(x, y)
+        y, sample_weight = without_missing(y, sample_weight, self.loss_of_labels())
+        pairs = self._pairs(x, y)
         if class_weight is not None:
             labels = next(iter(pairs.values()))[1]
             sample_weight = weights_of_classes(class_weight, labels, self.loss_of_labels(), sample_weight)

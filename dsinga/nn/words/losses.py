@@ -104,6 +104,44 @@ def loss_kind(loss: Any) -> str:
     raise unknown_name("loss", loss, known, LOSS_NAMES)
 
 
+# PyTorch's losses by ours; those of two numbers in any order are functions as others.
+TORCH = {"CrossEntropyLoss": "sparse_categorical_crossentropy", "BCEWithLogitsLoss": "binary_crossentropy"}
+IN_ANY_ORDER = set("MSELoss L1Loss HuberLoss SmoothL1Loss mse_loss l1_loss huber_loss smooth_l1_loss".split())
+
+
+def without_torch(loss: Any) -> Any:
+    """Return the name of a loss that is PyTorch's, and others as they are.
+
+    Raises UserError for one of PyTorch's that has other settings, or that takes outputs before labels: compile's losses
+    are called with (labels, outputs).
+    """
+    owner = loss if hasattr(loss, "__qualname__") else type(loss)
+    name = getattr(owner, "__name__", "")
+    if getattr(owner, "__module__", None) not in ("torch.nn.modules.loss", "torch.nn.functional"):
+        return loss
+    if isinstance(loss, type):
+        raise UserError(f"the loss {name} is a class; call it: {name}()")
+    if name in TORCH and owner is not loss:
+        if repr(loss) == f"{name}()" and (loss.weight, loss.reduction) == (None, "mean") and not _settings(loss):
+            return TORCH[name]
+        raise UserError(
+            f'the loss {name} has settings of its own; write loss="{TORCH[name]}", and give fit class_weight= or '
+            "sample_weight= for weights"
+        )
+    if name in IN_ANY_ORDER:
+        return loss
+    raise UserError(
+        f"the loss {name} of PyTorch takes (outputs, labels), and compile calls a loss with (labels, outputs); write "
+        f"loss=lambda labels, outputs: {name}(outputs, labels)"
+    )
+
+
+def _settings(loss: Any) -> bool:
+    """Whether a loss of PyTorch has settings that are not those by default."""
+    usual = {"ignore_index": -100, "label_smoothing": 0.0, "pos_weight": None}
+    return any(getattr(loss, name, value) != value for name, value in usual.items())
+
+
 def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "loss") -> LayerBuilder:
     """Return the loss layer for one output.
 

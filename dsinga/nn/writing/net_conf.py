@@ -24,7 +24,7 @@ from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
 from dsinga.nn.words.field_metrics import MetricLayer
 from dsinga.nn.words.inputs import INPUT
 from dsinga.nn.words.layer_functions import layer_functions
-from dsinga.nn.words.losses import compares, layer_type, loss_builder, may_have_params
+from dsinga.nn.words.losses import compares, layer_type, loss_builder, may_have_params, without_torch
 from dsinga.nn.words.metric_layers import write_metrics
 from dsinga.nn.words.regularisers import Penalty
 from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
@@ -270,7 +270,7 @@ def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Obj
     ``loss`` is one, a list, or a dict by the name of the output's layer; so are the weights.
     """
     names = [output.builder.name or "" for output in outputs]
-    losses = _in_order("loss", loss, names)
+    losses = [without_torch(loss) for loss in _in_order("loss", loss, names)]
     losses = [
         layer_functions["CRF"]() if loss == "crf" else loss for loss in losses
     ]  # a layer remembers whether its params are frozen
