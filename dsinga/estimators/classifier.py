@@ -16,6 +16,7 @@ from dsinga.data.array_order import in_order
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
+from dsinga.estimators.arguments import check_arguments
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.lazy import average, lazily, predicted
 from dsinga.estimators.records import TrainingSet, compute
@@ -41,6 +42,7 @@ def _counts(codes: Any, classes: int) -> Any:
 
 
 @loadable
+@check_arguments
 class Classifier(ClassifierMixin, NetEstimator):
     """A neural net that predicts the class of each record, or a matrix of yes-or-no labels.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_is_fitted, validate_data
 
@@ -31,6 +32,11 @@ class EstimatorRecords(BaseEstimator, ABC):
     _record_shape: tuple[int, ...]
     _scaling: Scaling | None
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     @abstractmethod
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
         """Return records and targets as arrays; set what they determine (``classes_``, ``n_features_in_``) if first."""
@@ -44,7 +50,11 @@ class EstimatorRecords(BaseEstimator, ABC):
         """Return validated targets as the labels of the net."""
 
     def as_trained(self, X: Any) -> Any:
-        """Return records as those of ``fit`` lay: xarray objects in their order, large zarr arrays by chunks."""
+        """Return records as those of ``fit`` lay: xarray objects in their order, large zarr arrays by chunks.
+
+        Those of scipy.sparse become dense.
+        """
+        X = X.toarray() if issparse(X) else X
         return in_chunks(in_order(X, getattr(self, "_order", ())))
 
     def _validate_records(self, X: Any, first: bool) -> np.ndarray:

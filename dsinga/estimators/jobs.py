@@ -127,6 +127,11 @@ def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
         net = load(net)
     if isinstance(net, Trainable):
         net = model_job(net, shape)
+    if any(cls.__module__.startswith("torch.nn.") for cls in type(net).__mro__):
+        raise UserError(
+            "net is a module of PyTorch; write model = dsinga.convert.from_torch(module, shape), then "
+            "model.compile(optimizer, loss), and give net=model (docs/from-torch.md)"
+        )
     if not isinstance(net, Job):
         raise UserError(f"net must be a Job, the path of a job file or a model of dsinga.nn, not {type(net).__name__}")
     net = net if net.train_steps or net.epochs else net.replace(epochs=DEFAULT_EPOCHS)

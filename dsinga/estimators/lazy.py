@@ -12,6 +12,7 @@ import zarr
 from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api import current_client
+from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection, is_data_array
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
@@ -45,6 +46,8 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
     data, names = with_nan(data, "X"), None
     wrap: Callable[[Any, str], Any] = _identity
     if hasattr(data, "to_dask_array"):
+        if plain_dtypes(data):
+            data = data.map_partitions(_as_plain, meta=_as_plain(data._meta))
         names = [str(name) for name in data.columns] if hasattr(data, "columns") else None
         with warnings.catch_warnings():  # strings of pandas become objects, which is meant
             warnings.filterwarnings("ignore", "Dask currently has limited support", UserWarning)
@@ -60,6 +63,33 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
     if array.ndim > 1:
         array = array.rechunk(dict.fromkeys(range(1, array.ndim), -1))
     return Collection(array, wrap, names)
+
+
+def plain_dtypes(data: Any) -> dict[Any, str] | str:
+    """Return the dtypes of numpy for columns of pandas' nullable and Arrow numbers, by name; of a series its own."""
+    from pandas.api import types
+
+    def plain(dtype: Any) -> str:
+        if not (types.is_extension_array_dtype(dtype) and types.is_numeric_dtype(dtype)):
+            return ""
+        return "bool" if types.is_bool_dtype(dtype) else "int64" if types.is_integer_dtype(dtype) else "float64"
+
+    dtypes = data.dtypes
+    if not hasattr(dtypes, "items"):
+        return plain(dtypes)
+    return {name: dtype for name, kind in dtypes.items() if (dtype := plain(kind))}
+
+
+def _as_plain(part: Any) -> Any:
+    """Return a part of a data frame with columns of numpy's numbers; raise UserError for NA among integers."""
+    dtypes = plain_dtypes(part)
+    try:
+        return part.astype(dtypes)
+    except ValueError as error:
+        names = ", ".join(map(repr, dtypes)) if isinstance(dtypes, dict) else repr(part.name)
+        raise UserError(
+            f"{names}: {error}; leave such records out, as by dropna(), or put a number in its place"
+        ) from None
 
 
 def _identity(array: Any, name: str) -> Any:

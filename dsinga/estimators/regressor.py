@@ -16,6 +16,7 @@ from dsinga.data.array_order import in_order
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
+from dsinga.estimators.arguments import check_arguments
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.lazy import average, lazily, predicted
 from dsinga.estimators.records import Scaling, TrainingSet, compute, find_scaling
@@ -28,6 +29,7 @@ LOGNORMAL = "lognormal"  # whose targets are divided by their mean, and stay pos
 
 
 @loadable
+@check_arguments
 class Regressor(RegressorMixin, NetEstimator):
     """A neural net that predicts one number of each record, or several.
 

@@ -13,6 +13,7 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.missing_values import with_nan
 from dsinga.estimators import jobs
+from dsinga.estimators.arguments import check_arguments
 from dsinga.estimators.base import NetEstimator
 from dsinga.estimators.lazy import lazily
 from dsinga.estimators.records import TrainingSet, find_range
@@ -21,6 +22,7 @@ from dsinga.job import Job
 
 
 @loadable
+@check_arguments
 class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimator):
     """A neural net whose layer computes features of each record.
 

@@ -57,6 +57,7 @@ def test_confusions_of_classes(cuts: list[int], seed: int, classes: int) -> None
         assert found.pop(f"{name}_by_class") == pytest.approx(by_class)
         if classes == 2:
             assert found.pop(name) == pytest.approx(by_class[1])
+    assert found.pop("mcc") == pytest.approx(measures.matthews_corrcoef(labels, chosen), abs=1e-12)
     assert not found
 
 

@@ -60,7 +60,7 @@ KINDS: dict[str, tuple[Callable[[], list[Any]], np.ndarray, list[np.ndarray]]] =
 }
 FIELD_ERROR = nn.FieldError(channel=["a", "b", "c"])
 SCORES, LISTS = (
-    ["macro_f1", "macro_precision", "macro_recall"],
+    ["macro_f1", "macro_precision", "macro_recall", "mcc"],
     ["f1_by_class", "precision_by_class", "recall_by_class"],
 )
 OF_CLASSES = ["accuracy", "top_2_accuracy", "roc_auc", "average_precision", "confusion", "perplexity", *SCORES, *LISTS]

@@ -86,16 +86,16 @@ class ConfusionMatrix(Layer):
 
     The first source gives K scores a row, (B, ...), the second labels in [0, K), integers or whole float numbers. Of
     the table follow the metrics "macro_precision", "macro_recall" and "macro_f1": means over the classes that occur
-    among labels or predictions, with 0 for a class that is never predicted, or never a label. Tests also give each
-    class's, as "f1_by_class" and so on. One score a row, (B, 1), is the probability of class 1 of two, which is
-    predicted above 0.5. With two classes "precision", "recall" and "f1" are those of class 1. The feature is the
-    predicted class, (B,) int64.
+    among labels or predictions, with 0 for a class that is never predicted, or never a label, and "mcc", Matthews'
+    correlation. Tests also give each class's, as "f1_by_class" and so on. One score a row, (B, 1), is the probability
+    of class 1 of two, which is predicted above 0.5. With two classes "precision", "recall" and "f1" are those of class
+    1. The feature is the predicted class, (B,) int64.
     """
 
     source_count = 2
     labels = Labels(source=1, per="row", floats=True)
     is_output = True
-    metric_names: tuple[str, ...] = ("macro_precision", "macro_recall", "macro_f1")
+    metric_names: tuple[str, ...] = ("macro_precision", "macro_recall", "macro_f1", "mcc")
     cut = Cut(gathered_because="chooses among all classes of a row")
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
@@ -146,8 +146,20 @@ def class_metrics(parts: Sums) -> MetricValues:
     means = {name: float(values[present].mean()) for name, values in by_class.items()}
     names = {name: name.removeprefix("macro_") for name in by_class}
     of_second = {names[name]: float(values[1]) for name, values in by_class.items()} if len(table) == 2 else {}
+    means["mcc"] = matthews(int(hits.sum()), labels, predictions)
     lists = {f"{names[name]}_by_class": values.tolist() for name, values in by_class.items()}
     return {**means, **of_second, "confusion": table.tolist(), **lists}
+
+
+def matthews(hits: int, labels: np.ndarray, predictions: np.ndarray) -> float:
+    """Return Matthews' correlation of true and predicted classes, from their counts; 0 where one class is all.
+
+    Gorodkin, Comparing two K-category assignments by a K-category correlation coefficient (2004).
+    """
+    true, predicted, total = labels.tolist(), predictions.tolist(), int(labels.sum())  # whole numbers of any size
+    squares = [total**2 - sum(count**2 for count in counts) for counts in (true, predicted)]
+    both = hits * total - sum(a * b for a, b in zip(true, predicted, strict=True))
+    return both / math.sqrt(squares[0] * squares[1]) if all(squares) else 0.0
 
 
 @register("layer", kRegressionError=750)

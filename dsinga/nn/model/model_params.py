@@ -194,7 +194,10 @@ class ModelParams(HasVariables, ABC):
 
     def _require_params(self) -> dict[str, np.ndarray]:
         if self._params is None:
-            raise UserError("the model has no params yet; call fit, or set model.params")
+            try:
+                return self.params
+            except UserError:
+                raise UserError("the model has no params yet; call fit, or set model.params") from None
         return self._params
 
     @property

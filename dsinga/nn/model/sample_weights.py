@@ -83,7 +83,7 @@ def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
         row, column = np.argwhere(missing)[0]
         raise UserError(
             f"y has NaN in record {row}, column {column}; where some of several targets are missing, give "
-            "sample_weight=~np.isnan(y), a weight for each, or the loss masked=True, as nn.MeanSquaredError(masked=True)"
+            "sample_weight=~np.isnan(y), a weight for each, or loss=nn.MeanSquaredError(masked=True) or its like"
         )
     return np.where(missing, 0, y).astype(y.dtype), given
 

@@ -29,6 +29,7 @@ ALIASES = {
     **dict.fromkeys("auc AUC roc_auc_score".split(), "roc_auc"),
     "average_precision_score": "average_precision",
     "f1_score": "f1",
+    "matthews_corrcoef": "mcc",
     "f1_macro": "macro_f1",
     "precision_macro": "macro_precision",
     "recall_macro": "macro_recall",
@@ -44,7 +45,7 @@ OF_CLASSES_ALONE = ("kSoftmaxLoss", "kCudnnSoftmaxLoss", "kHingeLoss", "kClassSo
 LISTED = [f"{name}_by_class" for name in ("precision", "recall", "f1")]  # figures that histories leave out
 # The types of the layers that report metrics, and the names of the layers.
 TYPES = {
-    **dict.fromkeys([*OF_CLASSES, *LISTED, "confusion"], ("kConfusionMatrix", "confusion")),
+    **dict.fromkeys([*OF_CLASSES, *LISTED, "confusion", "mcc"], ("kConfusionMatrix", "confusion")),
     **dict.fromkeys(("rmse", "mae", "r2"), ("kRegressionError", "errors")),
     "perplexity": ("kPerplexity", "perplexity"),
     "bias": ("kFieldError", "fields"),
