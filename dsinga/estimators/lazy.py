@@ -67,7 +67,9 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
 
 def plain_dtypes(data: Any) -> dict[Any, str] | str:
     """Return the dtypes of numpy for columns of pandas' nullable and Arrow numbers, by name; of a series its own."""
-    from pandas.api import types
+    import pandas
+
+    types = pandas.api.types
 
     def plain(dtype: Any) -> str:
         if not (types.is_extension_array_dtype(dtype) and types.is_numeric_dtype(dtype)):
