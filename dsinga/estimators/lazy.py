@@ -67,7 +67,7 @@ def open_collection(data: Any, lengths: bool = False) -> Collection:
 
 def plain_dtypes(data: Any) -> dict[Any, str] | str:
     """Return the dtypes of numpy for columns of pandas' nullable and Arrow numbers, by name; of a series its own."""
-    import pandas
+    import pandas  # type: ignore[import-untyped]
 
     types = pandas.api.types
 
