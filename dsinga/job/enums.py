@@ -84,6 +84,9 @@ class ActivationType(Enum):
     STANH = 4
     GELU = 5
     SILU = 6
+    ELU = 7
+    SELU = 8
+    SOFTPLUS = 9
 
 
 class CellActivation(Enum):

@@ -13,7 +13,7 @@ from dsinga.nn.model.clone import clone_model
 from dsinga.nn.model.from_job import from_job, load_model
 from dsinga.nn.model.model import CD, Model, Sequential
 from dsinga.nn.words import activations, augment, initialisers, losses, metrics, optimizers, regularisers, schedules
-from dsinga.nn.words.activations import Activation, Softmax
+from dsinga.nn.words.activations import ELU, Activation, Softmax
 from dsinga.nn.words.basic_layers import (
     BatchNormalization,
     Concatenate,
@@ -37,6 +37,7 @@ from dsinga.nn.words.functional import (
     maximum,
     minimum,
     multiply,
+    set_random_seed,
     subtract,
     to_categorical,
 )
@@ -74,7 +75,7 @@ from dsinga.nn.words.schedules import (
 from dsinga.nn.words.text_vectorization import TextVectorization
 
 __all__ = [
-    "CD", "CRF", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad",
+    "CD", "CRF", "ELU", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad",
     "Adam", "Adamax", "Add", "Attention", "AveragePooling1D", "AveragePooling2D", "BatchNormalization",
     "Bidirectional", "ClassSoftmaxLoss", "Cluster", "Concatenate", "Constant", "Conv1D", "Conv2D",
     "Conv2DTranspose",
@@ -94,7 +95,7 @@ __all__ = [
     "UpSampling2D", "ZeroPadding2D",
     "add", "average", "clear_session", "clone_model", "concatenate", "decoder", "encoder", "from_job",
     "image_data_format", "load_model", "maximum", "minimum", "multiply",
-    "set_image_data_format", "subtract", "to_categorical",
+    "set_image_data_format", "set_random_seed", "subtract", "to_categorical",
 ]  # fmt: skip
 
 # The functions that follow from the classes of registered components, by name.

@@ -51,7 +51,9 @@ def Activation(activation: Any, *, name: str | None = None, param: Sequence[Any]
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Activation by its name: linear, relu, leaky_relu, sigmoid, tanh, gelu, silu (also swish), softmax, stanh.
+    """Activation by its name: linear, relu, elu, selu, softplus, sigmoid, tanh, gelu, silu, softmax, or another.
+
+    Others are leaky_relu, swish, which is silu, and stanh.
 
     stanh is SINGA's 1.7159·tanh(2x/3). A function of your own is called as that of a Lambda (kFunction)."""
 
@@ -656,6 +658,12 @@ def Dummy(input: bool = False, output: bool = False, shape: list[int] = [], *, n
         input: whether the layer makes random numbers, in place of passing on its source.
         output: whether the layer is an end of the net.
         shape: the shape of the random numbers, the batch first."""
+
+def ELU(*, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """x for x > 0, else e^x - 1 (kActivation)."""
 
 def Embedding(input_dim: int, output_dim: int, embeddings_initializer: Any = 'uniform', dense_gradient: bool = False,
         embeddings_regularizer: Any = None, mask_zero: bool = False, *, name: str | None = None,
@@ -2001,6 +2009,9 @@ def multiply(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
 
 def set_image_data_format(data_format: str) -> None:
     """Let inputs that are made from now on, of shapes of three or four sizes, have images in this order of axes."""
+
+def set_random_seed(seed: int) -> None:
+    """Let models that are made from now on begin with this seed, and seed Python's and numpy's random numbers."""
 
 def subtract(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
     """Return the difference of two features, number by number."""

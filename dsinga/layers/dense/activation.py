@@ -30,6 +30,7 @@ from dsinga.ops import Ops
 
 # 1.7159·tanh(2x/3): LeCun et al., Efficient BackProp (1998), 4.4, with SINGA's digits.
 OUTER, INNER = 1.7159047, 0.66666667
+SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
 class ElementwiseFunction(Layer):
@@ -194,6 +195,36 @@ class SiLU(FunctionOfSource):
         return ops.silu_grad(x, dy)
 
 
+class ELU(ElementwiseFunction):
+    """x for x > 0, else e^x - 1; Clevert et al., Fast and Accurate Deep Network Learning by ELUs (2016)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.xp.where(x > 0, x, ops.xp.expm1(ops.xp.minimum(x, 0)))
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return dy * (ops.xp.minimum(y, 0) + 1)
+
+
+class SELU(ElementwiseFunction):
+    """s·x for x > 0, else s·a·(e^x - 1); Klambauer et al., Self-Normalizing Neural Networks (2017)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return SELU_SCALE * ops.xp.where(x > 0, x, SELU_ALPHA * ops.xp.expm1(ops.xp.minimum(x, 0)))
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return dy * ops.xp.where(y > 0, SELU_SCALE, y + SELU_SCALE * SELU_ALPHA).astype(y.dtype, copy=False)
+
+
+class Softplus(ElementwiseFunction):
+    """log(1 + e^x)."""
+
+    def forward(self, x: Array, ops: Ops) -> Array:
+        return ops.xp.maximum(x, 0) + ops.xp.log1p(ops.xp.exp(-abs(x)))
+
+    def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
+        return dy * -ops.xp.expm1(-y)
+
+
 FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
     ActivationType.RELU: ReLU,
     ActivationType.SIGMOID: Sigmoid,
@@ -201,6 +232,9 @@ FUNCTIONS: dict[ActivationType, type[ElementwiseFunction]] = {
     ActivationType.STANH: STanh,
     ActivationType.GELU: GELU,
     ActivationType.SILU: SiLU,
+    ActivationType.ELU: ELU,
+    ActivationType.SELU: SELU,
+    ActivationType.SOFTPLUS: Softplus,
 }
 
 
@@ -213,7 +247,8 @@ class Activation(ElementwiseFunction):
 
         type: ActivationType = setting(
             ActivationType.RELU,
-            "the activation function; STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x)",
+            "the activation function; STANH is 1.7159047·tanh(0.66666667·x), GELU is x·Φ(x), SILU is x·σ(x), "
+            "SOFTPLUS is log(1 + e^x)",
         )
 
     settings: Conf

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arguments import shown
 from dsinga.base.durable_files import finish_save, local_folder
 from dsinga.base.errors import UserError
 from dsinga.checkpoint.tensors import check_marks
@@ -30,9 +31,12 @@ from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.model.training_state import TrainingState
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES
+from dsinga.nn.words.losses import layer_type, loss_kind, metric_names, without_torch
+from dsinga.nn.words.metric_layers import metrics_by_output
 from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.net_conf import label_example, weighted
+from dsinga.nn.writing.symbol import flatten
 from dsinga.nn.writing.writer import make_conf
 
 _FREEZE = (
@@ -118,14 +122,36 @@ class JobModel(Trainable):
         return ends or [loss.srclayers[0] for loss in losses]
 
     @checked
-    def compile(self, optimizer: Any = None, cluster: Any = None) -> None:
-        """Replace the optimizer, the topology, or both; the losses are layers of the job."""
+    def compile(self, optimizer: Any = None, loss: Any = None, metrics: Any = None, cluster: Any = None) -> None:
+        """Replace the optimizer, the topology, or both; the losses and metrics are layers of the job.
+
+        Raises UserError for a ``loss``, or ``metrics``, that the job does not have.
+        """
         self._refuse_while_training("compile")
+        self._check_objective(loss, metrics)
         if optimizer is not None:
             self.base = self.base.replace(updater=updater_conf(optimizer))
             self._training_state = TrainingState()
         if cluster is not None:
             self.base = self.base.replace(cluster=cluster)
+
+    def _check_objective(self, loss: Any, metrics: Any) -> None:
+        """Raise UserError for losses and metrics that are none of the job's layers."""
+        layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
+        losses = {layer.type_name.removeprefix("k") for layer in layers if layer_class(layer).is_loss}
+        for given in flatten([*loss.values()] if isinstance(loss, dict) else [] if loss is None else [loss]):
+            kind = loss_kind(given := without_torch(given))
+            cls = layer_type(kind)
+            if not losses & {kind, f"Field{kind}"} and not any(layer_class(layer) is cls for layer in layers):
+                raise UserError(
+                    f"the model of a job has the loss {', '.join(sorted(losses))}, not {shown(given)}; for another one "
+                    "describe the net by nn.Sequential and set its params, or leave loss out"
+                )
+        reported = metric_names({layer.type_name.removeprefix("k") for layer in layers})
+        names = flatten(metrics_by_output([*metrics.values()] if isinstance(metrics, dict) else metrics, [""]))
+        for name in map(str, names):
+            if name not in reported and not any(name in layer_class(layer).metric_names for layer in layers):
+                raise UserError(f"the layers of the job report {', '.join(sorted(reported))}, not {name}; leave it out")
 
     def make_job(self, phases: dict[str, PhaseRecords], batch_size: int | None, fields: dict[str, Any]) -> Job:
         """Return the job without its data; see :meth:`job`."""

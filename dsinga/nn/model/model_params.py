@@ -40,7 +40,7 @@ from dsinga.nn.model.records import (
 )
 from dsinga.nn.model.running_fit import RunningFit
 from dsinga.nn.model.sample_weights import add_weights
-from dsinga.nn.model.training_state import FitBegins, TrainingState
+from dsinga.nn.model.training_state import FIRST_SEED, FitBegins, TrainingState
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES
 from dsinga.nn.writing.symbol import LayerBuilder
@@ -71,7 +71,7 @@ class ModelParams(HasVariables, ABC):
         self._own_params: dict[str, np.ndarray] | None = None
         self._complete = False  # whether the net has no other params
         self.stop_training = False
-        self._fits = 0
+        self._fits = FIRST_SEED[0]
         self._state = TrainingState()
         self._fit: RunningFit | None = None  # that trains the model now
         self._begins = FitBegins()

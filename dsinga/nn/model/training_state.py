@@ -15,6 +15,8 @@ from dsinga.base.errors import UserError
 from dsinga.checkpoint.tensors import read_safetensors, write_tensors
 from dsinga.data.filesystem import is_url
 
+FIRST_SEED = [0]  # of the first fit of models that are made from now on
+
 
 @dataclass
 class TrainingState:

@@ -22,6 +22,7 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "gelu": ("kActivation", {"activation_conf": {"type": "GELU"}}),
     "silu": ("kActivation", {"activation_conf": {"type": "SILU"}}),
     "swish": ("kActivation", {"activation_conf": {"type": "SILU"}}),
+    **{name: ("kActivation", {"activation_conf": {"type": name.upper()}}) for name in ("elu", "selu", "softplus")},
     "leaky_relu": ("kReLU", {"relu_conf": {"negative_slope": 0.2}}),
     "softmax": ("kSoftmax", {}),
 }
@@ -70,7 +71,9 @@ def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
 
 @layer
 def Activation(activation: Any) -> Write:
-    """Activation by its name: linear, relu, leaky_relu, sigmoid, tanh, gelu, silu (also swish), softmax, stanh.
+    """Activation by its name: linear, relu, elu, selu, softplus, sigmoid, tanh, gelu, silu, softmax, or another.
+
+    Others are leaky_relu, swish, which is silu, and stanh.
 
     stanh is SINGA's 1.7159·tanh(2x/3). A function of your own is called as that of a Lambda (kFunction).
     """
@@ -87,6 +90,12 @@ def own_activation(writer: LayerWriter, activation: Any) -> Feature:
     kind, fields = activation_layer(writer, writer.source, activation)
     feature = writer.add(kind, **fields)
     return feature._replace(before=writer.source if activation in ("softmax", "sigmoid") else None)
+
+
+@layer
+def ELU() -> Write:
+    """x for x > 0, else e^x - 1 (kActivation)."""
+    return lambda writer: own_activation(writer, "elu")
 
 
 @layer

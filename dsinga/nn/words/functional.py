@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy import ndarray
 
 from dsinga.base.arguments import check_whole, shown
 from dsinga.base.errors import UserError
+from dsinga.nn.model.training_state import FIRST_SEED
 from dsinga.nn.words.basic_layers import Concatenate
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.layer_functions import layer_functions
@@ -88,6 +90,15 @@ def to_categorical(x: Any, num_classes: int | None = None) -> ndarray:
             f"is none of {count} classes; they are 0 to {count - 1}"
         )
     return np.eye(count, dtype=np.float32)[classes]
+
+
+@checked
+def set_random_seed(seed: int) -> None:
+    """Let models that are made from now on begin with this seed, and seed Python's and numpy's random numbers."""
+    check_whole("seed", seed, 0)
+    FIRST_SEED[0] = seed
+    random.seed(seed)
+    np.random.seed(seed)
 
 
 def clear_session(free_memory: bool = True) -> None:
