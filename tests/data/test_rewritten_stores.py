@@ -108,10 +108,15 @@ FACES: dict[str, Callable[[str], Any]] = {
 
 def change(group: zarr.Group, what: str) -> None:
     attributes = dict(group["t"].attrs)
-    if what in ("dtype", "shape", "chunks"):
-        facts: dict[str, Any] = {"dtype": "f4", "shape": (8, 3), "chunks": (4, 3)}
-        facts[what] = {"dtype": "f8", "shape": (6, 3), "chunks": (2, 3)}[what]
-        group.create_array("t", overwrite=True, attributes=attributes, **facts)
+    changes = {
+        "dtype": ("dtype", "f8"),
+        "shorter": ("shape", (6, 3)),
+        "longer": ("shape", (16, 3)),
+        "chunks": ("chunks", (2, 3)),
+    }
+    if what in changes:
+        facts: dict[str, Any] = {"dtype": "f4", "shape": (8, 3), "chunks": (4, 3), **dict([changes[what]])}
+        group.create_array("t", overwrite=True, attributes=attributes, **facts)[...] = 1
     elif what == "gone":
         del group["t"]
     else:
@@ -119,7 +124,9 @@ def change(group: zarr.Group, what: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")
-@pytest.mark.parametrize("what", ["dtype", "shape", "chunks", "gone", "_FillValue", "units", "scale_factor"])
+@pytest.mark.parametrize(
+    "what", ["dtype", "shorter", "longer", "chunks", "gone", "_FillValue", "units", "scale_factor"]
+)
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("place", ["path", pytest.param("url", marks=pytest.mark.ci)])
 def test_consolidated_metadata_that_are_older_than_arrays_are_refused(

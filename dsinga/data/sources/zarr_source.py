@@ -56,11 +56,11 @@ class ZarrSource(RecordSource):
             raise UserError(f"{location} is an array, not a group with arrays of the names in data: and label:")
         else:
             records, labels = node, None
-        for array in (records, labels):
-            if array is not None:
-                _check_encoding(array, location)
+        arrays = [array for array in (records, labels) if array is not None]
         if isinstance(node, zarr.Group):
-            check_group(node, [array for array in (records, labels) if array is not None])
+            check_group(node, arrays)
+        for array in arrays:
+            _check_encoding(array, location)
         data_column = ZarrColumn(records, location, is_label=False, key=key)
         label_column = None if labels is None else ZarrColumn(labels, location, is_label=True, key=data_column.token)
         super().__init__(location, data_column, label_column)
