@@ -166,16 +166,15 @@ def test_weights_with_a_prefix_or_two_values_of_one_param_are_refused(tmp_path: 
     ],
 )
 def test_nets_of_timm_and_torchvision_give_and_learn_what_they_do_there(name: str, library: str, settings: Any) -> None:
-    pytest.importorskip(library, exc_type=Exception)
+    models = pytest.importorskip(f"{library}.models", exc_type=Exception)
     torch.manual_seed(1)
     if library == "timm":
-        import timm
-
         small = {"img_size": 32, "depth": 2, "embed_dim": 32, "num_heads": 2, "patch_size": 8}
         more = {} if settings is None else {**small, **settings}
-        module = timm.create_model(name, pretrained=False, num_classes=5, **more)
+        module = models.create_model(name, pretrained=False, num_classes=5, **more)
     else:
-        import torchvision
-
-        module = getattr(torchvision.models, name)(weights=None, num_classes=5)
-    check_module(module, ((3, 32, 32),), 0, rate=0.003, limit=1e-4 if settings is None else 1e-5)
+        module = getattr(models, name)(weights=None, num_classes=5)
+    if settings is None:  # batch normalisation of few pixels enlarges rounding
+        check_module(module, ((3, 64, 64),), 0, rate=0.003, steps=1, limit=1e-4)
+    else:
+        check_module(module, ((3, 32, 32),), 0, rate=0.003)
