@@ -55,11 +55,6 @@ class ZarrColumn(Column):
         if not array.ndim:
             what = f"{'labels' if is_label else 'records'} need an axis along which they lie"
             raise UserError(f"{location}: {name!r} has the shape {array.shape}, but {what}; name another array")
-        if 0 in array.chunks or 0 in (array.shards or ()):
-            raise UserError(
-                f"{location}: {name!r} has chunks of shape {array.shards or array.chunks}, by its metadata; write the "
-                "array again, in chunks of at least one row"
-            )
         length, row_bytes = array.shape[0], math.prod(array.shape[1:]) * dtype.itemsize
         rows = block_rows(max(length, 1), row_bytes, array.chunks[0])
         super().__init__(name, length, array.shape[1:], dtype, rows, (self.token, name))

@@ -93,17 +93,15 @@ def _facts(array: zarr.Array) -> dict[str, Any]:
 
 def check_extent(array: zarr.Array, most: int = MOST_POINTS) -> None:
     """Raise UserError where a shape is senseless, or a local array has a chunk after the last one that it says."""
-    if max(array.shape, default=0) > most or (0 in array.chunks and 0 not in array.shape):
+    folder, chunks = local_folder(array), array.shards or array.chunks
+    if max(array.shape, default=0) > most or 0 in (*chunks, *array.chunks):
         raise UserError(
-            f"{location_of(array)}: {array.path!r} has the shape {array.shape} in chunks {array.chunks} by its "
-            f"metadata, but axes have up to {most:,} points, and chunks one or more; put back its metadata, or write "
-            "the array again"
+            f"{location_of(array)}: {array.path!r} has the shape {array.shape} in chunks {chunks} by its metadata, but "
+            f"axes have up to {most:,} points, and chunks one or more; put back its metadata, or write the array again"
         )
-    folder = local_folder(array)
-    chunks = array.shards or array.chunks
     for axis in range(array.ndim) if folder is not None else ():
         index = [0] * array.ndim
-        index[axis] = -(-array.shape[axis] // max(chunks[axis], 1))
+        index[axis] = -(-array.shape[axis] // chunks[axis])
         key = join(array.path, array.metadata.encode_chunk_key(tuple(index)))
         if os.path.lexists(join(str(folder), key)):
             raise UserError(
