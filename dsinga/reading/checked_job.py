@@ -145,6 +145,11 @@ def _sampler(
     """Return the order of the records of a phase, ``offset`` records after its beginning."""
     first = layers[0]
     store = stores[first.name]
+    for conf in (layer.store_conf for layer in layers):
+        if conf is not None and conf.group_by_length and not conf.shuffle:
+            raise conf.error(
+                "group_by_length sorts shuffled records; leave it out, or shuffle: false", "group_by_length"
+            )
     sampler = Sampler(
         len(store),
         infos[first.name].batchsize,

@@ -33,6 +33,10 @@ def test_without_shuffling_records_are_read_in_the_order_given():
     for start in [*range(0, 64, 16)] * 2:
         stepped.train_on_batch(X[start : start + 16], T[start : start + 16])
     assert_same(fitted.params, stepped.params)
+    grouped = nn.Sequential([nn.Input((6,), group_by_length=5), nn.Embedding(9, 2), nn.LSTM(2), nn.Dense(3)])
+    grouped.compile("sgd", "mse")
+    with pytest.raises(UserError, match="group_by_length sorts shuffled records; leave it out"):
+        grouped.fit(np.ones((64, 6), int), T, shuffle=False, progress=False)
 
 
 @pytest.mark.parametrize(("kernel", "strides", "dilation"), [(3, 1, 1), (2, 1, 3), (4, 2, 1)])
