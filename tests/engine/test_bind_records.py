@@ -155,5 +155,7 @@ def test_columns_of_all_phases_must_agree(pathless: Job, stores: Path) -> None:
     reversed_frame = frame[frame.columns[::-1]]  # whose columns are taken by name
     train_in_threads(bind_records(job, {"test": (reversed_frame, y), "train": (frame, y)}))
     opened = open_records((reversed_frame, y))
-    with pytest.raises(UserError, match=r"of phase kTest are c63, .* training are c0, c1, .*: number 0 is another"):
+    with pytest.raises(
+        UserError, match=r"of phase kTest have along .column. c63, .* training c0, c1, .*: number 0 is another"
+    ):
         bind_records(job, {"train": (frame, y), "test": opened})

@@ -94,7 +94,7 @@ OTHER: dict[str, tuple[str, Callable[[], Any], str]] = {
     "records": (
         "features",
         lambda: (open_records((FEATURES.isel(k=ORDER), TARGETS)), None),
-        "have along 'k' c, a, d, b in xarray DataArray.*, those of training a, b, c, d; give the same in the",
+        "have along 'k' c, a, d, b, those of training a, b, c, d: number 0 is another; give the same in the",
     ),
 }
 

@@ -92,7 +92,7 @@ def test_names_that_training_lacks_are_refused(fitted, loaded):
         with pytest.raises(UserError, match="has the label 'topp' in record .*not among the classes; did you mean"):
             used.evaluate(FRAME, WORDS.cat.rename_categories({"top": "topp"}))
         opened = dsinga.data.open_records((FRAME, WORDS.astype(str)), classes=NAMES[::-1])
-        with pytest.raises(UserError, match="for the classes top, mid, low in .*, those of training low, mid"):
+        with pytest.raises(UserError, match="for the classes top, mid, low, those of training low, mid"):
             used.evaluate(opened)
 
 

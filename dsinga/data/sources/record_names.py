@@ -64,16 +64,19 @@ def check_names(source: Any, names: RecordNames, phase: str = "") -> None:
     ``phase`` is the name of the phase that reads them, for the message.
     """
     given = RecordNames.of(source)
-    pairs = [("labels stand for the classes", given.classes, names.classes, False)]
+    pairs = [("labels", "stand for the classes", given.classes, names.classes, False)]
     for what, here, there in (("records", given.order, names.order), ("labels", given.label_order, names.label_order)):
         for axis, known in zip(here[1:], there[1:], strict=False):
             is_field = all(map(is_number, known[1:]))  # whose points may be others
             if axis[0] == known[0]:
-                pairs.append((f"{what} have along {axis[0]!r}", axis[1:], known[1:], is_field))
-    for what, labels, expected, may_differ in pairs:
+                pairs.append((what, f"have along {axis[0]!r}", axis[1:], known[1:], is_field))
+    of_phase = f" of phase {phase}" if phase else ""
+    for what, verb, labels, expected, may_differ in pairs:
         is_other = labels and expected and labels != expected
         if is_other and not (may_differ and sorted(labels) != sorted(expected)):
+            places = (place for place, pair in enumerate(zip(labels, expected, strict=False)) if pair[0] != pair[1])
+            place = next(places, min(len(labels), len(expected)))
             raise UserError(
-                f"the {what} {listed(labels)} in {source.location}{f' of phase {phase}' if phase else ''}, those of "
-                f"training {listed(expected)}; give the same in the same order"
+                f"the {what} of {source.location}{of_phase} {verb} {listed(labels)}, those of training "
+                f"{listed(expected)}: number {place} is another; give the same in the same order"
             )
