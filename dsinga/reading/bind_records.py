@@ -22,7 +22,7 @@ from dsinga.data.conversion import (
     record_dtype,
 )
 from dsinga.data.sources.arrays import as_numpy
-from dsinga.data.sources.drawn_records import DrawnRecords
+from dsinga.data.sources.batch_sequences import DrawnRecords
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf
 from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Records

@@ -14,7 +14,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.data.missing_values import plain_array
-from dsinga.data.stores.chunk_parts import axis_parts
+from dsinga.data.stores.chunk_files import axis_parts
 
 
 class DaskGraph:

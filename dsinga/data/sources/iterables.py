@@ -16,8 +16,7 @@ from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_of
 from dsinga.data.sources.arrays import as_numpy
 from dsinga.data.sources.batch_sequences import is_sequence, say_once
-from dsinga.data.sources.data_loaders import by_number, is_stream
-from dsinga.data.sources.items import columns
+from dsinga.data.sources.data_loaders import by_number, columns, is_stream
 from dsinga.data.sources.random_draws import drawing, naming_errors
 
 WRITE = "write its batches to a store by dsinga.data.write_store(path, batches), and give the path"

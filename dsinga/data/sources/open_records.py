@@ -17,11 +17,10 @@ from dsinga.data.filesystem import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.arrays import ARRAYS, Kind, Options
-from dsinga.data.sources.batch_sequences import Batches, is_sequence
+from dsinga.data.sources.batch_sequences import Batches, DrawnRecords, is_sequence
 from dsinga.data.sources.dask_arrays import DASK_ARRAYS
 from dsinga.data.sources.data_frames import FRAMES
 from dsinga.data.sources.data_loaders import by_number, item_records
-from dsinga.data.sources.drawn_records import DrawnRecords
 from dsinga.data.sources.named_in_jobs import PATHS, is_path, open_store, refuse_numpy_file
 from dsinga.data.sources.xarray_objects import DATA_ARRAYS, DATASETS
 from dsinga.data.sources.zarr_source import ZARR_ARRAYS

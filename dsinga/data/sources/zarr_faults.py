@@ -17,8 +17,7 @@ from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed
 from dsinga.data.file_version import FileVersion
 from dsinga.data.filesystem import has_zarr_metadata, join, zarr_store
-from dsinga.data.stores.chunk_files import RegionReader, local_folder, location_of
-from dsinga.data.stores.chunk_parts import axis_parts
+from dsinga.data.stores.chunk_files import RegionReader, axis_parts, local_folder, location_of
 from dsinga.data.stores.store_faults import unreadable
 
 MOST_POINTS = 1 << 36  # along an axis of an array

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numcodecs
 import numpy as np
@@ -18,7 +20,6 @@ from dsinga.base.cores import available_cores
 from dsinga.base.regular_files import open_regular
 from dsinga.data.filesystem import absolute
 from dsinga.data.stores.checked_files import ReadingStore, check_lengths, most_chunk_bytes
-from dsinga.data.stores.chunk_parts import AxisPart, axis_parts
 from dsinga.ops import buffers
 
 # The decoders of codecs of zarr's third format, by name; none of them needs the settings with which it encoded.
@@ -26,7 +27,35 @@ _DECODERS = {"blosc": numcodecs.Blosc, "zstd": numcodecs.Zstd, "gzip": numcodecs
 MOST_THREADS = 2  # that read a region; files and codecs let others run
 SMALL_BYTES = 1 << 20  # of a region, up to which one thread reads it
 
+
+class AxisPart(NamedTuple):
+    """Along one axis: the number of a chunk, and the same points counted in it, in the region and in the array."""
+
+    number: int
+    inside: slice
+    place: slice
+    points: slice
+
+
 _ChunkPart = tuple[AxisPart, ...]  # of one chunk, along each axis
+
+
+def axis_parts(region: slice, begins: Sequence[int]) -> list[AxisPart]:
+    """Return the parts of chunks along an axis that a region, a slice with a start and a stop, consists of.
+
+    Args:
+        region: the points.
+        begins: the first point of each chunk, which may be a range.
+    """
+    parts: list[AxisPart] = []
+    if region.start == region.stop:
+        return parts
+    for number in range(bisect_right(begins, region.start) - 1, bisect_left(begins, region.stop)):
+        begin, is_last = begins[number], number + 1 == len(begins)
+        low, high = max(begin, region.start), region.stop if is_last else min(begins[number + 1], region.stop)
+        inside, place = slice(low - begin, high - begin), slice(low - region.start, high - region.start)
+        parts.append(AxisPart(number, inside, place, slice(low, high)))
+    return parts
 
 
 class RegionReader:

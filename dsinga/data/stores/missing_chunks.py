@@ -17,8 +17,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.data.filesystem import exists, is_file, is_references, join
 from dsinga.data.stores.checked_files import ReadingStore
-from dsinga.data.stores.chunk_files import location_of
-from dsinga.data.stores.chunk_parts import axis_parts
+from dsinga.data.stores.chunk_files import axis_parts, location_of
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
 from dsinga.data import FieldWindows, RecordNames, RecordSource, open_labels, open_like
 from dsinga.data.array_kinds import is_dask_collection, is_of
-from dsinga.data.sources.drawn_records import DrawnRecords
+from dsinga.data.sources.batch_sequences import DrawnRecords
 from dsinga.data.stores.store_format import SMALL_BYTES
 from dsinga.job import Job, Phase, StoreConf
 from dsinga.job.enums import PHASES
