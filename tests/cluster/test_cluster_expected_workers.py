@@ -15,10 +15,9 @@ from distributed import Client, LocalCluster, Status, Worker
 
 from dsinga.api import evaluate, train
 from dsinga.base.errors import Cancelled, RunError, UserError
-from dsinga.cluster.connecting import expected_workers, slurm_jobs
+from dsinga.cluster.connecting import expected_workers
 from dsinga.cluster.connecting.adaptive import keep_workers
-from dsinga.cluster.connecting.expected_workers import await_workers
-from dsinga.cluster.connecting.slurm_jobs import SlurmJobs
+from dsinga.cluster.connecting.expected_workers import SlurmJobs, await_workers
 from dsinga.cluster.dask import waiting
 from dsinga.cluster.dask.dask_workers import available_workers, require_workers
 from dsinga.job import Job
@@ -227,7 +226,7 @@ def test_jobs_of_slurm_are_named_with_their_state(monkeypatch: pytest.MonkeyPatc
     squeue.write_text(f"#!/bin/sh\ncat {tmp_path}/queue")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(slurm_jobs, "QUERY_SECONDS", 0.0)
+    monkeypatch.setattr(expected_workers, "QUERY_SECONDS", 0.0)
     job = SimpleNamespace(
         job_id="17", submit_command="sbatch", log_directory="logs", job_name="worker", status=Status.running
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import dsinga
 from dsinga import UserError
-from dsinga.cluster.placing import memory_limits
+from dsinga.cluster.placing import prepare
 from dsinga.engine import local_job
 from dsinga.job import Job, loads
 from dsinga.layers import RecordInfo
@@ -186,12 +186,12 @@ def test_workers_of_a_cluster_fit_into_their_limit(
 ):
     whole = trained(loads(CONVNET, "job.conf"))
     limit = between()
-    monkeypatch.setattr(memory_limits, "MEMORY_LIMIT", limit)  # of all workers, which share a process
+    monkeypatch.setattr(prepare, "MEMORY_LIMIT", limit)  # of all workers, which share a process
     with caplog.at_level(logging.INFO, "dsinga"):
         params = trained(loads(CONVNET, "job.conf"), threads, workers)
     assert any("partition: auto trains with" in record.message for record in caplog.records)
     assert_close(params, whole, 1e-5)
-    monkeypatch.setattr(memory_limits, "MEMORY_LIMIT", FIXED)
+    monkeypatch.setattr(prepare, "MEMORY_LIMIT", FIXED)
     with pytest.raises(UserError, match="cannot be trained in"):
         trained(loads(CONVNET, "job.conf"), threads, workers)
 
@@ -203,7 +203,7 @@ def test_a_run_above_its_limit_is_warned_of(
     caplog.set_level(logging.WARNING, "dsinga")
     trained(job, threads, 2)
     assert not [record for record in caplog.records if "of memory, but may use" in record.message]
-    monkeypatch.setattr(memory_limits, "MEMORY_LIMIT", FIXED)
+    monkeypatch.setattr(prepare, "MEMORY_LIMIT", FIXED)
     trained(job, threads, 2)
     (message,) = [record.message for record in caplog.records if "of memory, but may use" in record.message]
     assert "micro_batches" in message

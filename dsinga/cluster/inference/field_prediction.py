@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dask
 import dask.array as da
+import numpy as np
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
 from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
-from dsinga.cluster.inference.prediction_tasks import LEAST_TASKS, check_tasks, map_blocks, map_leads
+from dsinga.cluster.inference.tile_graph import BlockPlan, map_selections
 from dsinga.data.fields.definition import WindowDefinition
-from dsinga.data.fields.leads import check_lead_names, windows_for_leads
+from dsinga.data.fields.leads import check_lead_names, lead_axis, windows_for_leads
 from dsinga.data.fields.memory_reader import described
 from dsinga.data.fields.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
 from dsinga.data.sources.dask_graph import cluster_futures
@@ -26,7 +28,8 @@ from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.net.forecasts import forecast_form
 from dsinga.net.layer_classes import layer_class
-from dsinga.passes.field_predictor import FieldPredictor, MaskedTarget
+from dsinga.passes.field_predictor import FieldPredictor, MaskedTarget, PredictionBlock
+from dsinga.passes.field_rollout import FedBack, FieldRollout
 from dsinga.passes.field_tiles import FieldTiles, plan_tiles
 from dsinga.passes.predictor import Predictor, row_bytes
 from dsinga.reading.open_layer import moments_of
@@ -34,6 +37,8 @@ from dsinga.reading.windows_conf import windows_of
 
 BATCH_BYTES = 1 << 25  # of the features of all layers for a call, where a row takes less
 MOST_ROWS = 64  # of a call
+MOST_TASKS = 1 << 20  # of a prediction of several leads: a task takes about a millisecond before the first one runs
+LEAST_TASKS = 16  # for which each lead counts
 
 
 def predict_dataset(
@@ -247,3 +252,82 @@ def _as_dask(variable: Any) -> da.Array:
         preferred = variable.encoding.get("preferred_chunks") or {}
         variable = variable.chunk({dim: preferred.get(dim, -1) for dim in variable.dims} if preferred else "auto")
     return variable.data
+
+
+def map_blocks(predictor: FieldPredictor, arrays: Mapping[str, da.Array], blocks: PredictionBlocks) -> da.Array:
+    """Return the prediction as a dask array, a task for each block of it."""
+    return _map(_predict_block, _shared(predictor), arrays, blocks, blocks.plans())
+
+
+def map_leads(
+    predictor: FieldPredictor,
+    arrays: Mapping[str, da.Array],
+    blocks: PredictionBlocks,
+    windows: PredictionWindows,
+    leads: int,
+) -> list[da.Array]:
+    """Return the prediction of each lead as a dask array, a task for each block, which takes those of earlier leads.
+
+    Raises UserError for too many tasks.
+    """
+    check_tasks(leads, len(blocks))
+    rollout = FieldRollout(predictor, lead_axis(windows).name, _fed_back(windows))
+    shared = _shared(rollout)
+    predictions: list[da.Array] = []
+    for lead in range(1, leads + 1):
+        earlier = {f"lead {number}": predictions[number - 1] for number in rollout.earlier(lead)}
+        plans = blocks.plans_of_lead(rollout, lead)
+        predictions.append(_map(_predict_lead, shared, arrays, blocks, plans, earlier))
+    return predictions
+
+
+def _map(
+    function: Callable[..., np.ndarray],
+    predictor: Any,
+    arrays: Mapping[str, da.Array],
+    blocks: PredictionBlocks,
+    plans: Iterator[BlockPlan],
+    earlier: Mapping[str, da.Array] | None = None,
+) -> da.Array:
+    """Return the dask array of ``function(predictor, selections, *arguments)``."""
+    name = f"dsinga-fields-{uuid.uuid4().hex}"
+    return map_selections(function, predictor, arrays, plans, blocks.chunks, np.float32, name, earlier)
+
+
+def _shared(predictor: Any) -> Any:
+    """Return an object, with the net and its params, as a single one of a task graph."""
+    return dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
+
+
+def _predict_block(predictor: FieldPredictor, values: Mapping[str, np.ndarray], block: PredictionBlock) -> np.ndarray:
+    """Task: the prediction of a block."""
+    return predictor.predict(values, block)
+
+
+def _predict_lead(
+    rollout: FieldRollout, values: Mapping[str, np.ndarray], block: PredictionBlock, lead: int
+) -> np.ndarray:
+    """Task: the prediction of a block for a lead."""
+    return rollout.predict(values, block, lead)
+
+
+def _fed_back(windows: PredictionWindows) -> dict[str, FedBack]:
+    """Return the targets that are inputs, too."""
+    inputs = {part.name for part in windows.layout.inputs}
+    axes = windows.layout.axes
+    return {
+        target.name: FedBack(
+            windows.channel_slice(target), target.channel_dims, tuple(axes[dim].size for dim in target.channel_dims)
+        )
+        for target in windows.targets
+        if target.name in inputs
+    }
+
+
+def check_tasks(leads: int, blocks: int) -> None:
+    """Raise UserError for so many leads that Dask would take minutes for their tasks before the first one runs."""
+    if leads * blocks > MOST_TASKS:
+        remedy = ", or predict fewer steps of time: ds.isel(time=slice(-10, None))" if blocks > LEAST_TASKS else ""
+        raise UserError(
+            f"{leads} leads are too many for one prediction; give at most {MOST_TASKS // blocks} of these data{remedy}"
+        )
