@@ -18,9 +18,8 @@ from dsinga.dashboard.curves import byte_curves, loss_curves, metric_curves, spe
 from dsinga.dashboard.history import RunHistory
 from dsinga.dashboard.line_panel import LinePanel
 from dsinga.dashboard.panel import DashboardPanel
-from dsinga.dashboard.queue_panel import QueuePanel
 from dsinga.dashboard.records import RunRecord
-from dsinga.dashboard.site_panel import SitePanel
+from dsinga.dashboard.table_panels import QueuePanel, SitePanel
 from dsinga.dashboard.time_panel import TimePanel
 
 # Milliseconds between two looks for news by a page that is open.

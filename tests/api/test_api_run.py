@@ -19,8 +19,8 @@ from distributed import Client
 
 import dsinga
 from dsinga import Cancelled, UserError
+from dsinga.api.clients import SharedCluster
 from dsinga.api.execution import TrainingOptions
-from dsinga.api.shared_cluster import SharedCluster
 from dsinga.cluster import connect
 from dsinga.job import Job
 from dsinga.monitor.workspace_lock import locked_workspace

@@ -19,7 +19,7 @@ def test_mixup_adds_the_rolled_batch_with_its_labels():
     rolled = np.r_[7, np.arange(8)]  # the part of the worker that has the whole batch: the last record is read again
     numbers, epochs = rolled + 100, np.zeros(9, int)
     mixed, soft = chain.augment(x[rolled], labels[rolled], numbers, epochs)
-    from dsinga.augmentation.random_numbers import stream_key, uniform
+    from dsinga.augmentation.augmentation_list import stream_key, uniform
 
     share = symmetric_beta(uniform(stream_key(0, 0), numbers[1:], epochs[1:], mixup.draws)[:, 0], 0.4)
     lam = torch.tensor(share, dtype=torch.float32)

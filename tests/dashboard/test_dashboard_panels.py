@@ -14,7 +14,7 @@ from dsinga.dashboard.history import RunHistory
 from dsinga.dashboard.line_panel import LinePanel
 from dsinga.dashboard.pages import PANELS
 from dsinga.dashboard.panel import SLOT_COLOURS, DashboardPanel
-from dsinga.dashboard.queue_panel import QueuePanel
+from dsinga.dashboard.table_panels import QueuePanel
 from dsinga.dashboard.time_panel import MAX_NAMES, TimePanel
 from tests.support.run_events import GROUP, begin, end, round_of
 
