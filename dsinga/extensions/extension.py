@@ -221,6 +221,12 @@ class Extension(ABC):
     def run(self, loop: LoopView) -> None:
         """Do what is due at ``loop.step``."""
 
+    def go_on(self, loop: LoopView) -> None:
+        """Do what is to be done last before training goes on from a pause, or from a checkpoint.
+
+        By then all extensions that were due have run, and their checkpoint has been written.
+        """
+
     def observe(self, loop: LoopView, sums: Metrics) -> None:
         """Take the metrics of one training step, (sum, count) by name; called after each step, in order."""
 

@@ -220,6 +220,7 @@ class KerasEvents(Extension):
     def __init__(self, callback: Any, model: Any, fit: Any, params: Mapping[str, Any]):
         self._callback, self._model, self._fit, self._params = callback, model, fit, params
         self._epoch = self._batch = 0
+        self._has_begun = False  # whether the epoch has
         self._has_row = False  # whether a row of training was recorded since the last end of an epoch
         self._has_batches = any(self._defines(event) for event in EVENTS if "batch" in event)
 
@@ -245,13 +246,13 @@ class KerasEvents(Extension):
                 getattr(self._callback, event)(*arguments)
 
     def _begin_epoch(self, loop: LoopView) -> None:
-        self._batch = 0
-        if isinstance(self._callback, LearningRateScheduler) and loop.step < loop.train_steps:
+        if isinstance(self._callback, LearningRateScheduler):
             base = loop.learning_rate / loop.rate_factor if loop.rate_factor else 0.0
             rate = self._callback.rate(self._epoch, loop.learning_rate)
             if base:
                 loop.set_rate_factor(loop.step, rate / base)
         self._call(loop, "on_epoch_begin", self._epoch, {})
+        self._has_begun = True
 
     def start(self, loop: LoopView) -> None:
         """Give the callback what it knows, and call its first event."""
@@ -280,13 +281,13 @@ class KerasEvents(Extension):
         self._batch += 1
 
     def run(self, loop: LoopView) -> None:
-        """Call the events of the end of an epoch, of the next one's beginning, and of the next batch's."""
-        ends = self._has_row and self._batch
-        if ends:
+        """Call the events of the end of an epoch."""
+        if self._has_row and self._batch:
             self._end_epoch(loop)
-        if loop.step >= loop.train_steps or loop.stopped:
-            return
-        if ends or not loop.step:
+
+    def go_on(self, loop: LoopView) -> None:
+        """Call the events of the beginning of an epoch, and of the next batch's."""
+        if not self._has_begun:
             self._begin_epoch(loop)
         if self._pauses_at_batches(loop):
             self._call(loop, "on_train_batch_begin", self._batch, {})
@@ -299,7 +300,7 @@ class KerasEvents(Extension):
             self._call(loop, "on_test_begin", {})
             self._call(loop, "on_test_end", validated)
         self._call(loop, "on_epoch_end", self._epoch, logs)
-        self._epoch, self._batch, self._has_row = self._epoch + 1, 0, False
+        self._epoch, self._batch, self._has_begun, self._has_row = self._epoch + 1, 0, False, False
         self._stop_if_asked(loop)
 
     def finish(self, loop: LoopView) -> None:
@@ -313,9 +314,10 @@ class KerasEvents(Extension):
             loop.stop(f"the callback {self.name} has set stop_training")
 
     def state_dict(self) -> State:
-        """Return the epoch and the batch."""
-        return {"epoch": self._epoch, "batch": self._batch}
+        """Return the epoch, the batch, and whether the events of the epoch's beginning have been called."""
+        return {"epoch": self._epoch, "batch": self._batch, "begun": self._has_begun}
 
     def load_state(self, state: State) -> None:
         """Go on from an epoch and a batch."""
         self._epoch, self._batch = int(state.get("epoch", 0)), int(state.get("batch", 0))
+        self._has_begun = bool(state.get("begun", False))

@@ -93,6 +93,11 @@ class ExtensionRunner:
         """
         self._run_due(self._extensions if at_end else self._pausing, at_end)
 
+    def go_on(self) -> None:
+        """Let the extensions do what is to be done last before training goes on from a pause."""
+        for extension in self._extensions.values():
+            self._call(extension, extension.go_on, self._loop)
+
     def show_row(self, row: Mapping[str, Any]) -> None:
         """Show a row of the history to all extensions."""
         metrics = {name: value for name, value in row.items() if name not in NOT_METRICS}

@@ -113,8 +113,7 @@ class TrainingLoop:
             self.view.paused = True
             self._extensions.start(state.get("extensions", {}))
             self.view.paused = False
-            if not begin:  # a resumed run has paused here before
-                self._pause()
+            self._pause(runs=not begin)  # at the beginning of a resumed run they have run before
             if begin < self._job.train_steps and not (begin and self.view.stopped):
                 self._train()
             self.view.paused = self.view.has_ended = True
@@ -231,19 +230,22 @@ class TrainingLoop:
     def _show_row(self, row: Row) -> None:
         self._extensions.show_row(row)
 
-    def _pause(self, last: bool = False) -> None:
+    def _pause(self, last: bool = False, runs: bool = True) -> None:
         """Run the extensions that are due while training stands, then write the checkpoint that one has asked for.
 
-        If an extension has stopped training, the checkpoint is written at the last pause.
+        If an extension has stopped training, the checkpoint is written at the last pause. Without ``runs`` none is run.
         """
         view, started = self.view, self._clock()
         view.paused = True
         is_complete = last and (view.step >= view.train_steps or not view.resumable)
-        self._extensions.pause(at_end=is_complete)
+        if runs:
+            self._extensions.pause(at_end=is_complete)
         if last or not view.stopped:
             if view.checkpoint_wanted or (last and not is_complete):
                 self._write_checkpoint()
             view.checkpoint_wanted = False
+        if not last and not view.stopped and view.step < view.train_steps:
+            self._extensions.go_on()
         view.paused = False
         self._pause_seconds = max(self._pause_seconds, self._clock() - started)
 

@@ -240,6 +240,22 @@ def test_a_model_that_shares_layers_shows_the_params_of_the_run_and_kept_ones_st
         np.testing.assert_allclose(output[0], weights[0] @ RECORD + weights[1], rtol=1e-5)
 
 
+def test_what_begins_the_next_epoch_comes_after_all_that_end_this_one(tmp_path: Path):
+    kept: list[Weights] = []
+
+    def spoil(epoch: int, logs: Any) -> None:
+        if epoch:
+            model.set_weights([array + 10 for array in model.get_weights()])
+
+    model = made()
+    events = callbacks.LambdaCallback(on_epoch_begin=spoil, on_epoch_end=lambda *_: kept.append(model.get_weights()))
+    best = callbacks.EarlyStopping("val_loss", 9, restore_best_weights=True)
+    saves = callbacks.ModelCheckpoint(tmp_path / "{epoch}")
+    model.fit(X, Y, epochs=2, validation_data=(X, Y), callbacks=[events, best, saves], progress=False)
+    assert_alike([model.get_weights()], kept[:1])
+    assert_alike([nn.load_model(tmp_path / str(epoch)).get_weights() for epoch in (1, 2)], kept)
+
+
 def test_where_params_are_not_set():
     model = made()
     setting = callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: model.set_weights(OTHER))

@@ -183,6 +183,35 @@ def test_a_backup_lets_fit_go_on_and_is_removed_at_the_end(tmp_path: Path):
     assert not (tmp_path / "checkpoint").exists()
 
 
+@pytest.mark.parametrize("event", ["on_epoch_begin", "on_train_batch_begin"])
+def test_a_resumed_fit_calls_the_events_before_its_first_step(event: str, tmp_path: Path):
+    def crash(number: int, logs: Any) -> None:
+        if crashing and events.count("on_epoch_begin 2") and number == (2 if event == "on_epoch_begin" else 1):
+            raise RuntimeError("power")
+
+    def noting(name: str) -> Any:
+        return lambda number, logs: events.append(f"{name} {number}")
+
+    def run(folder: Path, last: list[Any]) -> Any:
+        model, events[:] = net(), []
+        noted = {name: noting(name) for name in ("on_epoch_begin", "on_train_batch_begin", "on_epoch_end")}
+        rates = callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+        begin = [callbacks.BackupAndRestore(folder), callbacks.LambdaCallback(**noted), *last, rates]
+        model.fit(X, Y, epochs=4, callbacks=begin, progress=False)
+        return model
+
+    events: list[str] = []
+    crashing, unbroken = True, run(tmp_path / "whole", [])
+    expected = events[:]
+    with pytest.raises(RuntimeError, match="power"):
+        run(tmp_path / "run", [callbacks.LambdaCallback(**{event: crash})])
+    crashing, again = False, run(tmp_path / "run", [])
+    first = expected.index("on_epoch_begin 2") + (1 if event == "on_epoch_begin" else 2)
+    assert events == expected[first:]
+    for name, array in unbroken.params.items():
+        np.testing.assert_array_equal(again.params[name], array)
+
+
 @pytest.mark.parametrize("place", ["folder", "memory://backup"])
 def test_a_fit_with_a_backup_trains_as_one_without_each_time(place: str, tmp_path: Path):
     plain, backed = net(), net()
