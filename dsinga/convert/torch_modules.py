@@ -15,7 +15,7 @@ from dsinga.convert.torch_layers import layer_of, layer_type, linear_layer, pres
 from dsinga.convert.torch_recurrent import recur
 from dsinga.convert.torch_tensors import NotConvertible, TracedTensor
 from dsinga.convert.torch_tracing import ModulePlace
-from dsinga.nn.words.layer_adapters import sides
+from dsinga.nn.words.image_adapters import sides
 from dsinga.nn.writing.symbol import Symbol
 
 AXES = (1, 2, 3)

@@ -9,9 +9,9 @@ from collections import ChainMap
 
 from dsinga import extensions
 from dsinga.engine.local_net import LocalNet
-from dsinga.nn.model.clone import clone_model
 from dsinga.nn.model.from_job import from_job, load_model
-from dsinga.nn.model.model import CD, Model, Sequential
+from dsinga.nn.model.model import CD, Model
+from dsinga.nn.model.sequential import Sequential, clone_model
 from dsinga.nn.words import activations, augment, initialisers, losses, metrics, optimizers, regularisers, schedules
 from dsinga.nn.words.activations import ELU, Activation, Softmax
 from dsinga.nn.words.basic_layers import (
@@ -28,7 +28,6 @@ from dsinga.nn.words.basic_layers import (
 )
 from dsinga.nn.words.composed_layers import Bidirectional, MultiHeadAttention, SeparableConv2D, TimeDistributed
 from dsinga.nn.words.energy import RBM, decoder, encoder
-from dsinga.nn.words.field_metrics import FieldError
 from dsinga.nn.words.functional import (
     add,
     average,
@@ -55,6 +54,7 @@ from dsinga.nn.words.inputs import (
 )
 from dsinga.nn.words.keras_names import missing_names
 from dsinga.nn.words.layer_functions import layer_functions
+from dsinga.nn.words.metric_layers import FieldError
 from dsinga.nn.words.normalization import Normalization
 from dsinga.nn.words.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
 from dsinga.nn.words.own_layers import Lambda

@@ -15,13 +15,13 @@ from dsinga.job.updaterconf import ParamSettingsConf
 from dsinga.job.updaterconf import UpdaterConf
 from dsinga.nn.model.from_job import JobModel
 from dsinga.nn.model.model import Model as Model
-from dsinga.nn.model.model import Sequential as Sequential
+from dsinga.nn.model.sequential import Sequential as Sequential
 from dsinga.nn.words import augment as augment
 from dsinga.nn.words.composed_layers import Sides
 from dsinga.nn.words.composed_layers import Size
-from dsinga.nn.words.field_metrics import MetricLayer
 from dsinga.nn.words.function_specs import Sides
 from dsinga.nn.words.function_specs import Size
+from dsinga.nn.words.metric_layers import MetricLayer
 from dsinga.nn.words.optimizers import Momentum
 from dsinga.nn.words.optimizers import Rate
 from dsinga.nn.words.regularisers import Penalty

@@ -8,7 +8,7 @@ import pytest
 
 from dsinga.job import Job
 from dsinga.job.message import field_types
-from dsinga.nn.model.job_fields import FitFields, JobFields
+from dsinga.nn.model.given_data import FitFields, JobFields
 from dsinga.nn.model.trainable import Trainable
 
 

@@ -1,16 +1,59 @@
-"""What a user gives to a model, in the forms that it takes: batches read, codes in place of texts, whole numbers."""
+"""What a user gives to a model, in the forms that it takes: fields of a job, batches, codes, a share for validation."""
 
 from __future__ import annotations
 
+import math
+import numbers
+import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
+from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.data.sources.iterables import is_iterable, read_batches
 from dsinga.data.text_codes import TextEncoder, record_without_text, sequences_of, texts_of
+
+
+class JobFields(TypedDict, total=False):
+    """The further fields of a job that ``fit`` and ``job`` take, for type checkers; see :class:`dsinga.job.Job`."""
+
+    disp_freq: int
+    disp_after: int
+    test_freq: int
+    test_steps: int
+    test_after: int
+    validate_freq: int
+    validate_steps: int
+    validate_after: int
+    checkpoint_freq: int
+    checkpoint_after: int
+    checkpoint_keep: int
+    checkpoint_path: list[str | os.PathLike[str]]
+    warmup_steps: int
+    skip_bad_batches: bool
+    micro_batches: int
+    precision: Any
+    reset_param_version: bool
+    num_openblas_threads: int
+    gpu: list[int]
+    debug: bool
+    step: int
+    id: int
+    train_one_batch: Any
+    updater: Any
+    extension: Any
+    reinforcement: Any
+    neuralnet: Any
+
+
+class FitFields(JobFields, total=False):
+    """The fields that ``fit`` takes, besides."""
+
+    name: str
+    cluster: Any
 
 
 def listed(callbacks: Any) -> list[Any]:
@@ -67,3 +110,47 @@ def check_whole_numbers(**arguments: Any) -> None:
     for name, number in arguments.items():
         if number is not None:
             check_whole(name, number, 1)
+
+
+Data = tuple[Any, Any, Any]  # records, labels and weights
+
+
+def split_off(data: Data, share: float) -> tuple[Data, Data]:
+    """Return the first of some records, and the last ones, a ``share`` of them; so of labels and weights.
+
+    Of n records the first floor(n·(1 - share)) stay. Raises UserError for what is no array, and where nothing is left.
+    """
+    if not isinstance(share, numbers.Real) or isinstance(share, bool) or not 0 < share < 1:
+        raise UserError(f"validation_split is a share of the records between 0 and 1, not {share!r}")
+    if isinstance(data[0], tuple) and len(data[0]) == 2 and data[1] is None:
+        data = (*data[0], data[2])
+    length = _length(data[0])
+    first = math.floor(length * (1 - float(share)))
+    if not 0 < first < length:
+        raise UserError(f"validation_split={share} of {length} records leaves none to train or to validate with")
+    training, validation = (tuple(_part(each, part) for each in data) for part in (slice(first), slice(first, None)))
+    return training, validation
+
+
+def _length(data: Any) -> int:
+    if isinstance(data, Mapping) and not hasattr(data, "iloc"):
+        return _length(next(iter(data.values())))
+    if isinstance(data, (list, tuple)) and len(data) and np.ndim(data[0]):
+        return _length(data[0])
+    if isinstance(data, (list, tuple)) or (hasattr(data, "shape") and len(data.shape)):
+        return data.shape[0] if hasattr(data, "shape") else len(data)
+    raise UserError(f"validation_split takes arrays, not {type(data).__name__}; give validation_data=(x, y)")
+
+
+def _part(data: Any, rows: slice) -> Any:
+    """Return some records of an array, or of each of several in a list or by name."""
+    if data is None:
+        return None
+    _length(data)
+    if hasattr(data, "iloc"):
+        return data.iloc[rows]
+    if isinstance(data, Mapping):
+        return {name: _part(each, rows) for name, each in data.items()}
+    if isinstance(data, (list, tuple)) and len(data) and np.ndim(data[0]):
+        return [_part(each, rows) for each in data]
+    return in_chunks(data)[rows]

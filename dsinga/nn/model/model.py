@@ -1,8 +1,8 @@
-"""Model and Sequential: a net described in Python that makes a job, trains, tests and predicts."""
+"""Model: a net described in Python that makes a job, trains, tests and predicts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from dsinga.base.registry import nearest_or_listed
 from dsinga.data.text_codes import TextEncoder
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
-from dsinga.nn.model.layer_values import hand_out, newest_values
 from dsinga.nn.model.records import PhaseRecords, labels_for_loss
 from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
@@ -342,66 +341,6 @@ class Model(Trainable):
         return f"<Model {self.name!r}{inputs}>"
 
 
-@checked_class
-class Sequential(Model):
-    """A net whose layers follow one another: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
-
-    Without ``nn.Input`` the shape of the records is that of the data.
-    """
-
-    def __init__(self, layers: Sequence[Any] = (), name: str = "model"):
-        self._chain: Symbol | None = None
-        self._start: Symbol | None = None
-        self._added: list[tuple[LayerBuilder | Model, Symbol | None]] = []  # layers, with what each was called on
-        super().__init__([], [], name)
-        if not isinstance(layers, Iterable):
-            raise UserError(f"nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)]), not {layers!r}")
-        for layer in layers:
-            self.add(layer)
-
-    def add(self, layer: Any) -> None:
-        """Add a layer at the end. Raises UserError, with the name of the layer, where known shapes do not fit."""
-        self._refuse_while_training("add")
-        if isinstance(layer, Symbol):
-            if self._chain is not None:
-                raise UserError("nn.Input is the first layer of nn.Sequential; use nn.Model for several inputs")
-            self._start = self._chain = layer
-            self.inputs = [layer]
-            return
-        if not isinstance(layer, (LayerBuilder, Model)):
-            raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {shown(layer)}")
-        if self._chain is None:
-            self._start = self._chain = Input(getattr(layer, "input_rows", None))
-            self.inputs = [self._start]
-        chain = layer(self._chain)
-        if not isinstance(chain, Symbol):
-            raise UserError(
-                f"nn.Sequential takes layers of one feature, and {shown(layer)} gives several; use nn.Model"
-            )
-        self._added.append((layer, self._chain))
-        self._with_model(layers_of([chain]))
-        self._chain, self._complete, self._owners = chain, False, []
-        self.outputs = [chain]
-
-    def pop(self) -> LayerBuilder | Model:
-        """Remove the last layer and return it. Raises UserError for a model without layers."""
-        self._refuse_while_training("pop")
-        if not self._added:
-            raise UserError("the model has no layer to remove; add some, as in model.add(nn.Dense(10))")
-        layer, self._chain = self._added.pop()
-        self._complete, self._owners = False, []
-        self.outputs = [] if self._chain is None else [self._chain]
-        return layer
-
-    def _inputs(self) -> list[Symbol]:
-        if self._start is None:
-            raise UserError("the model has no layers; add some, as in model.add(nn.Dense(10))")
-        return [self._start]
-
-    def _outputs(self) -> list[Symbol]:
-        return [] if self._chain is None else [self._chain]
-
-
 def algorithm_for(layers: Sequence[LayerConf]) -> AlgConf:
     """Return contrastive divergence for restricted Boltzmann machines, else back-propagation."""
     machines = any(conf.type is LayerType.kRBMVis for conf in layers)
@@ -420,3 +359,23 @@ def _symbols(what: str, features: Any) -> list[Symbol]:
         if not isinstance(symbol, Symbol):
             raise UserError(f"{what} of nn.Model are features of layers, as in h = nn.Dense(10)(x), not {symbol!r}")
     return symbols
+
+
+Owners = Sequence[tuple[LayerBuilder, Sequence[str]]]  # the layers of a model, with the names of their params in order
+
+
+def newest_values(own: Mapping[str, np.ndarray] | None, owners: Owners) -> dict[str, np.ndarray] | None:
+    """Return the params of a model by name: those of its layers, else its own; None where there are none."""
+    values = dict(own or {})
+    for builder, names in owners:
+        for name, value in zip(names, builder.values or (), strict=False):
+            if value is not None:
+                values[name] = value
+    return values or None if own is None else values
+
+
+def hand_out(params: Mapping[str, np.ndarray], owners: Owners) -> None:
+    """Let the layers of a model have these params, and other models with them; none for those that are not given."""
+    for builder, names in owners:
+        values = [params.get(name) for name in names]
+        builder.values = values if any(value is not None for value in values) else None

@@ -1,22 +1,26 @@
-"""Predictable: testing and predicting by models described in Python and by those of job files."""
+"""Predictable: testing and predicting by models described in Python and by those of job files.
+
+Inside, features of images are (B, C, H, W), also where inputs have the channels last: labels and outputs get their axes
+in another order where they come in and go out.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 import dsinga.api as api
+from dsinga.base.arguments import is_at, is_whole
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows
-from dsinga.data.array_kinds import is_a
+from dsinga.data.array_kinds import is_a, is_dask_collection
 from dsinga.data.text_codes import TextEncoder
 from dsinga.job import Job
 from dsinga.net.members import with_member
-from dsinga.nn.model.channels import labels_first, outputs_last
-from dsinga.nn.model.figures import Figures
 from dsinga.nn.model.given_data import as_codes, check_whole_numbers, read_iterable
 from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.model.records import (
@@ -31,6 +35,7 @@ from dsinga.nn.model.records import (
 from dsinga.nn.model.sample_weights import add_weights, without_missing
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import Symbol, flatten
+from dsinga.ops.layout import LAST
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -279,3 +284,51 @@ class Predictable(ModelParams):
         opened.check_order(self.trained_windows())
         opened.assume_labels()
         return self._test_job(opened, batch_size)
+
+
+def labels_first(y: Any) -> Any:
+    """Return labels that are images (n, H, W, C), or volumes, with the channels first; others as they are.
+
+    ``y`` may be a list of those of several outputs, or a dict. Dask arrays stay lazy.
+    """
+    if isinstance(y, dict):
+        return {name: labels_first(labels) for name, labels in y.items()}
+    if isinstance(y, list) and y and all(hasattr(labels, "ndim") for labels in y):
+        return [labels_first(labels) for labels in y]
+    if getattr(y, "ndim", 0) not in LAST:
+        return y
+    return np.moveaxis(y if is_dask_collection(y) else np.asarray(y), -1, 1)
+
+
+def outputs_last(outputs: Any) -> Any:
+    """Return outputs, an array or a list, with the channels of images and volumes last."""
+    if isinstance(outputs, list):
+        return [outputs_last(output) for output in outputs]
+    return np.moveaxis(outputs, 1, -1) if outputs.ndim in LAST else outputs
+
+
+class Figures(dict[str, float]):
+    """The loss and the metrics of an evaluation by name; ``loss, accuracy = figures`` takes their values.
+
+    It is a dict: loops go over names, as ``dict(figures)`` and ``in`` do. An assignment to several variables, for which
+    names are of no use, and whole numbers as keys, as ``figures[1]``, get the values in the order of Keras: the loss,
+    then the metrics that ``compile`` was given, without these all that there are.
+
+    Args:
+        figures: the figures by name.
+        metrics: the names of the metrics of ``compile`` that are among them.
+    """
+
+    def __init__(self, figures: Mapping[str, float], metrics: Sequence[str] = ()):
+        super().__init__(figures)
+        others = metrics or [name for name in figures if name != "loss"]
+        self._values = [figures[name] for name in ("loss", *others) if name in figures]
+
+    def __iter__(self) -> Iterator[Any]:
+        is_unpacked = is_at(sys._getframe(1), "UNPACK_SEQUENCE", "UNPACK_EX")
+        return iter(self._values) if is_unpacked else super().__iter__()
+
+    def __missing__(self, name: Any) -> float:
+        if is_whole(name, 0) and name < len(self._values):
+            return self._values[name]
+        raise KeyError(name)

@@ -23,13 +23,15 @@ from dsinga.monitor import History
 from dsinga.net.sample_weights import SAMPLE_WEIGHT
 from dsinga.nn.model.batch_steps import BatchSteps
 from dsinga.nn.model.given_data import (
+    FitFields,
+    JobFields,
     as_arrays,
     as_codes,
     check_whole_numbers,
     listed,
     read_iterable,
+    split_off,
 )
-from dsinga.nn.model.job_fields import FitFields, JobFields
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.records import (
     JobArguments,
@@ -45,7 +47,6 @@ from dsinga.nn.model.records import (
 )  # fmt: skip
 from dsinga.nn.model.sample_weights import add_weights, weights_of_classes, without_missing
 from dsinga.nn.model.training_state import FitBegin, TrainingState
-from dsinga.nn.model.validation_split import split_off
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.reading.bind_records import bind_records
 

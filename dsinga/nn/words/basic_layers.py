@@ -11,8 +11,9 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, nearest, registered
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
+from dsinga.nn.words.image_adapters import refuse_channels_last
 from dsinga.nn.words.keras_arguments import check_names
-from dsinga.nn.words.layer_adapters import channels_back, pixels_first, refuse_channels_last
+from dsinga.nn.words.layer_adapters import channels_back, pixels_first
 from dsinga.nn.words.own_layers import OwnLayer
 from dsinga.nn.writing.feature import Feature, axis_of, row_shape
 from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import functools
 
-from dsinga.nn.words.field_adapters import convolve_transposed, crop_images, pad_images, upsample_images
 from dsinga.nn.words.function_specs import FunctionSpec
-from dsinga.nn.words.layer_adapters import convolve, convolve_depthwise, pool_images, require_images, require_volumes
+from dsinga.nn.words.image_adapters import (
+    convolve,
+    convolve_depthwise,
+    convolve_transposed,
+    crop_images,
+    pad_images,
+    pool_images,
+    require_images,
+    require_volumes,
+    upsample_images,
+)
 
 KERNEL = {"weight": "kernel_initializer", "bias": "bias_initializer"}
 LENGTHS = "A second source gives the lengths of the sequences"

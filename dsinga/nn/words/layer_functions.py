@@ -15,6 +15,7 @@ from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.nn.words.activations import activate, check_activation
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named
+from dsinga.nn.words.image_adapters import recur_images, require_channels_first
 from dsinga.nn.words.image_specs import DEPTHWISE, KERNEL, LENGTHS, of_axes, poolings
 from dsinga.nn.words.layer_adapters import (
     attend,
@@ -29,9 +30,7 @@ from dsinga.nn.words.layer_adapters import (
     numbers_of_pixels,
     overlap_of_regions,
     permuted_axes,
-    recur_images,
     recurrent,
-    require_channels_first,
     reshape_images,
     scores_and_labels,
     scores_of_points,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from dsinga.augmentation import mixes
 from dsinga.base.arguments import shown, values_by_name
@@ -16,11 +19,45 @@ from dsinga.layers.losses.forecast_loss import ForecastLoss
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.needed_layers import PROBABILITIES
-from dsinga.nn.words.field_metrics import MetricLayer
+from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.losses import metric_names
 from dsinga.nn.writing.feature import Feature, row_shape
 from dsinga.nn.writing.symbol import flatten
 from dsinga.nn.writing.writer import NetWriter, make_conf
+
+
+@dataclass(frozen=True)
+class MetricLayer:
+    """A layer that reports metrics of an output: its type, the name of its settings' field, and the settings."""
+
+    type: str
+    name: str
+    field: str
+    settings: dict[str, Any]
+
+
+@checked
+def FieldError(channel: Sequence[str] = (), climatology: Any = None) -> MetricLayer:
+    """Metrics "rmse", "mae" and "bias" of fields, and "anomaly_correlation" with a climatology (kFieldError).
+
+    The loss says whether points are masked or weighted.
+
+    Args:
+        channel: the names of the channels of the labels, for metrics of each, such as "rmse_t2m".
+        climatology: what anomalies are differences of: a number for each channel, (C,), or an array (C, *space); of
+            one channel also a number, or (*space).
+
+    Raises:
+        UserError: the climatology is no array of numbers, or has NaN.
+    """
+    settings: dict[str, Any] = {"channel": list(channel)} if channel else {}
+    if climatology is not None:
+        numbers = np.asarray(climatology)
+        if numbers.dtype.kind not in "iuf" or not np.isfinite(numbers).all():
+            raise UserError("FieldError: climatology has a number for each channel, or for each of its points; no NaN")
+        settings["climatology"] = numbers.astype(np.float64).ravel().tolist()
+    return MetricLayer("kFieldError", "fields", "fielderror_conf", settings)
+
 
 # Other names of metrics, in Keras and scikit-learn.
 ALIASES = {

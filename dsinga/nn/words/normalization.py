@@ -11,8 +11,8 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.data import open_records
 from dsinga.layers.dense.given_statistics import statistics_lists
+from dsinga.nn.words.image_adapters import refuse_channels_last
 from dsinga.nn.words.inputs import normalise
-from dsinga.nn.words.layer_adapters import refuse_channels_last
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerBuilder, layer
 from dsinga.nn.writing.writer import LayerWriter, Write

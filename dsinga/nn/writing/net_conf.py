@@ -21,11 +21,10 @@ from dsinga.layers.losses.forecast_loss import ForecastLoss
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
-from dsinga.nn.words.field_metrics import MetricLayer
 from dsinga.nn.words.inputs import INPUT
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.words.losses import compares, layer_type, loss_builder, may_have_params, without_torch
-from dsinga.nn.words.metric_layers import write_metrics
+from dsinga.nn.words.metric_layers import MetricLayer, write_metrics
 from dsinga.nn.words.regularisers import Penalty
 from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors, flatten, take_channels_last

@@ -1,0 +1,111 @@
+"""Sequential: nets whose layers follow one another, and copies of models with layers of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dsinga.base.arguments import shown
+from dsinga.base.errors import UserError
+from dsinga.nn.model.model import Model
+from dsinga.nn.words.inputs import Input
+from dsinga.nn.words.keras_arguments import checked, checked_class
+from dsinga.nn.writing.net_conf import layers_of
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors
+
+
+@checked_class
+class Sequential(Model):
+    """A net whose layers follow one another: ``nn.Sequential([nn.Input(shape=784), nn.Dense(10)])``.
+
+    Without ``nn.Input`` the shape of the records is that of the data.
+    """
+
+    def __init__(self, layers: Sequence[Any] = (), name: str = "model"):
+        self._chain: Symbol | None = None
+        self._start: Symbol | None = None
+        self._added: list[tuple[LayerBuilder | Model, Symbol | None]] = []  # layers, with what each was called on
+        super().__init__([], [], name)
+        if not isinstance(layers, Iterable):
+            raise UserError(f"nn.Sequential takes a list, as in nn.Sequential([nn.Dense(10)]), not {layers!r}")
+        for layer in layers:
+            self.add(layer)
+
+    def add(self, layer: Any) -> None:
+        """Add a layer at the end. Raises UserError, with the name of the layer, where known shapes do not fit."""
+        self._refuse_while_training("add")
+        if isinstance(layer, Symbol):
+            if self._chain is not None:
+                raise UserError("nn.Input is the first layer of nn.Sequential; use nn.Model for several inputs")
+            self._start = self._chain = layer
+            self.inputs = [layer]
+            return
+        if not isinstance(layer, (LayerBuilder, Model)):
+            raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {shown(layer)}")
+        if self._chain is None:
+            self._start = self._chain = Input(getattr(layer, "input_rows", None))
+            self.inputs = [self._start]
+        chain = layer(self._chain)
+        if not isinstance(chain, Symbol):
+            raise UserError(
+                f"nn.Sequential takes layers of one feature, and {shown(layer)} gives several; use nn.Model"
+            )
+        self._added.append((layer, self._chain))
+        self._with_model(layers_of([chain]))
+        self._chain, self._complete, self._owners = chain, False, []
+        self.outputs = [chain]
+
+    def pop(self) -> LayerBuilder | Model:
+        """Remove the last layer and return it. Raises UserError for a model without layers."""
+        self._refuse_while_training("pop")
+        if not self._added:
+            raise UserError("the model has no layer to remove; add some, as in model.add(nn.Dense(10))")
+        layer, self._chain = self._added.pop()
+        self._complete, self._owners = False, []
+        self.outputs = [] if self._chain is None else [self._chain]
+        return layer
+
+    def _inputs(self) -> list[Symbol]:
+        if self._start is None:
+            raise UserError("the model has no layers; add some, as in model.add(nn.Dense(10))")
+        return [self._start]
+
+    def _outputs(self) -> list[Symbol]:
+        return [] if self._chain is None else [self._chain]
+
+
+@checked
+def clone_model(model: Model) -> Model:
+    """Return a model of the same layers with initial params of its own, which is not compiled.
+
+    Raises UserError for a model of a job, and for a subclass with a ``call`` of its own.
+    """
+    if not isinstance(model, Model):
+        raise UserError(
+            f"clone_model takes a model of layers, not {shown(model)}; nn.from_job(model.job()) copies others"
+        )
+    if type(model) not in (Model, Sequential):
+        raise UserError(f"clone_model copies nn.Model and nn.Sequential; call {type(model).__name__}() once more")
+    layers: dict[int, LayerBuilder] = {}
+    if isinstance(model, Sequential):
+        chain = Sequential([_copied(symbol.builder, layers)() for symbol in model._inputs()], model.name)
+        for layer, _ in model._added:
+            chain.add(clone_model(layer) if isinstance(layer, Model) else _copied(layer, layers))
+        return chain
+    features: dict[int, list[Symbol]] = {}
+
+    def feature(symbol: Symbol) -> Symbol:
+        return features[id(symbol.whole)][symbol.part or 0]
+
+    for symbol in ancestors([*model._inputs(), *model._outputs()]):
+        made = _copied(symbol.builder, layers)(*map(feature, symbol.sources))
+        features[id(symbol)] = made if isinstance(made, list) else [made]
+    return Model([*map(feature, model._inputs())], [*map(feature, model._outputs())], model.name)
+
+
+def _copied(builder: LayerBuilder, layers: dict[int, LayerBuilder]) -> LayerBuilder:
+    """Return the copy of a layer, which ``layers`` keeps by the id of the layer."""
+    if id(builder) not in layers:
+        layers[id(builder)] = builder.remake()
+        layers[id(builder)].__setstate__({"trainable": builder.trainable, "values": None, "name": builder.name})
+    return layers[id(builder)]

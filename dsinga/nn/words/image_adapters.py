@@ -1,0 +1,238 @@
+"""What functions of layers of images and volumes do beyond giving settings: windows, pixels of each side, sizes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from dsinga.base.arguments import check_whole, unknown_name
+from dsinga.layers.interface.layer import as_text
+from dsinga.nn.words.function_specs import Size
+from dsinga.nn.writing.feature import ChannelsLast, batch_shape, row_shape
+from dsinga.nn.writing.writer import LayerWriter
+from dsinga.ops.layout import extents
+
+Values = Mapping[str, Any]  # the arguments of the function
+VOLUMES = "volumes (batch, channels, depth, height, width)"
+MODES = {"zero": "kZero", "edge": "kEdge", "reflect": "kReflect", "periodic": "kPeriodic"}
+
+
+def pad_images(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, Any]:
+    """Return how many pixels are added on each side, and which; of images, or of volumes, which have three ``axes``."""
+    require(writer, axes)
+    words = values.get("padding_mode", "zero")
+    words = [words] if isinstance(words, str) else [*words]
+    for word in words:
+        if word not in MODES:
+            raise writer.fail(str(unknown_name("padding_mode", word, MODES)))
+    fields: dict[str, Any] = before_and_after(writer, values["padding"], axes)
+    return fields if {*words} == {"zero"} else fields | {"mode": [MODES[word] for word in words]}
+
+
+def crop_images(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, Any]:
+    """Return how many pixels are left out on each side."""
+    require(writer, axes)
+    return before_and_after(writer, values["cropping"], axes)
+
+
+def require(writer: LayerWriter, axes: int) -> tuple[int, ...]:
+    """Return (C, H, W) of images, or (C, D, H, W) of volumes with three ``axes``; raise UserError for other sources."""
+    return image(writer) if axes == 2 else volume(writer)
+
+
+def before_and_after(writer: LayerWriter, size: Any, axes: int) -> dict[str, list[int]]:
+    """Return how many pixels are before and after images along each axis, one number where all are equal."""
+    pairs = [(side, side) if isinstance(side, int) else side for side in each(writer, size, axes)]
+    before, after = map(list, zip(*pairs, strict=True))
+    return {
+        field: numbers[:1] if len({*numbers}) == 1 else numbers
+        for field, numbers in (("before", before), ("after", after))
+        if any(numbers)
+    }
+
+
+def upsample_images(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, Any]:
+    """Return the factor of each axis."""
+    require(writer, axes)
+    factors = [*each(writer, values["size"], axes)]
+    return {"factor": factors[:1] if len({*factors}) == 1 else factors}
+
+
+def convolve_transposed(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, Any]:
+    """Return the window and the fans of a transposed convolution; sizes of the result are Keras's."""
+    channels, *_ = require(writer, axes)
+    padding, more = values["padding"], values.get("output_padding")
+    kernel, strides = (each(writer, values[name], axes) for name in ("kernel_size", "strides"))
+    fields: dict[str, Any] = sides("kernel", kernel)
+    if {*strides} != {1}:
+        fields |= sides("stride", strides)
+    more = None if more is None else each(writer, more, axes)
+    pad: Size = 0 if isinstance(padding, str) else padding
+    if padding == "same":
+        if more is None:
+            fields["same"] = True
+        pad = 0 if more is None else tuple(side // 2 for side in kernel)
+    elif isinstance(padding, str) and padding != "valid":
+        raise writer.fail(f'padding is "valid", "same", a number of pixels or a pair, not {padding!r}')
+    elif more is None:  # as in Keras, an image becomes at least strides times as large
+        more = tuple(max(step - side, 0) for step, side in zip(strides, kernel, strict=True))
+    fields |= sides("pad", pad) if any(each(writer, pad, axes)) else {}
+    fields |= sides("output_pad", more) if more and any(more) else {}
+    size = math.prod(kernel)
+    # Keras counts the channels of a weight (kh, kw, filters, channels) in this order.
+    return fields | {"fans": {"weight": (values["filters"] * size, channels * size)}}
+
+
+def require_images(writer: LayerWriter, values: Values) -> None:
+    """Raise UserError where the source gives no images (B, C, H, W)."""
+    image(writer)
+
+
+def require_volumes(writer: LayerWriter, values: Values) -> None:
+    """Raise UserError where the source gives no volumes (B, C, D, H, W)."""
+    volume(writer)
+
+
+def convolve(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, Any]:
+    """Return the window and the fans of a convolution of images, or of volumes, which have three ``axes``."""
+    channels, *sizes = require(writer, axes)
+    kernel, groups = each(writer, values["kernel_size"], axes), values.get("groups") or 1
+    dilation = each(writer, values["dilation_rate"], axes)
+    if values["padding"] == "valid" and any(map(operator.gt, extents(kernel, dilation), sizes)):
+        last = '; if the channels are last, begin with nn.Input(..., data_format="channels_last")'
+        size, what = f"{channels} channels of {as_text(sizes)}", "images" if axes == 2 else "volumes"
+        hint = last if sizes[-1] <= 4 else ""
+        gaps = "" if set(dilation) == {1} else f" with a dilation of {as_text(dilation)}"
+        raise writer.fail(f"a kernel of {as_text(kernel)}{gaps} is larger than the {what}, {size}{hint}")
+    fans = channels // groups * math.prod(kernel), values["filters"] * math.prod(kernel)
+    padding = values["padding"]
+    if set(dilation) != {1} and padding == "same":
+        fields = {**window(writer, kernel, values["strides"], "valid", 1, axes), "same": True}
+    else:
+        fields = window(writer, kernel, values["strides"], padding, 1, axes)
+    fields |= sides("dilation", dilation) if set(dilation) != {1} else {}
+    return fields | {"fans": {"weight": fans}}
+
+
+def convolve_depthwise(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the filters, window and fans of a depthwise convolution, whose kernel Keras counts as (kh, kw, C, m)."""
+    channels, *_ = image(writer)
+    multiplier = values["depth_multiplier"]
+    check_whole(f"depth_multiplier of {writer.name}", multiplier, 1)
+    fields = convolve(writer, {**values, "filters": channels * multiplier, "groups": channels})
+    size = math.prod(each(writer, values["kernel_size"], 2))
+    fans = {"weight": (channels * size, multiplier * size)}
+    return fields | {"num_filters": channels * multiplier, "group": channels, "fans": fans}
+
+
+def pool_images(writer: LayerWriter, values: Values, pool: str, axes: int = 2) -> dict[str, Any]:
+    """Return the window of a pooling of images, or of volumes; a mean leaves padding out, as in Keras."""
+    if axes == 3:
+        volume(writer)
+    refuse_channels_last(writer)
+    steps = values["pool_size"] if values["strides"] is None else values["strides"]
+    fields = window(writer, values["pool_size"], steps, values["padding"], 2, axes)
+    is_padded = "same" in fields or any(name.startswith("pad") for name in fields)
+    return {**fields, "count_include_pad": False} if pool == "AVG" and is_padded else fields
+
+
+def recur_images(writer: LayerWriter, values: Values) -> dict[str, Any]:
+    """Return the window, the fans and the steps of a recurrent layer over images, as Keras counts them."""
+    rows = writer.rows(writer.source)
+    if len(rows) != 4:
+        raise writer.fail(
+            f"takes images over steps (batch, steps, channels, height, width), but gets {batch_shape(rows)}; put "
+            "nn.Reshape between, if the steps are channels"
+        )
+    channels, filters, size = rows[1], values["filters"], math.prod(each(writer, values["kernel_size"], 2))
+    fans = {"hx": (channels * size, 4 * filters * size), "hh": (filters * size, 4 * filters * size)}
+    fields = window(writer, values["kernel_size"], values["strides"], values["padding"], 1)
+    return fields | {"fans": fans, "last": not values["return_sequences"]}
+
+
+def image(writer: LayerWriter) -> tuple[int, int, int]:
+    """Return (C, H, W) of the source; raise UserError where it gives no images."""
+    rows = writer.rows(writer.source)
+    if len(rows) not in (2, 3):
+        raise writer.fail(
+            f"takes images (batch, channels, height, width), but gets {batch_shape(rows)}; give the input the shape of "
+            "an image, as in nn.Input(shape=(1, 28, 28))"
+        )
+    refuse_channels_last(writer)
+    channels, height, width = (1, *rows) if len(rows) == 2 else rows
+    return channels, height, width
+
+
+def volume(writer: LayerWriter) -> tuple[int, ...]:
+    """Return (C, D, H, W) of the source; raise UserError where it gives no volumes."""
+    rows = writer.rows(writer.source)
+    if len(rows) != 4:
+        raise writer.fail(
+            f"takes {VOLUMES}, but gets {batch_shape(rows)}; give the input the shape of a volume, as in "
+            "nn.Input(shape=(1, 16, 32, 32))"
+        )
+    refuse_channels_last(writer)
+    return rows
+
+
+def refuse_channels_last(writer: LayerWriter) -> None:
+    """Raise ChannelsLast where the records of an input look like images (H, W, C): squares, then 1, 3 or 4 channels.
+
+    Volumes (D, H, W, C) likewise. Read as channels first they would train without a fault, as H channels of narrow
+    images.
+    """
+    rows = row_shape(writer.source)
+    if writer.source.records != writer.source.layer or rows is None:
+        return
+    if len(rows) in (3, 4) and len({*rows[:-1]}) == 1 and rows[0] > 4 and rows[-1] in (1, 3, 4):
+        takes = "images (batch, channels, height, width)" if len(rows) == 3 else VOLUMES
+        fault = ChannelsLast(
+            f"layer {writer.name!r}: takes {takes}, but gets {batch_shape(rows)}, whose channels are last; "
+            f'begin with nn.Input({rows}, data_format="channels_last")'
+        )
+        fault.source = writer.source.layer
+        raise fault
+
+
+def window(
+    writer: LayerWriter, size: Size, strides: Size, padding: str | Size, default_stride: int, axes: int = 2
+) -> dict[str, Any]:
+    """Return the fields of a window; Keras's sizes are (rows, columns), which a job calls y and x, the depth z."""
+    size, strides = each(writer, size, axes), each(writer, strides, axes)
+    fields: dict[str, Any] = {**sides("kernel", size)}
+    if strides != (default_stride,) * axes:
+        fields |= sides("stride", strides)
+    if isinstance(padding, str):
+        if padding not in ("valid", "same"):
+            raise writer.fail(f'padding is "valid", "same", a number of pixels or a pair, not {padding!r}')
+        if padding == "valid":
+            return fields
+        if set(strides) != {1} or any(side % 2 == 0 for side in size):
+            return {**fields, "same": True}
+        padding = tuple(side // 2 for side in size)  # as much on both sides, as SINGA's own nets have it
+    padding = each(writer, padding, axes)
+    return fields | sides("pad", padding) if any(padding) else fields
+
+
+def sides(field: str, size: Size) -> dict[str, int]:
+    """Return a field of all directions, or one of each where they differ."""
+    sizes = (size,) if isinstance(size, int) else size
+    if len({*sizes}) == 1:
+        return {field: sizes[0]}
+    return {f"{field}_{axis}": side for axis, side in zip("zyx"[-len(sizes) :], sizes, strict=True)}
+
+
+def each(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
+    """Return a size for each of the axes; raise UserError for another number of sizes."""
+    sizes = (size,) * axes if isinstance(size, int) else tuple(size)
+    if len(sizes) != axes:
+        names = "(rows, columns)" if axes == 2 else "(depth, rows, columns)"
+        raise writer.fail(f"takes a number or {names} where it gets {size}")
+    return sizes
+
+
+def require_channels_first(writer: LayerWriter, values: Values) -> None:
+    """Raise UserError where the records are images with the channels last."""
+    refuse_channels_last(writer)
