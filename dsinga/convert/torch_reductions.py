@@ -36,19 +36,16 @@ def reduce(place: ModulePlace, x: Any, dim: Axes, keepdim: bool, pool: str) -> A
     return in_shape(x, reshaped(place, y, rows, ".rows"), shape, place_of_batch)
 
 
-def mean(place: ModulePlace, input: Any, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    """Return means over axes."""
-    return reduce(place, input, dim, keepdim, "AVG")
+def over_axes(pool: str) -> Callable[..., Any]:
+    """Return the function of means, sums or maxima over axes; of equal numbers the first maximum has the gradient."""
+
+    def operate(place: ModulePlace, input: Any, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Any:
+        return reduce(place, input, dim, keepdim, pool)
+
+    return operate
 
 
-def total(place: ModulePlace, input: Any, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    """Return sums over axes."""
-    return reduce(place, input, dim, keepdim, "SUM")
-
-
-def largest(place: ModulePlace, input: Any, dim: Axes = None, keepdim: bool = False) -> Any:
-    """Return maxima over axes; of equal ones the first has the gradient."""
-    return reduce(place, input, dim, keepdim, "MAX")
+mean, total, largest = map(over_axes, ("AVG", "SUM", "MAX"))
 
 
 def smallest(place: ModulePlace, input: Any, dim: Axes = None, keepdim: bool = False) -> Any:
@@ -109,14 +106,7 @@ def normalise(place: ModulePlace, input: Any, p: float = 2.0, dim: int = 1, eps:
 
 
 REDUCTIONS: Mapping[str, Callable[..., Any]] = {
-    **{
-        "mean": mean,
-        "sum": total,
-        "amax": largest,
-        "amin": smallest,
-        "var": variance,
-        "std": deviation,
-        "normalize": normalise,
-    },
+    **{"mean": mean, "sum": total, "amax": largest, "amin": smallest},
+    **{"var": variance, "std": deviation, "normalize": normalise},
     **{"max": extrema(largest, maximum), "min": extrema(smallest, minimum)},
 }

@@ -148,14 +148,15 @@ def traced_in(value: Any) -> list[TracedTensor]:
 
 
 # Tensors that are views of one another: a change in place of one changes the others in PyTorch, not here.
-VIEWS = {
+RESHAPING = {
     *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "swapaxes"),
-    *("movedim", "mT", "t", "T", "expand", "expand_as", "getitem", "split", "chunk", "unbind", "detach"),
-    *("data", "Flatten", "Unflatten"),
-}  # operations and modules whose results have the numbers of their first argument
+    *("movedim", "mT", "t", "T", "getitem", "unbind", "detach", "data"),
+}
+# Operations and modules whose results have the numbers of their first argument.
+VIEWS = RESHAPING | {"expand", "expand_as", "split", "chunk", "Flatten", "Unflatten"}
 
 
-def relate(tensor: Any, views: Sequence[Any]) -> None:
+def relate_views(tensor: Any, views: Sequence[Any]) -> None:
     """Note that ``views`` have the numbers of a tensor."""
     relatives = _relatives(tensor)
     for view in views:
@@ -164,7 +165,7 @@ def relate(tensor: Any, views: Sequence[Any]) -> None:
             view.relatives = relatives
 
 
-def change(tensor: Any, what: str) -> None:
+def change_views(tensor: Any, what: str) -> None:
     """Note that ``what`` changes a tensor in place, after which the others that have its numbers are of no use."""
     for other in (relative() for relative in _relatives(tensor)):
         if other is not None and other is not tensor:
@@ -172,7 +173,7 @@ def change(tensor: Any, what: str) -> None:
     tensor.relatives = [weakref.ref(tensor)]
 
 
-def fault(tensors: Sequence[Any]) -> str | None:
+def fault_of(tensors: Sequence[Any]) -> str | None:
     """Return why one of these tensors is of no use, None where all are as PyTorch has them."""
     return next((tensor.fault for tensor in tensors if hasattr(tensor, "fault")), None)
 

@@ -12,13 +12,17 @@ import torch
 
 from dsinga import nn
 from dsinga.base.errors import UserError
-from dsinga.convert import torch_views as views
 from dsinga.convert.torch_names import CONSTANT
 from dsinga.convert.torch_tensors import (
     FREEZE,
+    RESHAPING,
+    VIEWS,
     NotConvertible,
     TracedTensor,
     batch_first,
+    change_views,
+    fault_of,
+    relate_views,
     replaced,
     rows_of,
     tensors_in,
@@ -32,31 +36,16 @@ NUMBERS = {"__bool__", "__contains__", "__float__", "__index__", "__int__", "ite
 BOOLEAN = {"eq", "ne", "gt", "ge", "lt", "le", "and", "or", "invert", "bool"}  # operations with truth values
 BOOLEAN |= {"logical_and", "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not", "isnan"}
 # Operations and modules that take the batch as any axis,
-ANY_BATCH_AXIS = {
-    *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "swapaxes"),
-    *("movedim", "mT", "t", "T", "getitem", "contiguous", "to", "float", "type_as", "long", "bool", "detach", "data"),
-    *("unbind", "sum", "mean", "amax", "amin", "max", "min", "zeros_like", "ones_like", "full_like"),
-    *("new_zeros", "new_ones", "new_full"),
+ANY_BATCH_AXIS = RESHAPING | {
+    *("contiguous", "to", "float", "type_as", "long", "bool", "sum", "mean", "amax", "amin", "max", "min"),
+    *("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"),
     *("LSTM", "GRU", "RNN", "MultiheadAttention"),
 }
 # and those, in small letters, that compute the same whichever of the axes before the last one it is.
 ALONG_LAST = {
     *("add", "sub", "subtract", "rsub", "mul", "multiply", "div", "divide", "neg", "square", "sqrt", "clamp", "clone"),
-    *(
-        "abs",
-        "absolute",
-        "relu",
-        "relu6",
-        "leaky_relu",
-        "leakyrelu",
-        "gelu",
-        "sigmoid",
-        "tanh",
-        "silu",
-        "dropout",
-        "identity",
-    ),
-    *("linear", "layernorm", "rmsnorm", "embedding"),
+    *("abs", "absolute", "relu", "relu6", "leaky_relu", "leakyrelu", "gelu", "sigmoid", "tanh", "silu"),
+    *("dropout", "identity", "linear", "layernorm", "rmsnorm", "embedding"),
 }
 
 
@@ -112,7 +101,7 @@ class Trace:
                     f"the forward of {type(self.module).__name__} fails for tensors without numbers, as from_torch "
                     f"calls it: {type(error).__name__}: {error}"
                 ) from error
-        if why := views.fault(traced_in([result])):
+        if why := fault_of(traced_in([result])):
             self.faults[f"a result {why}".replace(" on ", " of ", 1)] = None
         elif moved := [tensor for tensor in traced_in([result]) if tensor.batch_axis]:
             self.faults[f"a result whose axis {moved[0].batch_axis} is the batch"] = None
@@ -193,9 +182,9 @@ class Trace:
             self._changed.append(args[0])
             return result
         if is_in_place:
-            views.change(args[0], self._where(name))
-        elif plain in views.VIEWS:
-            views.relate(args[0], traced_in([result]))
+            change_views(args[0], self._where(name))
+        elif plain in VIEWS:
+            relate_views(args[0], traced_in([result]))
         if is_in_place and isinstance(result, TracedTensor):
             args[0].symbol, args[0].unbatched = result.symbol, result.unbatched
             return args[0]
@@ -225,10 +214,10 @@ class Trace:
         result = self._convert(make, ModulePlace(self, path, module, function), what, function, args, kwargs)
         if getattr(module, "inplace", False) and isinstance(result, TracedTensor):
             args[0].symbol = result.symbol
-            views.change(args[0], what)
-            views.relate(args[0], [result])
-        elif kind.__name__ in views.VIEWS:
-            views.relate(args[0], traced_in([result]))
+            change_views(args[0], what)
+            relate_views(args[0], [result])
+        elif kind.__name__ in VIEWS:
+            relate_views(args[0], traced_in([result]))
         return result
 
     def _convert(
@@ -236,7 +225,7 @@ class Trace:
     ) -> Any:
         """Return what ``make`` makes; record a fault where it cannot, and return tensors of the shapes of torch's."""
         is_stray = any(tensor.is_stray for tensor in traced_in([args, kwargs]))
-        if why := views.fault(traced_in([args, kwargs])):
+        if why := fault_of(traced_in([args, kwargs])):
             self.faults[f"{what} {why}"] = None
         if make is None:
             self.faults[what] = None
@@ -260,7 +249,7 @@ class Trace:
 
     def _dtype(self, kind: str, args: Sequence[Any]) -> torch.dtype:
         """Return the dtype of the result of an operation: truth values, or numbers."""
-        if kind in views.VIEWS or kind in ("clone", "contiguous"):
+        if kind in VIEWS or kind in ("clone", "contiguous"):
             return next((x.dtype for x in traced_in([args])), torch.float32)
         return torch.bool if kind in BOOLEAN else torch.float32
 

@@ -1999,10 +1999,10 @@ def load_model(folder: str | os.PathLike[str]) -> JobModel:
     Raises UserError where a file is missing or damaged, or was saved with others."""
 
 def maximum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the larger numbers of features."""
+    """Return the larger numbers of features, number by number."""
 
 def minimum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the smaller numbers of features."""
+    """Return the smaller numbers of features, number by number."""
 
 def multiply(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
     """Return the product of features, number by number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from dsinga.nn.model.model import Model
 from dsinga.nn.words.inputs import Input
 from dsinga.nn.words.keras_arguments import checked, checked_class
 from dsinga.nn.writing.net_conf import layers_of
-from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol, call_again
 
 
 @checked_class
@@ -87,20 +88,14 @@ def clone_model(model: Model) -> Model:
     if type(model) not in (Model, Sequential):
         raise UserError(f"clone_model copies nn.Model and nn.Sequential; call {type(model).__name__}() once more")
     layers: dict[int, LayerBuilder] = {}
-    if isinstance(model, Sequential):
-        chain = Sequential([_copied(symbol.builder, layers)() for symbol in model._inputs()], model.name)
-        for layer, _ in model._added:
-            chain.add(clone_model(layer) if isinstance(layer, Model) else _copied(layer, layers))
-        return chain
-    features: dict[int, list[Symbol]] = {}
-
-    def feature(symbol: Symbol) -> Symbol:
-        return features[id(symbol.whole)][symbol.part or 0]
-
-    for symbol in ancestors([*model._inputs(), *model._outputs()]):
-        made = _copied(symbol.builder, layers)(*map(feature, symbol.sources))
-        features[id(symbol)] = made if isinstance(made, list) else [made]
-    return Model([*map(feature, model._inputs())], [*map(feature, model._outputs())], model.name)
+    copied = functools.partial(_copied, layers=layers)
+    inputs = [copied(symbol.builder)() for symbol in model._inputs()]
+    if not isinstance(model, Sequential):
+        return Model(inputs, call_again(model._inputs(), model._outputs(), inputs, copied), model.name)
+    chain = Sequential(inputs, model.name)
+    for layer, _ in model._added:
+        chain.add(clone_model(layer) if isinstance(layer, Model) else copied(layer))
+    return chain
 
 
 def _copied(builder: LayerBuilder, layers: dict[int, LayerBuilder]) -> LayerBuilder:

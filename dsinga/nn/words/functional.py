@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,58 +16,44 @@ from dsinga.nn.model.training_state import FIRST_SEED
 from dsinga.nn.words.basic_layers import Concatenate
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.layer_functions import layer_functions
-from dsinga.nn.writing.symbol import LayerBuilder, Symbol
+from dsinga.nn.writing.symbol import Symbol
 
 
-@checked
-def add(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the sum of features, number by number."""
-    return _of_list("Add", inputs, name)
+def of_features(called: str, what: str, by_pairs: bool = False) -> Callable[..., Symbol]:
+    """Return Keras's function of a list of features, which calls the layer of this name, on all of them or on pairs."""
+
+    def function(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+        def call(*sources: Symbol) -> Symbol:
+            feature: Symbol = layer_functions[called.title()](name=name)(list(sources))
+            return feature
+
+        return functools.reduce(call, inputs) if by_pairs else call(*inputs)
+
+    function.__name__ = function.__qualname__ = called
+    function.__doc__ = f"Return the {what}, number by number."
+    return checked(function)
 
 
-@checked
-def multiply(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the product of features, number by number."""
-    return _of_list("Multiply", inputs, name)
-
-
-@checked
-def subtract(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the difference of two features, number by number."""
-    return _of_list("Subtract", inputs, name)
+add, multiply = of_features("add", "sum of features"), of_features("multiply", "product of features")
+subtract = of_features("subtract", "difference of two features")
+maximum = of_features("maximum", "larger numbers of features", by_pairs=True)
+minimum = of_features("minimum", "smaller numbers of features", by_pairs=True)
 
 
 @checked
 def average(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
     """Return the mean of features, number by number."""
-    if len(inputs) == 2:
-        return _of_list("Average", inputs, name)
-    return _of_list("Add", inputs, name) / len(inputs)
-
-
-@checked
-def maximum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the larger numbers of features."""
-    return functools.reduce(lambda a, b: _of_list("Maximum", [a, b], name), inputs)
-
-
-@checked
-def minimum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the smaller numbers of features."""
-    return functools.reduce(lambda a, b: _of_list("Minimum", [a, b], name), inputs)
+    return (
+        of_features("average", "mean of features")(inputs, name)
+        if len(inputs) == 2
+        else add(inputs, name) / len(inputs)
+    )
 
 
 @checked
 def concatenate(inputs: Sequence[Symbol], axis: int = -1, name: str | None = None) -> Symbol:
     """Return features joined along an axis."""
     feature: Symbol = Concatenate(axis=axis, name=name)(list(inputs))
-    return feature
-
-
-def _of_list(kind: str, inputs: Sequence[Symbol], name: str | None) -> Symbol:
-    """Return the feature of a layer that is called on a list of features."""
-    layer: LayerBuilder = layer_functions[kind](name=name)
-    feature: Symbol = layer(list(inputs))
     return feature
 
 

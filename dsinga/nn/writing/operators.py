@@ -46,8 +46,7 @@ class Operators(ABC):
     def __add__(self, other: Any) -> Any:
         return self._binary("ADD", other)
 
-    def __radd__(self, other: Any) -> Any:
-        return self._binary("ADD", other)
+    __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
         return self._binary("SUBTRACT", other)
@@ -58,8 +57,7 @@ class Operators(ABC):
     def __mul__(self, other: Any) -> Any:
         return self._binary("MULTIPLY", other)
 
-    def __rmul__(self, other: Any) -> Any:
-        return self._binary("MULTIPLY", other)
+    __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
         return self._binary("DIVIDE", other)

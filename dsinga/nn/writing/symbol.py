@@ -301,17 +301,19 @@ def ancestors(outputs: Iterable[Symbol]) -> list[Symbol]:
     return list(ordered.values())
 
 
-def call_again(inputs: Sequence[Symbol], outputs: Sequence[Symbol], features: Sequence[Symbol]) -> list[Symbol]:
-    """Return the outputs of a model whose layers are called again, on ``features`` in place of its inputs."""
-    called: dict[int, Any] = {id(symbol): [feature] for symbol, feature in zip(inputs, features, strict=True)}
+def call_again(
+    inputs: Sequence[Symbol], outputs: Sequence[Symbol], features: Sequence[Symbol],
+    copied: Callable[[LayerBuilder], LayerBuilder] = lambda builder: builder,
+) -> list[Symbol]:  # fmt: skip
+    """Return the outputs of a model whose layers, or copies, are called again on features in place of its inputs."""
+    called: dict[int, list[Symbol]] = {id(symbol): [feature] for symbol, feature in zip(inputs, features, strict=True)}
 
     def feature(symbol: Symbol) -> Symbol:
-        found: Symbol = called[id(symbol.whole)][symbol.part or 0]
-        return found
+        return called[id(symbol.whole)][symbol.part or 0]
 
     for symbol in ancestors(outputs):
         if id(symbol) not in called:
-            result = symbol.builder(*map(feature, symbol.sources))
+            result = copied(symbol.builder)(*map(feature, symbol.sources))
             called[id(symbol)] = result if isinstance(result, list) else [result]
     return [feature(symbol) for symbol in outputs]
 
