@@ -156,8 +156,8 @@ def test_gradients_of_3x3_filters_by_a_kernel_are_numpys(batch, channels, filter
     ops, rng = emulated_cupy.load(), np.random.default_rng(size)
     x, dy = (rng.standard_normal((batch, n, *size)).astype(np.float32) for n in (channels, filters))
     w = np.zeros((filters, channels, 3, 3), np.float32)  # whose shape alone is used
-    assert ops.filters_module.has_direct_gradients(x.shape, w.shape, (1, 1), (1, 1))
-    dw = ops.to_numpy(ops.filters_module.filter_gradients(ops.asarray(x), ops.asarray(dy)))
+    assert ops.convolution_module.has_direct_gradients(x.shape, w.shape, (1, 1), (1, 1))
+    dw = ops.to_numpy(ops.convolution_module.filter_gradients(ops.asarray(x), ops.asarray(dy)))
     _, expected, _ = NumpyOps().convolution_grad(x, w, dy, (1, 1), (1, 1), False, False)
     np.testing.assert_allclose(dw, expected, rtol=1e-5, atol=1e-5)
 

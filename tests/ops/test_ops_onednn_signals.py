@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("dsinga.ops.onednn.library", exc_type=Exception)
 
-from dsinga.ops.onednn.signal_stack import DISABLED, SIZE, current_stack
-from dsinga.ops.onednn.thread import thread_state
+from dsinga.ops.onednn.thread import DISABLED, SIGNAL_STACK, current_stack, thread_state
 
 # Of a shape for which the library has its stack pointer on the heap.
 INTERRUPT_PRODUCTS = """
@@ -64,4 +63,4 @@ def test_each_thread_with_kernels_has_a_stack_for_signals() -> None:
         thread = threading.Thread(target=look)
         thread.start()
         thread.join(100)
-    assert stacks == [(DISABLED, 0, SIZE, True)] * 2
+    assert stacks == [(DISABLED, 0, SIGNAL_STACK, True)] * 2

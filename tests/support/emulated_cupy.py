@@ -488,7 +488,7 @@ def load(cudnn: Any = None) -> Any:
     }
     sys.modules["cupy"], sys.modules["cudnn"] = make_cupy(), cudnn  # None: not installed
     try:
-        from dsinga.ops.cupy import cublas, cublaslt, cudnn_choice, cudnn_plans, filters, library
+        from dsinga.ops.cupy import convolution, cublas, cublaslt, cudnn_choice, cudnn_plans, library
         from dsinga.ops.cupy.cupy_ops import CupyOps
 
         library.cudnn()  # its result is cached
@@ -498,7 +498,7 @@ def load(cudnn: Any = None) -> Any:
         cudnn_plans.choices_file = lambda: None  # nothing is measured, so plans do not depend on the clock
         ops = CupyOps()
         ops.library, ops.choice_module, ops.plans_module = library, cudnn_choice, cudnn_plans  # for tests
-        ops.filters_module = filters
+        ops.convolution_module = convolution
         ops.modules = {name: module for name, module in sys.modules.items() if name.startswith("dsinga.ops.cupy")}
         return ops
     finally:

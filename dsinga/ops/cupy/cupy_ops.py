@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from dsinga.base.errors import UserError
-from dsinga.ops.cupy.arrays import CupyArrays, cast
+from dsinga.ops.cupy.arrays import CupyArrays, by_channel, cast, from_channel_rows
 from dsinga.ops.cupy.batchnorm import CupyBatchNorm
 from dsinga.ops.cupy.cudnn_plans import ConvolutionPlans
 from dsinga.ops.cupy.device_pass import CupyPass
-from dsinga.ops.cupy.elementwise import CupyLookup
+from dsinga.ops.cupy.elementwise import CupyElementwise, CupyLookup
 from dsinga.ops.cupy.grouped_convolution import CupyGroupedConvolution
 from dsinga.ops.cupy.library import cupy, describe, lacks
-from dsinga.ops.cupy.points import CupyPoints
 from dsinga.ops.cupy.products import PRECISIONS, Blas, CupyProducts
 from dsinga.ops.cupy.recurrent import CupyRecurrent
 from dsinga.ops.cupy.sequences import CupyAttention, CupyCRF
@@ -24,6 +23,30 @@ from dsinga.ops.cupy.update import CupyUpdate
 from dsinga.ops.cupy.volumes import CupyVolumePooling
 from dsinga.ops.interface import Ops
 from dsinga.ops.types import BFLOAT16, FLOAT32, Array, AsyncCopy, FinishedCopy
+
+
+class CupyPoints(CupyElementwise):
+    """Softmax and cross-entropy of the points of fields; results are channels-last."""
+
+    def point_softmax(self, x: Array) -> Array:
+        return from_channel_rows(self.softmax(by_channel(x)), x.shape)
+
+    def point_softmax_loss(self, x: Array, labels: Array, weights: Array | None = None) -> tuple[Array, Any, Any]:
+        p = self.softmax(by_channel(x))
+        rows = self.label_losses(p, labels.reshape(-1), 1)
+        if weights is not None:
+            rows *= weights.reshape(-1)
+        sums = rows.sum(axis=1)
+        return from_channel_rows(p, x.shape), sums[0], sums[1]
+
+    def point_softmax_loss_grad(self, p: Array, labels: Array, weights: Array | None, factor: float) -> Array:
+        dx = self.softmax_loss_grad(by_channel(p), labels.reshape(-1), factor)
+        if weights is not None:
+            dx *= weights.reshape(-1, 1).astype(dx.dtype, copy=False)
+        return from_channel_rows(dx, p.shape)
+
+    def highest_channel(self, x: Array) -> Array:
+        return x.argmax(axis=1)
 
 
 class CupyOps(

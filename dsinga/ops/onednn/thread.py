@@ -1,7 +1,10 @@
-"""What each thread has for calls of oneDNN: its OpenMP threads, stream, scratch memory and kernels."""
+"""What each thread has for calls of oneDNN: its OpenMP threads, stream, scratch memory, kernels and signal stack."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -20,8 +23,45 @@ from dsinga.ops.onednn.library import (
     set_omp_threads,
 )
 from dsinga.ops.onednn.library import sgemm as full_sgemm
-from dsinga.ops.onednn.signal_stack import SignalStack
 from dsinga.ops.onednn.waiting import SpareThreads, SpinLimiter
+
+SIGNAL_STACK = 256 * 1024  # bytes: the registers of AMX take 11 KB; pages that are not used take no memory
+DISABLED = 2  # SS_DISABLE
+
+
+class Stack(ctypes.Structure):
+    """``stack_t`` of Linux."""
+
+    _fields_ = [("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+
+class SignalStack:
+    """The alternate stack of the thread that makes it, unless the thread has one already; on Linux only.
+
+    In the library's products for x86-64 (``gemm:jit``, ``sgemm``), until its issue 4845 was mended in 2026, the
+    register of the stack pointer holds the address of an array on the heap. A signal that arrives meanwhile, such as
+    Ctrl+C, is written below that array, over memory of others. Python's handlers use a thread's alternate stack.
+    """
+
+    def __init__(self) -> None:
+        self.start = 0
+        if sys.platform != "linux" or not current_stack().flags & DISABLED:
+            return
+        self._memory = mmap.mmap(-1, SIGNAL_STACK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(self.start, 0, SIGNAL_STACK)), None)
+
+    def __del__(self) -> None:
+        if self.start and current_stack().start == self.start:  # at the end of the thread, by the thread itself
+            ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(None, DISABLED, 0)), None)
+
+
+def current_stack() -> Stack:
+    """Return the alternate stack of the calling thread."""
+    stack = Stack()
+    ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack))
+    return stack
+
 
 KERNELS = 2048  # kept by one thread; the oldest is dropped first
 # A kernel below both limits takes no longer than to wake another thread. It uses one core and keeps the interpreter's
