@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from dsinga.job.enums import ChangeMethod, Compression, SlicingMethod, SyncMethod, UpdatePlace
 from dsinga.job.limits import MAX_MEMBERS
-from dsinga.job.meanconf import MeanConf
-from dsinga.job.schema import ClusterConf, Job
+from dsinga.job.schema import ClusterConf, Job, MeanConf
 from dsinga.job.updaterconf import UpdaterConf
 
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from dsinga.base.arguments import counted
 from dsinga.job.enums import ChangeMethod, Compression, SlicingMethod, SyncMethod, SyncTopology
-from dsinga.job.meanconf import MeanConf
-from dsinga.job.schema import ClusterConf, Job
+from dsinga.job.schema import ClusterConf, Job, MeanConf
 
 Edges = tuple[tuple[int, int], ...]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from graphlib import TopologicalSorter
 from dsinga.job import JobError, LayerConf, NetConf, Phase
 from dsinga.job.check_net import check_net, forward_sources
 from dsinga.layers.dense.embedding import CodesLayer
+from dsinga.layers.energy.rbm import RBMHid, RBMVis, Reconstruction
 from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.sequences.recurrent import RecurrentConf
@@ -19,8 +21,7 @@ from dsinga.net.labels import check_labels, describe_labels, labels_shape
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.leads import check_prediction, lead_plan_of, mark_leads, prediction_of, unroll_leads
 from dsinga.net.neuralnet import NeuralNet
-from dsinga.net.node import Node
-from dsinga.net.rbm import drop_persistent_chains, freeze_other_params, insert_reconstructions
+from dsinga.net.node import Node, Param
 from dsinga.net.sequences import make_sequence_layer, merge_copies
 from dsinga.net.sharing import name_params
 from dsinga.net.stretches import mark_stretches
@@ -263,3 +264,63 @@ def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) 
         carry = possible if conf.carry is None else conf.carry and training
         layer = layer.replace(**{field: conf.replace(carry=carry)})
     return layer
+
+
+def insert_reconstructions(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Add a layer ``reconstruction(<visible layer>)`` for each restricted Boltzmann machine, at the end of the net.
+
+    SINGA's edge from the hidden layer back to the visible one, which makes a cycle, becomes the edge to this layer. The
+    layer has the params of the visible one. Raises JobError where the two sides do not belong together.
+    """
+    added = []
+    for position, node in enumerate(nodes):
+        if isinstance(node.layer, RBMHid):
+            source = node.sources[0]
+            check_rbm_pair(nodes[source], node)
+            visible = nodes[source].layer
+            assert isinstance(visible, RBMVis)
+            added.append(Node(Reconstruction(visible, node.layer), (source, position), nodes[source].params))
+    paired = {node.sources[0] for node in added}
+    for position, node in enumerate(nodes):
+        if isinstance(node.layer, RBMVis) and position not in paired:
+            raise node.layer.fail("is the source of no kRBMHid layer", field="srclayers")
+    return (*nodes, *added)
+
+
+def drop_persistent_chains(layer: LayerConf, phase: Phase) -> LayerConf:
+    """Return the layer without persistent chains, except in training: other phases have other rows."""
+    if phase is Phase.kTrain or layer.rbm_conf is None or not layer.rbm_conf.persistent:
+        return layer
+    return layer.replace(rbm_conf=layer.rbm_conf.replace(persistent=False))
+
+
+def check_rbm_pair(visible: Node, hidden: Node) -> None:
+    """Raise JobError unless two nodes are the two sides of one restricted Boltzmann machine."""
+    vis, hid = visible.layer, hidden.layer
+    if not isinstance(vis, RBMVis):
+        raise hid.fail(f"needs a kRBMVis layer as its source, but {hid.source_name(0)} is none", field="srclayers")
+    if hid.name not in vis.conf.srclayers:
+        raise vis.fail(f"must have its hidden layer, {hid.name!r}, among its srclayers", field="srclayers")
+    if visible.params[0] != hidden.params[0]:
+        remedy = f"give its first param share_from: {visible.params[0]!r}"
+        raise hid.fail(f"has a weight of its own, not that of {vis.name!r}; {remedy}", field="param")
+    if vis.conf.rbm_conf and vis.conf.rbm_conf.persistent:
+        raise vis.fail("persistent belongs to the hidden layer; set it there", vis.conf.rbm_conf, "persistent")
+    for field in ("location", "partition_dim"):
+        if getattr(vis.conf, field) != getattr(hid.conf, field):
+            raise hid.fail(f"must have the same {field} as {vis.name!r}, the other side of its machine", field=field)
+
+
+def freeze_other_params(nodes: Sequence[Node], params: Mapping[str, Param]) -> Mapping[str, Param]:
+    """Return the params with a learning rate of 0 for the params of layers outside restricted Boltzmann machines.
+
+    Contrastive divergence gives these no gradient, and weight decay alone would shrink them.
+    """
+    machines = [node for node in nodes if isinstance(node.layer, (RBMVis, RBMHid))]
+    if not machines:
+        return params
+    trained = {name for node in machines for name in node.params}
+    return {
+        name: param if name in trained else dataclasses.replace(param, conf=param.conf.replace(lr_scale=0.0))
+        for name, param in params.items()
+    }

@@ -8,8 +8,7 @@ from functools import cache, cached_property
 
 from dsinga.net import NeuralNet, partition
 from dsinga.net.cut import LayerCut
-from dsinga.planner.approximate_program import NetParts, approximate_program
-from dsinga.planner.exact_program import exact_program
+from dsinga.planner.group_programs import NetParts, approximate_program, exact_program
 from dsinga.planner.link import Links
 from dsinga.planner.machine import MachineModel
 from dsinga.planner.processes import ProcessMap

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dsinga.job.meanconf import MeanConf
+from dsinga.job.schema import MeanConf
 from dsinga.job.updaterconf import EMAConf
 from dsinga.server.collectives import add_up
 from dsinga.server.served_slice import OUTER, SliceSpec

@@ -50,7 +50,7 @@ class ContrastiveDivergence(Configured):
     model's distribution. They start from hidden units that are all 0.
 
     Layers below a machine are computed, not trained: params outside of machines have no learning rate
-    (``dsinga.net.rbm``). In a net with several machines, each is trained on the output of those below it.
+    (``dsinga.net.build``). In a net with several machines, each is trained on the output of those below it.
     """
 
     class Conf(Settings, name="CDConf"):

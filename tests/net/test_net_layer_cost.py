@@ -9,7 +9,7 @@ import pytest
 
 from dsinga.net import choose_cuts
 from dsinga.net.layer_cost import LayerCost, layer_cost
-from dsinga.planner.approximate_program import NetParts, approximate_program
+from dsinga.planner.group_programs import NetParts, approximate_program
 from dsinga.planner.processes import ProcessMap, process_map
 from dsinga.planner.simulate import simulate
 from tests.support.planner_nets import GIGABIT, MACHINE, alexnet, conv, dense, layer, mlp, net_of, size_of_params

@@ -12,8 +12,8 @@ from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.net.cut import SPACE
-from dsinga.planner.approximate_program import NetParts, WorkerShare
 from dsinga.planner.choice import named_strategies
+from dsinga.planner.group_programs import NetParts, WorkerShare
 from dsinga.planner.strategies import describe_cuts
 from dsinga.planner.transfers import find_transfers
 from dsinga.reading.checked_job import CheckedJob

@@ -10,8 +10,7 @@ from dsinga import models
 from dsinga.job import Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, choose_cuts, create_net, partition
-from dsinga.planner.approximate_program import NetParts, approximate_program
-from dsinga.planner.exact_program import exact_program
+from dsinga.planner.group_programs import NetParts, approximate_program, exact_program
 from dsinga.planner.link import Links
 from dsinga.planner.machine import Rates
 from dsinga.planner.processes import MOST_PIECES, ParamUse, ProcessMap, process_map

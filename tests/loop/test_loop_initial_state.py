@@ -9,7 +9,7 @@ import pytest
 
 from dsinga import nn
 from dsinga.api import with_workers
-from dsinga.loop.unused_steps import warn_of_unused_steps
+from dsinga.loop.initial_state import warn_of_unused_steps
 from tests.support.training_cases import build, layer
 
 X = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
