@@ -6,10 +6,8 @@ the list ``job.net.layer``. ``dsinga.models.blocks`` has functions that return s
 """
 
 from dsinga.models.bigru_crf import bigru_crf
-from dsinga.models.convlstm import convlstm
 from dsinga.models.convnet import alexnet, convnet, lenet
-from dsinga.models.deepesd import deepesd
-from dsinga.models.field_resnet import field_resnet
+from dsinga.models.fields import convlstm, deepesd, field_resnet, unet
 from dsinga.models.gpt import gpt
 from dsinga.models.mlp import line, mdnn, mlp, softmax_regression
 from dsinga.models.rbm import autoencoder, rbm
@@ -19,7 +17,6 @@ from dsinga.models.rnnlm import char_rnn, rnnlm
 from dsinga.models.sentiment import sentiment_convolution, sentiment_lstm
 from dsinga.models.transformer import transformer
 from dsinga.models.translation import gru_translator
-from dsinga.models.unet import unet
 from dsinga.models.words import skip_gram, word_ngram
 
 __all__ = [

@@ -5,14 +5,12 @@ from typing import TYPE_CHECKING, Any
 from dsinga.base.registry import entries, is_user_code
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.algorithms.a2c import A2C
-from dsinga.rl.algorithms.ddpg import DDPG
+from dsinga.rl.algorithms.ddpg import DDPG, TD3
 from dsinga.rl.algorithms.dqn import DQN
 from dsinga.rl.algorithms.es import ES
 from dsinga.rl.algorithms.impala import IMPALA
-from dsinga.rl.algorithms.ppo import PPO
+from dsinga.rl.algorithms.ppo import A2C, PPO
 from dsinga.rl.algorithms.reinforce import REINFORCE
-from dsinga.rl.algorithms.td3 import TD3
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments.registered import make_environment, make_environments
 from dsinga.rl.environments.rendering import record_episode

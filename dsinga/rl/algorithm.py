@@ -1,4 +1,4 @@
-"""Algorithm, the base class of what learns the params of a model from experience."""
+"""Algorithm, the base class of what learns the params of a model from experience, and the default updaters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.data import AlgorithmRecords
 from dsinga.data.conversion import record_dtype
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
-from dsinga.job import Job, JobError, LayerConf, LayerType, UpdaterConf
+from dsinga.job import ChangeMethod, Job, JobError, LayerConf, LayerType, LRGenConf, UpdaterConf, UpdaterType
 from dsinga.job.checks import check_agents_updater
 from dsinga.job.component import Settings
 from dsinga.reading.bind_records import bind_records, with_batchsize
@@ -240,3 +240,18 @@ def experience_job(
 
 
 Experience = Rollout | Transitions
+
+
+def adam(learning_rate: float, epsilon: float = 1e-7) -> UpdaterConf:
+    """Return what ``nn.Adam`` returns."""
+    return _updater(UpdaterType.kAdam, learning_rate, epsilon, adam_conf={"bias_correction": True})
+
+
+def rmsprop(learning_rate: float, rho: float, epsilon: float) -> UpdaterConf:
+    """Return what ``nn.RMSprop`` returns."""
+    return _updater(UpdaterType.kRMSProp, learning_rate, epsilon, rmsprop_conf={"rho": rho})
+
+
+def _updater(type_: UpdaterType, rate: float, epsilon: float, **settings: Any) -> UpdaterConf:
+    learning_rate = LRGenConf(type=ChangeMethod.kFixed, base_lr=rate)
+    return UpdaterConf(type=type_, learning_rate=learning_rate, delta=epsilon, **settings)

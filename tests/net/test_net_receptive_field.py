@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dsinga.job import LayerConf, Phase
 from dsinga.layers import Records
 from dsinga.models.blocks import conv, layer, pool
-from dsinga.models.unet import unet
+from dsinga.models.fields import unet
 from dsinga.net import NeuralNet
 from dsinga.net.needed_layers import needed_layers
 from dsinga.net.receptive_field import AxisField, receptive_field

@@ -9,8 +9,7 @@ import pytest
 
 from dsinga import UserError, nn, rl
 from dsinga.job import loads
-from dsinga.rl.algorithms.ddpg import DDPG
-from dsinga.rl.algorithms.td3 import TD3
+from dsinga.rl.algorithms.ddpg import DDPG, TD3
 from dsinga.rl.from_job import agent_of
 from tests.support.executed_pages import ROOT
 from tests.support.rl_cases import transitions

@@ -10,8 +10,7 @@ import pytest
 
 from dsinga import nn, rl
 from dsinga.rl.algorithms import actor_critic as ac
-from dsinga.rl.algorithms.a2c import A2C
-from dsinga.rl.algorithms.ppo import PPO
+from dsinga.rl.algorithms.ppo import A2C, PPO
 from dsinga.rl.distributions import policy_size
 from tests.support.later_import import torch
 from tests.support.rl_cases import actor_critic, torch_heads, torch_policy

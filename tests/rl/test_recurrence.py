@@ -12,11 +12,10 @@ import pytest
 
 from dsinga import UserError, nn, rl
 from dsinga.cluster import connect
-from dsinga.rl.algorithms.a2c import A2C
 from dsinga.rl.algorithms.actor_critic import RETURN
 from dsinga.rl.algorithms.dqn import DQN
 from dsinga.rl.algorithms.impala import IMPALA
-from dsinga.rl.algorithms.ppo import PPO
+from dsinga.rl.algorithms.ppo import A2C, PPO
 from dsinga.rl.collecting import Collector
 from dsinga.rl.remote.actor_learning import RemoteRolloutLearning
 from dsinga.rl.remote.actor_pool import ActorPool

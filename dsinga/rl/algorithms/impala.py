@@ -14,6 +14,7 @@ from dsinga.job import Job, LayerConf, LayerType, NetConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Limit, NonNegative, Positive
 from dsinga.reading.bind_records import input_layer
+from dsinga.rl.algorithm import rmsprop
 from dsinga.rl.algorithms.actor_critic import (
     ACTION,
     LOG_PROBABILITY,
@@ -25,7 +26,6 @@ from dsinga.rl.algorithms.actor_critic import (
 from dsinga.rl.environments.spaces import DiscreteSpace, Spaces
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model
-from dsinga.rl.updaters import rmsprop
 
 # The input layers of the learner besides those of other algorithms.
 REWARD, DISCOUNT = "rl_reward", "rl_discount"

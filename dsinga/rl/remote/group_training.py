@@ -14,10 +14,9 @@ from dsinga.extensions import AtEnd, EverySteps, Extension, ExtensionLike, LoopV
 from dsinga.job import AlgConf, ClusterConf, Job, Phase, training_phases
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import experience_job
-from dsinga.rl.algorithms.a2c import A2C
 from dsinga.rl.algorithms.actor_critic import ActorCritic
 from dsinga.rl.algorithms.impala import IMPALA
-from dsinga.rl.algorithms.ppo import PPO
+from dsinga.rl.algorithms.ppo import A2C, PPO
 from dsinga.rl.environments.registered import make_environments, without_registered_name
 from dsinga.rl.evaluation import evaluate
 from dsinga.rl.from_job import reinforcement_of
