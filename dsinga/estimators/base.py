@@ -14,15 +14,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
-from dsinga.base.arguments import check_range, check_whole
+from dsinga.base.arguments import check_range, check_settings, check_whole
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.engine.local_net import LocalNet
 from dsinga.estimators import jobs
-from dsinga.estimators.estimator_records import EstimatorRecords
-from dsinga.estimators.records import TrainingSet, canonical, running_client
+from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical, running_client
 from dsinga.estimators.saving import save
 from dsinga.estimators.training import Trained, rescued, train_net
 from dsinga.job import Job
@@ -36,6 +35,31 @@ from dsinga.training.local_updater import LocalUpdater
 BATCHSIZE = 200
 LEAST_STEPS, LEAST_EPOCHS = 200, 10  # of the default number of epochs: small data are read more often
 NOT_FOR_BLOCKS = ("_updater", "history_", "feature_names_in_")
+
+INSTEAD = {  # of names of arguments of the nets of scikit-learn and skorch
+    "hidden_layer_sizes": "it is hidden",
+    **dict.fromkeys(("max_iter", "max_epochs", "n_epochs", "n_iter", "nb_epoch"), "it is epochs"),
+    "batch_size": "it is batchsize",
+    **dict.fromkeys(("learning_rate_init", "lr", "eta0"), "it is learning_rate"),
+    **dict.fromkeys(("alpha", "l2"), "it is weight_decay, which is decoupled from gradients"),
+    **dict.fromkeys(("seed", "random_seed"), "it is random_state"),
+    **dict.fromkeys(
+        ("module", "model", "estimator"), "it is net, a model of dsinga.nn; of PyTorch by dsinga.convert.from_torch"
+    ),
+    **dict.fromkeys(
+        ("solver", "optimizer", "criterion", "momentum", "callbacks", "early_stopping", "n_iter_no_change", "tol"),
+        "give net= a model of dsinga.nn, which is compiled with optimizer and loss; nn's fit takes callbacks",
+    ),
+    "validation_fraction": "give fit validation_data=(X, y)",
+    "n_jobs": "it is workers",
+    "device": "give a job gpu (docs/gpu.md)",
+    "verbose": "leave it out; history_ has what training reports",
+}
+
+
+def check_arguments(cls: type) -> type:
+    """Let the constructor of an estimator raise UserError for an unknown argument, with what to write instead."""
+    return check_settings(cls, instead=INSTEAD)
 
 
 class NetEstimator(EstimatorRecords):

@@ -13,8 +13,7 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.missing_values import with_nan
 from dsinga.estimators import jobs
-from dsinga.estimators.arguments import check_arguments
-from dsinga.estimators.base import NetEstimator
+from dsinga.estimators.base import NetEstimator, check_arguments
 from dsinga.estimators.lazy import lazily
 from dsinga.estimators.records import TrainingSet, find_range
 from dsinga.estimators.saving import loadable

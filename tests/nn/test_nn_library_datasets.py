@@ -14,7 +14,7 @@ from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.data import open_records
 from dsinga.data.sources.batch_sequences import say_once
-from dsinga.data.sources.iterables import read_batches
+from dsinga.data.sources.data_loaders import read_batches
 
 ROWS = 40
 X = np.random.default_rng(0).normal(size=(ROWS, 4)).astype(np.float32)

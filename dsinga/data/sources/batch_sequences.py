@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import logging
+import random
+import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -17,12 +21,65 @@ from dsinga.data.chunk_cache import LIMIT_BYTES, MIXED_BLOCKS
 from dsinga.data.column import Column
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.arrays import as_numpy, check_block, column_dtype, convert
-from dsinga.data.sources.random_draws import drawing, naming_errors
 
+# Modules of Dask that draw numbers from ``random`` in threads of their own.
+OTHERS_WHO_DRAW = (
+    "distributed.comm.core",
+    "distributed.scheduler",
+    "distributed.utils_comm",
+    "dask.sizeof",
+    "tornado.ioloop",
+)
+_lock = threading.RLock()
 NAMES = ("x", "y", "sample_weight")  # of the parts of a record, the second and third of which may be missing
 Parts = tuple[np.ndarray, ...]
 WITHOUT_EFFECT = {"_workers": 1, "_use_multiprocessing": False, "_max_queue_size": 10}  # of Keras's class, by default
 _log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[Callable[..., None]]:
+    """Yield a function that seeds the generators of this process by whole numbers; they go on afterwards as before.
+
+    These are the generators of ``random``, of ``numpy.random`` and, where it is imported, that of torch for CPUs. All
+    threads share them, so that one at a time draws.
+    """
+    for module in filter(None, map(sys.modules.get, OTHERS_WHO_DRAW)):
+        if vars(module).get("random") is random:
+            vars(module)["random"] = random.Random()  # so that it takes no numbers out of these sequences
+    with _lock:
+        of_python, of_numpy, torch = random.getstate(), np.random.get_state(), sys.modules.get("torch")
+        of_torch = torch.get_rng_state() if torch else None
+        try:
+            yield _seed
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
+            if torch:
+                torch.set_rng_state(of_torch)
+
+
+def _seed(*numbers: int) -> None:
+    """Seed the generators of this process by whole numbers, in their order."""
+    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
+    seed = int.from_bytes(digest, "little")
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFF_FFFF)
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def naming_errors(what: str) -> Iterator[None]:
+    """Raise UserError, which names ``what`` was read, from any error of a user's code, also one that ends a program."""
+    try:
+        yield
+    except (KeyboardInterrupt, UserError):
+        raise
+    except BaseException as error:
+        text = f"{type(error).__name__}: {error}".strip().rstrip(".")
+        ends = ", which would end the program" if isinstance(error, SystemExit) else ""
+        raise UserError(f"{what} cannot be read: {text}{ends}") from error
 
 
 class DrawnColumn(Column):

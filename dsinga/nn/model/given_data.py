@@ -13,7 +13,7 @@ import numpy as np
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.sources.dask_arrays import in_chunks
-from dsinga.data.sources.iterables import is_iterable, read_batches
+from dsinga.data.sources.data_loaders import is_iterable, read_batches
 from dsinga.data.text_codes import TextEncoder, record_without_text, sequences_of, texts_of
 
 

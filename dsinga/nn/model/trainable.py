@@ -12,8 +12,7 @@ import numpy as np
 import dsinga.api as api
 from dsinga.api.workspaces import remove_checkpoints
 from dsinga.base.errors import UserError
-from dsinga.data.sources.data_loaders import size_of_batches
-from dsinga.data.sources.iterables import is_iterable
+from dsinga.data.sources.data_loaders import is_iterable, size_of_batches
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.job import Job
