@@ -14,7 +14,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_is_fitted, validate_data
 
 from dsinga.api import find_cluster
-from dsinga.data.array_kinds import is_dask_collection
+from dsinga.base.errors import UserError
+from dsinga.data.array_kinds import is_a, is_dask_collection, is_dask_frame
 from dsinga.data.array_order import in_order, is_frame, order_of
 from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, record_dtype
 from dsinga.data.missing_values import with_nan
@@ -173,6 +174,18 @@ def _check_finite(x: Any, sums: np.ndarray, client: Any, name: str) -> None:
         raise nonfinite_error(f"dask array: {name!r}", bad.value, row, place_of(bad.position))
 
 
+def check_no_dates(data: Any, name: str) -> None:
+    """Raise UserError for dates, durations or periods in a data frame or a series of pandas or Dask."""
+    if not is_a(data, "pandas", "DataFrame", "Series") and not is_dask_frame(data):
+        return
+    for column, dtype in (data.to_frame() if data.ndim == 1 else data).dtypes.items():
+        if dtype.kind in "mM" or str(dtype).startswith("period"):
+            raise UserError(
+                f"column {str(column)!r} of {name} has dtype {dtype}, not numbers; make numbers of it, such as the "
+                "hour or the day of the year, or leave the column out"
+            )
+
+
 class EstimatorRecords(BaseEstimator, ABC):
     """Base of the estimators that opens, checks and scales their records.
 
@@ -207,6 +220,7 @@ class EstimatorRecords(BaseEstimator, ABC):
 
         Those of scipy.sparse become dense.
         """
+        check_no_dates(X, "X")
         X = X.toarray() if issparse(X) else X
         return in_chunks(in_order(X, getattr(self, "_order", ())))
 

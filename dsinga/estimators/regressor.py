@@ -18,7 +18,7 @@ from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
 from dsinga.estimators.base import NetEstimator, check_arguments
 from dsinga.estimators.lazy import average, lazily, predicted
-from dsinga.estimators.records import Scaling, TrainingSet, compute, find_scaling
+from dsinga.estimators.records import Scaling, TrainingSet, check_no_dates, compute, find_scaling
 from dsinga.estimators.saving import loadable
 from dsinga.job import Job
 from dsinga.layers.losses.forecast_forms import ForecastForm, QuantileForm
@@ -152,6 +152,7 @@ class Regressor(RegressorMixin, NetEstimator):
         return form
 
     def _validate(self, X: Any, y: Any, first: bool, classes: Any = None) -> tuple[np.ndarray, Any]:
+        check_no_dates(y, "y")
         X, y = with_nan(X, "X"), with_nan(y, "y")
         x, y = validate_data(
             self, X, y, reset=first, dtype="numeric", multi_output=True, y_numeric=True, allow_nd=self.net is not None

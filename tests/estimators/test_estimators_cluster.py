@@ -197,7 +197,7 @@ def test_nan_among_targets_is_named_by_its_record(threads: Client) -> None:
 
 
 @pytest.mark.parametrize("cls", [Classifier, Regressor])
-def test_score_of_a_data_frame_with_targets_in_numpy(threads: Client, cls: Any) -> None:
+def test_a_data_frame_is_scored_with_targets_in_numpy_and_refused_with_dates(threads: Client, cls: Any) -> None:
     pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
     local, targets = pd.DataFrame(X, columns=list("abcdef")), np.repeat([0, 1, 2], 300)
     frame = dd.from_pandas(local, npartitions=3)
@@ -205,3 +205,8 @@ def test_score_of_a_data_frame_with_targets_in_numpy(threads: Client, cls: Any) 
     assert estimator.score(frame, targets) == pytest.approx(estimator.score(local, targets))
     with pytest.raises(ValueError, match="X has 900 records, but y has 800; give both as many"):
         estimator.score(frame, targets[:800])
+    times = pd.date_range("2026-01-01", periods=900, tz="Europe/Berlin")
+    for dates in (times, times.tz_localize(None), times - times[0]):
+        for dated in (local.assign(when=dates), dd.from_pandas(local.assign(when=dates), npartitions=3)):
+            with pytest.raises(UserError, match="column 'when' of X has dtype .*, not numbers; make numbers of it"):
+                cls().fit(dated, targets)
