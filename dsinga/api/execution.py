@@ -25,9 +25,8 @@ from dsinga.data.filesystem import is_url
 from dsinga.engine.local_job import trains_locally
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, Phase
-from dsinga.loop.initial_state import RunOptions
+from dsinga.loop.initial_state import RunOptions, place_in_data
 from dsinga.loop.local_run import train_locally
-from dsinga.loop.position import place_in_data
 from dsinga.loop.run_loop import Outcome
 from dsinga.monitor import History, Row, RunMonitor
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs

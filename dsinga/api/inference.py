@@ -19,7 +19,7 @@ from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a
 from dsinga.job import Job, load
 from dsinga.job.enums import find_phase
-from dsinga.net.members import with_member
+from dsinga.net.layer_classes import with_member
 from dsinga.passes import generation, inference, translation
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from dsinga.augmentation.augmentation import Augmentation, Mixing, RecordFacts, Shape
 from dsinga.job import StoreConf
-from dsinga.job.resolve import error_note, resolve
+from dsinga.job.component import error_note, resolve
 
 _ROUNDS = 10
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)

@@ -25,9 +25,9 @@ from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical, 
 from dsinga.estimators.saving import save
 from dsinga.estimators.training import Trained, rescued, train_net
 from dsinga.job import Job
-from dsinga.loop.kept_run import KeptRun
+from dsinga.loop.observer import KeptRun
 from dsinga.monitor import History
-from dsinga.net.sample_weights import takes_weights
+from dsinga.net.layer_classes import takes_weights
 from dsinga.reading.bind_records import with_batchsize
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training.local_updater import LocalUpdater

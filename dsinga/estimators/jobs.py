@@ -17,8 +17,7 @@ from dsinga.job.enums import DistributionName
 from dsinga.layers.losses.distributions import DISTRIBUTIONS
 from dsinga.layers.losses.forecast_loss import QuantileLoss
 from dsinga.net import filter_layers
-from dsinga.net.layer_classes import layer_class
-from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
+from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class, weighted_loss
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.activations import check_activation
 from dsinga.nn.writing.net_conf import confs_of, weighted

@@ -22,7 +22,7 @@ from dsinga.estimators.records import Scaling, TrainingSet, check_no_dates, comp
 from dsinga.estimators.saving import loadable
 from dsinga.job import Job
 from dsinga.layers.losses.forecast_forms import ForecastForm, QuantileForm
-from dsinga.net.forecasts import forecast_form
+from dsinga.net.layer_classes import forecast_form
 
 LOGNORMAL = "lognormal"  # whose targets are divided by their mean, and stay positive
 

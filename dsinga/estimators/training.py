@@ -16,10 +16,10 @@ from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.records import TrainingSet, compute
 from dsinga.job import Job, Phase
 from dsinga.loop.initial_state import RunOptions
-from dsinga.loop.kept_run import KeptRun
 from dsinga.loop.local_run import continue_locally
+from dsinga.loop.observer import KeptRun
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
-from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.reading.checked_job import check_job, resolve_epochs
 from dsinga.training import create_updater
 from dsinga.training.local_updater import LocalUpdater

@@ -13,9 +13,8 @@ from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.keras_callbacks import KerasEvents, is_keras_callback
 from dsinga.extensions.triggers import AtEnd, EveryEpoch, EverySteps, Trigger
 from dsinga.job import ExtensionConf, Job, Phase, training_phases
-from dsinga.job.component import Settings
+from dsinga.job.component import Settings, error_note, resolve
 from dsinga.job.message import JobError, field_types
-from dsinga.job.resolve import error_note, resolve
 from dsinga.layers.metrics.metric_state import MetricState, restore_state, saved_state
 from dsinga.monitor import NOT_METRICS
 from dsinga.reading.epochs import Epochs

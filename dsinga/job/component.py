@@ -1,7 +1,8 @@
-"""Settings of components, declared in their classes, and the messages whose ``type`` names a component."""
+"""Settings of components, declared in their classes; the messages whose ``type`` names one, and their look-up."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import enum
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries, version
+from dsinga.base.registry import entries, lookup, version
 from dsinga.job.limits import Range, metadata, out_of_range, ranges
 from dsinga.job.message import Message, convert, default_values, field_types, is_message, item_type, missing
 
@@ -269,3 +270,32 @@ class Configured:
             self.settings = conf.settings_of(self.Conf)
             for fault in self.settings.all_faults():
                 raise self.settings.error(*fault)
+
+
+@contextlib.contextmanager
+def error_note(note: str) -> Iterator[None]:
+    """Add ``note`` to an exception raised within, where user code runs; a UserError needs none."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        error.add_note(note)
+        raise
+
+
+def resolve(conf: Component) -> Any:
+    """Return the registered class or function that ``conf`` names.
+
+    Raises JobError where its type asks for user code that it does not name, or that is not registered.
+    """
+    member = getattr(conf, conf.type_field)
+    if not member.is_user:
+        return lookup(conf.kind, member)
+    if not conf.type_name:
+        text = f"{conf.type_field} {member} needs {conf.user_field}: the name of a registered {conf.kind}"
+        raise conf.error(text, conf.type_field)
+    try:
+        return lookup(conf.kind, conf.type_name)
+    except UserError as error:
+        raise conf.error(str(error), conf.user_field) from None

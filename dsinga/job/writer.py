@@ -1,18 +1,24 @@
-"""Writes a job in protobuf text format, which the reader reads back as an equal job, and as HTML; masks its secrets."""
+"""Writes a job in protobuf text format, which the reader reads back as an equal job, and as HTML; masks its secrets.
+
+A signature of jobs is made from the same text.
+"""
 
 from __future__ import annotations
 
 import enum
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
 from dsinga.base.redaction import redact
+from dsinga.job.enums import Phase
 from dsinga.job.layerconf import LayerConf, ParamConf
 from dsinga.job.message import JobError, Message, readable, set_fields
-from dsinga.job.schema import Job
+from dsinga.job.schema import ClusterConf, Job
 from dsinga.job.type_names import TypeName
+from dsinga.job.updaterconf import LRGenConf
 
 
 def redact_job(job: Job) -> Job:
@@ -178,3 +184,21 @@ def row(cells: tuple[str, ...], tag: str) -> str:
 
 
 Job._repr_html_ = job_html  # set here because the schema must not import this file
+
+
+def job_signature(job: Job) -> str:
+    """Return a digest of a job's layers of training, algorithm, updater, exchange and precision.
+
+    The layers count with their settings and sources, input layers with their batch size only. Stores, the learning
+    rate, the numbers of steps and the topology do not count.
+    """
+    trained = [layer for layer in job.neuralnet.layer if layer.in_phase(Phase.kTrain)]
+    layers = [layer.replace(store_conf=None) for layer in trained if layer.srclayers]
+    batches = [sum(layer.store_conf.batchsize) for layer in trained if layer.store_conf]
+    updater = job.updater.replace(learning_rate=LRGenConf())
+    parts = (*layers, updater, job.train_one_batch)
+    messages = [message for part in parts for message in lines(message_fields(part))]
+    cluster = job.cluster or ClusterConf()
+    exchange = [cluster.update.name, cluster.compression.name, cluster.slicing.name]
+    text = "\n".join([*messages, str(batches), *exchange, job.precision.name])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -16,12 +16,15 @@ from dsinga.base.advice import job_field, option, short_path
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
+from dsinga.checkpoint.metadata import DamagedFile, read_metadata
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase, SyncMethod
+from dsinga.job.checks import check_schedules
 from dsinga.layers.dense.batchnorm import BatchNorm
-from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in
+from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in, offset_to_resume
 from dsinga.net import NeuralNet, Param
+from dsinga.reading.checked_job import CheckedJob, rows_per_step
 from dsinga.reading.epochs import Epochs
 from dsinga.training import check_start, create_updater, initial_values, schedule
 from dsinga.training.divergence import first_not_finite
@@ -265,3 +268,49 @@ def low_from(rate: Callable[[int], float], origin: int, begin: int, last: int) -
         return begin
     low, high = steps[place], steps[place + 1] if place + 1 < len(steps) else last
     return low + bisect.bisect_left(range(low, high), True, key=lambda step: rate(step) == end)
+
+
+def place_in_data(checked: CheckedJob, workspace: Path | None, resume: bool | Path) -> tuple[CheckedJob, bool | Path]:
+    """Return the job that goes on at the same record with batches of another size, and the checkpoint to resume from.
+
+    Steps count on, and ``epochs`` are those of records: the job's ``train_steps`` follow. Both are returned as they are
+    where all batches have one size. Raises UserError where the job has fewer epochs than the checkpoint.
+    """
+    job = checked.job
+    rows = 0 if job.reinforcement else rows_per_step(job)
+    newest = resume if isinstance(resume, Path) else latest(workspace / "checkpoint") if resume and workspace else None
+    if newest is None or not rows or _is_at(newest, rows):
+        return checked, resume
+    path, checkpoint = find_checkpoint(workspace, resume)
+    check_loop_state(path, checkpoint.loop)
+    offset = offset_to_resume(checkpoint.step, checkpoint.loop, rows)
+    job = job.with_record_offset(offset)
+    if job.epochs:
+        epochs = checked.with_job(job).epochs
+        steps = epochs.end(job.epochs)
+        if steps < checkpoint.step:
+            least, done = epochs.done(checkpoint.step - 1) + 1, epochs.at(checkpoint.step)
+            raise UserError(
+                f"{path} is beyond the job's {job.epochs} epochs: the run has done {done:g}; give "
+                f"{option('epochs', str(least))} or more"
+            )
+        job = job.replace(train_steps=steps)
+        check_schedules(job)
+    _log.info(
+        "%s: the run goes on with %d records a step, after %d records", short_path(path), rows,
+        offset + checkpoint.step * rows,
+    )  # fmt: skip
+    return checked.with_job(job), path
+
+
+def _is_at(path: Path, rows: int) -> bool:
+    """Return whether steps of so many rows, from step 0 on, lead to the place of a checkpoint; False for damaged ones.
+
+    Its other files are not read: they may have gigabytes.
+    """
+    try:
+        metadata = read_metadata(path)
+    except DamagedFile:
+        return False
+    check_loop_state(path, metadata.loop)
+    return offset_to_resume(metadata.step, metadata.loop, rows) == 0

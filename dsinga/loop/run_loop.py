@@ -13,7 +13,7 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.engine import Engine, Snapshot
 from dsinga.extensions import Extension
 from dsinga.job import Phase
-from dsinga.job.signature import job_signature
+from dsinga.job.writer import job_signature
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, describe_last_good, read_rate_factors
 from dsinga.loop.initial_state import RunOptions, describe_length

@@ -17,8 +17,7 @@ from dsinga.extensions import Extension, ExtensionRunner
 from dsinga.job import Phase
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, read_rate_factors, records_state, resume_hint
-from dsinga.loop.kept_run import KeptRun
-from dsinga.loop.observer import Observer, ObserverWatcher
+from dsinga.loop.observer import KeptRun, Observer, ObserverWatcher
 from dsinga.loop.view import TrainingView
 from dsinga.monitor import Row
 from dsinga.training import create_updater

@@ -1,12 +1,15 @@
-"""Looks up the class of a layer by the type that the job gives it."""
+"""Looks up the class of a layer by the type that the job gives it, and what the class says about the layer."""
 
 from __future__ import annotations
 
 import dsinga.layers  # noqa: F401  registers the built-in layers
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.job import LayerConf, LayerType
+from dsinga.job import Job, LayerConf, LayerType
+from dsinga.layers.dense.activation import Dropout
 from dsinga.layers.interface.layer import Layer
+from dsinga.layers.losses.forecast_forms import ForecastForm, form_of
+from dsinga.layers.losses.forecast_loss import ForecastLoss
 
 
 def layer_class(conf: LayerConf) -> type[Layer]:
@@ -21,3 +24,49 @@ def layer_class(conf: LayerConf) -> type[Layer]:
         text = f"layer {conf.name!r}: {conf.type_name!r} must be registered with a subclass of dsinga.layers.Layer"
         raise conf.error(f"{text}, not {cls!r}", "user_type")
     return cls
+
+
+def forecast_form(conf: LayerConf) -> ForecastForm | None:
+    """Return the form of the predictions that a loss takes, None for a layer that takes one number for each."""
+    cls = layer_class(conf)
+    if not issubclass(cls, ForecastLoss) or cls.Conf is None:
+        return None
+    return form_of(conf.settings_of(cls.Conf))
+
+
+SAMPLE_WEIGHT = "sample_weight"  # the name of the input layer of the weights
+
+
+def takes_weights(loss: LayerConf) -> bool:
+    """Whether a loss layer can take the weights of rows."""
+    cls = layer_class(loss)
+    return cls.optional_sources > 0 and not cls.source_kind.over_steps  # a kCTCLoss takes lengths of sequences there
+
+
+def weighted_loss(loss: LayerConf) -> LayerConf:
+    """Return a loss layer that takes the weights of rows, too. Raises JobError for one that cannot."""
+    if not takes_weights(loss):
+        text = f"the loss {loss.name!r} ({loss.type_name}) takes no weights of records; leave sample_weight out"
+        raise loss.error(text, "type")
+    return loss.replace(srclayers=[*loss.srclayers, SAMPLE_WEIGHT])
+
+
+def with_member(job: Job, member: int) -> Job:
+    """Return the job whose dropout layers drop the units of a member, 1 or more, in all phases but training.
+
+    Raises UserError for a net without dropout.
+    """
+    layers, drops = [], False
+    for conf in job.neuralnet.layer:
+        cls = layer_class(conf)
+        if issubclass(cls, Dropout):
+            settings = conf.settings_of(cls.Conf)
+            conf = conf.replace(dropout_conf=settings.replace(member=member))
+            drops = drops or settings.dropout_ratio > 0
+        layers.append(conf)
+    if not drops:
+        raise UserError(
+            "members differ by the units that are dropped, but the net has no dropout; train it with nn.Dropout, or "
+            "predict by several nets, and join these along a new dimension"
+        )
+    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))

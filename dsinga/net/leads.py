@@ -10,8 +10,7 @@ from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.layer import Shape, as_text
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.layers.sequences.timedistributed import lead_name
-from dsinga.net.forecasts import forecast_form
-from dsinga.net.layer_classes import layer_class
+from dsinga.net.layer_classes import forecast_form, layer_class
 from dsinga.net.node import Node
 
 MODES = {

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from dsinga.layers.interface.layer import Layer
-from dsinga.layers.interface.reach import Reach
+from dsinga.layers.interface.region import Reach
 from dsinga.net.neuralnet import NeuralNet
 
 

@@ -4,16 +4,42 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from dsinga.base.device_setting import read_device
 from dsinga.base.errors import UserError
 from dsinga.job import Job, Precision
 from dsinga.job.enums import PRECISIONS
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import FLOAT_BYTES, feature_sizes
 from dsinga.ops.processor import ProcessGpus, Processor, find_gpus, free_memory
+
+
+def read_device() -> str:
+    """Return the setting ``dsinga.device``: "auto", "cpu" or "gpu". Raises UserError for another one."""
+    is_named = "dask.config" in sys.modules or any(name.startswith("DASK_") for name in os.environ)
+    if not is_named and not any(map(_names_dsinga, _files())):
+        return "auto"
+    from dsinga.base.settings import read_setting  # it imports Dask's configuration
+
+    return str(read_setting("device"))
+
+
+def _files() -> list[Path]:
+    """Return the files from which Dask takes its configuration where no environment variable names one."""
+    folders = Path("/etc/dask"), Path(sys.prefix) / "etc" / "dask", Path.home() / ".config" / "dask"
+    return [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
+
+
+def _names_dsinga(file: Path) -> bool:
+    try:
+        return "dsinga" in file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)

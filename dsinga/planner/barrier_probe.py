@@ -10,8 +10,7 @@ import numpy as np
 
 from dsinga.planner.barrier import BarrierCost, barrier_cost, time_barriers
 from dsinga.planner.link import INSIDE
-from dsinga.transport.direct import DirectTransport
-from dsinga.transport.interface import Transport
+from dsinga.transport.interface import DirectTransport, Transport
 from dsinga.worker.exchange_options import Meter
 from dsinga.worker.mailbox import GroupPeers
 

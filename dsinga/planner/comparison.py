@@ -14,7 +14,7 @@ import rich.table
 from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
 from dsinga.job import Job, SlicingMethod
-from dsinga.job.signature import job_signature
+from dsinga.job.writer import job_signature
 from dsinga.monitor.timings_file import RunTimings, read_timings
 from dsinga.net.cut import SPACE, LayerCut
 from dsinga.planner.fitting import price_of, whole_job

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dsinga.job import LayerType
 from dsinga.layers.interface.declarations import Connection
 from dsinga.layers.interface.layer import Layer
-from dsinga.layers.interface.reach import FILL
+from dsinga.layers.interface.region import FILL
 from dsinga.net import NeuralNet
 from dsinga.net.bridges import features_rounded, gradients_rounded, is_bf16_image, rounds_source
 from dsinga.net.cut import WHOLE_LAYER, LayerCut, cut_regions

@@ -22,7 +22,7 @@ from dsinga.data import (
     resolve,
 )
 from dsinga.job import LayerConf, LayerType, StoreConf
-from dsinga.job.resolve import error_note
+from dsinga.job.component import error_note
 from dsinga.layers import RecordInfo
 from dsinga.net.layer_classes import layer_class
 from dsinga.reading.windows_conf import definition_of

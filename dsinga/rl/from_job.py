@@ -10,11 +10,10 @@ from dsinga.base import arguments
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
 from dsinga.job import ClusterConf, Job, JobError
-from dsinga.job.component import component_settings, setting
+from dsinga.job.component import component_settings, resolve, setting
 from dsinga.job.limits import Unit
 from dsinga.job.message import defaults, field_types, set_fields
 from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf, ReplayConf
-from dsinga.job.resolve import resolve
 from dsinga.job.setting_arguments import check_argument, takes_arguments
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.actor_critic import ActorCritic

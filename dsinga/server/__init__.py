@@ -1,13 +1,12 @@
 """Slices of params and the shards that keep them: plain thread-safe objects, independent of processes and of Dask."""
 
 from dsinga.server.compression import Codec, create_codec
-from dsinga.server.gradient_accumulator import Push
+from dsinga.server.gradient_accumulator import GroupStaleness, Push
 from dsinga.server.mean_policy import MeanPolicy
 from dsinga.server.routes import Route, Routes, routes
 from dsinga.server.served_slice import ShardCopy, SliceSpec
 from dsinga.server.shard import Shard
 from dsinga.server.slicing import Bucket, Slice, cut_into_pieces, fill_buckets, slice_for_servers
-from dsinga.server.staleness_meter import GroupStaleness
 from dsinga.server.update_executors import BackgroundExecutor, CooperativeExecutor, InlineExecutor
 
 __all__ = [

@@ -1,10 +1,11 @@
 """Collects the gradients of one slice from the workers of a group, and adds them in the order of the workers.
 
-A push has a header; pushes of an earlier generation of a group are refused.
+A push has a header; pushes of an earlier generation of a group are refused. A meter counts how stale gradients are.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -176,3 +177,36 @@ def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> s
     if len(names) == 1:
         return f"worker {names[0]} has come, {rest}"
     return f"workers {', '.join(names)} have come, {rest}"
+
+
+class GroupStaleness(NamedTuple):
+    """The staleness of a worker group's gradients: of ``updates`` of slices, the ``total`` and the ``largest``.
+
+    The staleness of a gradient is the number of updates of a slice that came from others between the pull of the value
+    with which the gradient was computed and the update by this gradient.
+    """
+
+    group: int
+    updates: int
+    total: int
+    largest: int
+
+
+class StalenessMeter:
+    """Adds up the staleness of gradients by worker group, since it was last read. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: dict[int, GroupStaleness] = {}
+
+    def add(self, group: int, staleness: int) -> None:
+        """Count an update of a slice by a gradient that is so stale."""
+        with self._lock:
+            _, updates, total, largest = self._groups.get(group, (group, 0, 0, 0))
+            self._groups[group] = GroupStaleness(group, updates + 1, total + staleness, max(largest, staleness))
+
+    def read(self) -> list[GroupStaleness]:
+        """Return the counts of each worker group that has updated anything since the last call."""
+        with self._lock:
+            groups, self._groups = self._groups, {}
+        return [groups[group] for group in sorted(groups)]

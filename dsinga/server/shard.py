@@ -25,14 +25,12 @@ from dsinga.ops.processor import Processor
 from dsinga.server.asynchronous_mean import AsynchronousMean
 from dsinga.server.change_sender import ChangeSender, Send
 from dsinga.server.collectives import Collectives
-from dsinga.server.device_slice import DeviceSlice
-from dsinga.server.gradient_accumulator import Generations, Push
+from dsinga.server.gradient_accumulator import Generations, Push, StalenessMeter
 from dsinga.server.gradient_norms import GradientNorms
 from dsinga.server.mean_policy import MeanPolicy
 from dsinga.server.pending_pulls import PendingPulls, Pull, Read, StalenessBound
 from dsinga.server.routes import Routes
-from dsinga.server.served_slice import ServedSlice, ShardCopy, SliceSpec, join_copies
-from dsinga.server.staleness_meter import StalenessMeter
+from dsinga.server.served_slice import DeviceSlice, ServedSlice, ShardCopy, SliceSpec, join_copies
 from dsinga.server.synchronisation import Synchronisation
 from dsinga.server.synchronous_mean import SendChange, SynchronousMean
 from dsinga.server.update_executors import InlineExecutor, SliceUpdate
@@ -53,7 +51,7 @@ class Shard:
     be complete before the update, as for ``clip_norm``, are computed by the last worker to push. Futures of pulls are
     to be waited for by ``executor.wait``: a cooperative executor runs the remaining blocks of updates meanwhile.
 
-    With a ``gpu`` slices are kept and updated there (:mod:`dsinga.server.device_slice`), by the inline executor.
+    With a ``gpu`` slices are kept and updated there (:mod:`dsinga.server.served_slice`), by the inline executor.
     """
 
     def __init__(

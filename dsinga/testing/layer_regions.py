@@ -10,8 +10,7 @@ import numpy as np
 from dsinga.layers import Layer, Rows
 from dsinga.layers.interface.contract import make_region_part
 from dsinga.layers.interface.points import along
-from dsinga.layers.interface.reach import FILL
-from dsinga.layers.interface.region import Region
+from dsinga.layers.interface.region import FILL, Region
 from dsinga.net.cut import cut_regions
 from dsinga.net.strategy import space_fault
 from dsinga.ops import Ops

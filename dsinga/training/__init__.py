@@ -1,7 +1,6 @@
 """Training algorithms (back-propagation, contrastive divergence), updaters, schedules, initialisers and metrics."""
 
-from dsinga.training.accumulation import accumulate
-from dsinga.training.algorithms import Algorithm, algorithm, check_algorithm_metrics
+from dsinga.training.algorithms import Algorithm, accumulate, algorithm, check_algorithm_metrics
 from dsinga.training.beam_search import Hypothesis, beam_search
 from dsinga.training.bleu import BleuCounts, bleu, bleu_counts
 from dsinga.training.bp import Push, bp

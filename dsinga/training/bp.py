@@ -1,27 +1,163 @@
-"""Back-propagation (kBP, kBPTT): a forward and a backward pass; each gradient is pushed once it is complete."""
+"""Back-propagation (kBP, kBPTT): a forward and a backward pass; each gradient is pushed once it is complete.
+
+Gradients for params can wait for the next collective, and features can be computed again instead of kept.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
-from dsinga.layers.interface.context import Context, Records
-from dsinga.layers.interface.contract import add_layer_note, check_gradients
+from dsinga.layers.interface.context import Context, PassObserver, Records
+from dsinga.layers.interface.contract import (
+    add_layer_note,
+    check_gradients,
+    check_param_gradients,
+    check_source_gradients,
+)
 from dsinga.layers.interface.declarations import ParamSpec
 from dsinga.layers.interface.layer import Array, Gradients, Layer
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.dataflow import WHOLE_FEATURE, row_share
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import add_up, no_rows
-from dsinga.training.deferral import Deferral
 from dsinga.training.divergence import check_layer_gradient, check_losses
-from dsinga.training.forward_pass import TapeEntry, forward_pass, without_features
+from dsinga.training.forward_pass import TapeEntry, forward_pass, sources_of_layer, without_features
 from dsinga.training.metrics import Metrics, defer_metrics, read_metrics, report_metrics
-from dsinga.training.recomputation import Recomputation
+
+
+class Recomputation:
+    """The features of a tape that have been freed, and computes them again. For one forward and backward pass.
+
+    Layers with ``recompute`` in the job are computed a second time, from the nearest features below that are kept, with
+    the same params and random numbers, so that the gradients have the same bits. Sums and rows that came from other
+    workers the first time are kept, as they are small: nothing is sent again. Lasting state, labels and metrics are
+    those of the first pass (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
+    """
+
+    def __init__(self, net: NeuralNet, observer: PassObserver | None):
+        self._net, self._observer = net, observer
+        self._freed = [stage.recompute for stage in net.stages]
+
+    def free(self, entry: TapeEntry) -> TapeEntry:
+        """Return a new entry of the tape without the features that can be computed again."""
+        stage, params, sources, output, ctx = entry
+        stages = self._net.stages
+        if stage.edges:
+            again = [stages[edge.node].recompute and not edge.labels for edge in stage.edges]
+            sources = [None if freed else source for freed, source in zip(again, sources, strict=True)]
+        if stage.recompute:
+            output = output._replace(feature=None, saved=None)
+        return TapeEntry(stage, params, sources, output, ctx)
+
+    def restore(self, tape: list[TapeEntry]) -> None:
+        """Compute the freed features that the tape's last entry needs, and those below from which they are computed."""
+        needed, pending = set[int](), [len(tape) - 1]
+        while pending:
+            position = pending.pop()
+            if position not in needed:
+                needed.add(position)
+                pending += [node for node in self._sources(position) if self._freed[node]]
+        for position in sorted(needed):
+            entry = tape[position]._replace(sources=self._filled(tape, position))
+            tape[position] = self._computed(entry) if self._freed[position] else entry
+            self._freed[position] = False
+
+    def _sources(self, position: int) -> list[int]:
+        """Return the sources of a layer that are recomputed."""
+        stages = self._net.stages
+        return [edge.node for edge in stages[position].edges if stages[edge.node].recompute and not edge.labels]
+
+    def _filled(self, tape: list[TapeEntry], position: int) -> list[Any]:
+        """Return the sources of an entry, with the features that it lacked."""
+        stage, _, sources, _, ctx = tape[position]
+        sources = list(sources)
+        for k, edge in enumerate(stage.edges):
+            if self._net.stages[edge.node].recompute and not edge.labels:
+                feature = tape[edge.node].output.feature
+                feature = feature if edge.part == WHOLE_FEATURE else feature[edge.part]
+                sources[k : k + 1] = sources_of_layer(stage.layer, [feature], ctx)
+        return sources
+
+    def _computed(self, entry: TapeEntry) -> TapeEntry:
+        stage, params, sources, output, ctx = entry
+        layer, compute = stage.layer, stage.layer.compute_feature
+        try:
+            if self._observer is None:
+                again = compute(params, sources, ctx)
+            else:
+                again = self._observer(layer, "forward", compute, params, sources, ctx)
+        except Exception as error:
+            add_layer_note(error, layer, "compute_feature")
+            raise
+        return entry._replace(output=output._replace(feature=again.feature, saved=again.saved))
+
+
+MOST_DEFERRED = 2  # gradients that wait: each keeps a feature and its gradient in memory
+
+
+class Deferral:
+    """Puts gradients for params off until a collective of the pass waits, and pushes them then.
+
+    Args:
+        net: the net.
+        waiting: what the collectives call (:attr:`Context.meanwhile`).
+        push: takes the gradient of a param.
+    """
+
+    def __init__(self, net: NeuralNet, waiting: deque[Callable[[], None]], push: Callable[[str, Array], None]):
+        self._net, self._waiting, self._push = net, waiting, push
+
+    def source_gradients(self, entry: TapeEntry, grad: Any, begun: AbstractSet[str]) -> Sequence[Array | None] | None:
+        """Return the gradients for the sources of a layer, and put off those for its params.
+
+        None where the layer computes both together, or a param has other uses: below, or above, whose gradients have
+        ``begun`` to add up.
+        """
+        stage, params, sources, output, ctx = entry
+        layer, names = stage.layer, stage.params
+        has_other_uses = set(names) - set(stage.completes) or not begun.isdisjoint(names)
+        if not defers(type(layer)) or has_other_uses or not self._net.static.isdisjoint(names):
+            return None
+        deferred = layer.defer_gradient(params, sources, output, grad, stage.needs, ctx)
+        if deferred is None:
+            return None
+        for_sources, compute = deferred
+        check_source_gradients(layer, sources, for_sources)
+
+        def push() -> None:
+            try:
+                gradients = compute()
+                check_param_gradients(layer, params, gradients)
+            except Exception as error:
+                add_layer_note(error, layer, "compute_gradient")
+                raise
+            for name, gradient in zip(names, gradients, strict=True):
+                self._push(name, gradient)
+
+        self.finish(MOST_DEFERRED - 1)
+        self._waiting.append(push)
+        return for_sources
+
+    def finish(self, left: int = 0) -> None:
+        """Compute and push the gradients that wait, the oldest first, until at most ``left`` do."""
+        while len(self._waiting) > left:
+            self._waiting.popleft()()
+
+
+@cache
+def defers(cls: type[Layer]) -> bool:
+    """Whether a class of layers has a ``defer_gradient`` that belongs to its ``compute_gradient``."""
+    owner = next(base for base in cls.__mro__ if "compute_gradient" in vars(base))
+    return owner is not Layer and "defer_gradient" in vars(owner)
+
 
 Push = Callable[[str, Array], None]
 

@@ -13,8 +13,7 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, register
 from dsinga.job import ParamGenConf
-from dsinga.job.component import Configured
-from dsinga.job.resolve import error_note, resolve
+from dsinga.job.component import Configured, error_note, resolve
 from dsinga.layers.interface.layer import Shape
 from dsinga.net import NeuralNet, Param
 

@@ -13,9 +13,8 @@ from typing import Any
 from dsinga.base.errors import UserError
 from dsinga.base.registry import is_user_code, register
 from dsinga.job import LRGenConf
-from dsinga.job.component import Configured, Fault, Settings, required, setting
+from dsinga.job.component import Configured, Fault, Settings, error_note, required, resolve, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Positive, Unit
-from dsinga.job.resolve import error_note, resolve
 from dsinga.layers.functions.names import find_function
 
 Rate = Callable[[int], float]

@@ -22,9 +22,8 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
-from dsinga.job.component import Configured
+from dsinga.job.component import Configured, error_note, resolve
 from dsinga.job.message import Message
-from dsinga.job.resolve import error_note, resolve
 from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply

@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 from dsinga.base.errors import RunError
 from dsinga.base.serial_executor import SerialExecutor
-from dsinga.transport.direct import DirectTransport
 from dsinga.transport.handshake import PROCESS_SECRET, Secret
-from dsinga.transport.interface import Service, Transport
+from dsinga.transport.interface import DirectTransport, Service, Transport
 from dsinga.transport.remote import RemoteCaller, RemoteTransport
 from dsinga.transport.shared_buffer import SharedBuffer
 from dsinga.transport.shared_memory import SharedMemoryServer, connect_to_host

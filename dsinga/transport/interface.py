@@ -1,4 +1,7 @@
-"""The interfaces of a call: the transport at the caller's end, the service at the other end, and the reply."""
+"""The interfaces of a call: the transport at the caller's end, the service at the other end, and the reply.
+
+The transport of calls within a process is here, too.
+"""
 
 from __future__ import annotations
 
@@ -146,3 +149,34 @@ def wait_for(reply: Reply, timeout: float, what: str, aborted: Callable[[], str 
             if reason:
                 raise RunError(reason) from lost
             raise WorkerLost(f"a server was lost while waiting for {what}: {lost}") from lost
+
+
+class DirectTransport:
+    """The caller's end of a :class:`Transport` to a service of this process.
+
+    Args:
+        find: returns the service, or None when it has been closed. It is called for each call, so that the transport
+            does not keep the service alive.
+        name: the service's name, for errors.
+    """
+
+    crosses_process = crosses_host = False
+
+    def __init__(self, find: Callable[[], Service | None], name: str):
+        self._find, self._name = find, name
+
+    def call(
+        self, method: str, fields: Sequence[Any] = (), items: Items = (), without_copy: bool = False,
+        into: Sequence[np.ndarray] = (), priority: int = URGENT,
+    ) -> Reply:  # fmt: skip
+        """Call a method of the service in this thread; errors of the method are raised here."""
+        service = self._find()
+        if service is None:
+            raise WorkerLost(f"{self._name} is no longer in this process: the run has ended here")
+        answer = service.handle(method, fields, items)
+        if answer is None or isinstance(answer, Sequence):
+            return Ready(answer or ())
+        return answer
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from dsinga.base.registry import register
 from dsinga.layers import Layer, Output
-from dsinga.layers.interface.reach import Reach
+from dsinga.layers.interface.region import Reach
 
 
 @register("layer", "Repeat")

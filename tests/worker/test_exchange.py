@@ -29,9 +29,8 @@ from dsinga.server.service import ShardService
 from dsinga.training import create_updater
 from dsinga.training.local_updater import LocalUpdater
 from dsinga.training.updaters import SGD
-from dsinga.transport.direct import DirectTransport
 from dsinga.transport.endpoints import Endpoint, close_endpoints, find_service
-from dsinga.transport.interface import Transport, wait_for
+from dsinga.transport.interface import DirectTransport, Transport, wait_for
 from dsinga.transport.remote import RemoteTransport
 from dsinga.transport.shared_memory import connect_to_host
 from dsinga.worker.config import ServerKey

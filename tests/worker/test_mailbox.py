@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from dsinga import RunError
-from dsinga.transport.direct import DirectTransport
 from dsinga.transport.endpoints import Endpoint
+from dsinga.transport.interface import DirectTransport
 from dsinga.transport.message import flatten, restore
 from dsinga.transport.shared_memory import connect_to_host
 from dsinga.worker import mailbox as mailbox_module

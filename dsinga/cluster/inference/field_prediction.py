@@ -26,8 +26,7 @@ from dsinga.layers import RecordInfo
 from dsinga.layers.interface.layer import Shape, as_text
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
-from dsinga.net.forecasts import forecast_form
-from dsinga.net.layer_classes import layer_class
+from dsinga.net.layer_classes import forecast_form, layer_class
 from dsinga.passes.field_predictor import FieldPredictor, MaskedTarget, PredictionBlock
 from dsinga.passes.field_rollout import FedBack, FieldRollout
 from dsinga.passes.field_tiles import FieldTiles, plan_tiles

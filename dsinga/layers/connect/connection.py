@@ -19,7 +19,7 @@ from dsinga.job.limits import Axis, Parts
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
-from dsinga.layers.interface.reach import Reach
+from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, SECOND
 from dsinga.ops.types import is_on_device

@@ -14,8 +14,7 @@ from dsinga.layers.interface.context import Context
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.points import along
-from dsinga.layers.interface.reach import FILL
-from dsinga.layers.interface.region import PointRun
+from dsinga.layers.interface.region import FILL, PointRun
 from dsinga.ops.types import FLOAT32
 
 Index = tuple[slice, ...]

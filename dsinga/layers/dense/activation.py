@@ -25,7 +25,7 @@ from dsinga.layers.interface.layer import (
     float_bytes,
     from_matrix,
 )
-from dsinga.layers.interface.reach import Reach
+from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
 
 # 1.7159·tanh(2x/3): LeCun et al., Efficient BackProp (1998), 4.4, with SINGA's digits.

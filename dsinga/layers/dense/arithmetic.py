@@ -15,7 +15,7 @@ from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
-from dsinga.layers.interface.reach import Reach
+from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
 
 

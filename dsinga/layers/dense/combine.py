@@ -23,7 +23,7 @@ from dsinga.layers.interface.layer import (
     from_matrix,
     to_matrix,
 )
-from dsinga.layers.interface.reach import Reach
+from dsinga.layers.interface.region import Reach
 
 
 class ElementwiseCombination(Layer):

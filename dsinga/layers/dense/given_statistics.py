@@ -16,8 +16,7 @@ from dsinga.job.limits import Positive
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
-from dsinga.layers.interface.reach import Reach
-from dsinga.layers.interface.region import Region
+from dsinga.layers.interface.region import Reach, Region
 
 
 @register("layer", kNormalization=810)

@@ -17,8 +17,7 @@ from dsinga.layers.images.sliding import WindowConf, as_images, sliding_window, 
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
-from dsinga.layers.interface.reach import Reach
-from dsinga.layers.interface.region import Region
+from dsinga.layers.interface.region import Reach, Region
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, to_image
 from dsinga.ops.types import Sizes

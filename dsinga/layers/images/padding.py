@@ -15,8 +15,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.interface.points import along, by_axis, interior, points_shape
-from dsinga.layers.interface.reach import FILL, Reach
-from dsinga.layers.interface.region import Region
+from dsinga.layers.interface.region import FILL, Reach, Region
 
 NUMPY_MODES: dict[PaddingMode, Any] = {  # numpy's words for what copies points
     PaddingMode.kEdge: "edge",

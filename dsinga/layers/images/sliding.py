@@ -11,8 +11,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Padding, Pixels
 from dsinga.job.message import field_types
 from dsinga.layers.interface.layer import FLOAT_BYTES, Array, Layer, Shape, as_text
-from dsinga.layers.interface.reach import Reach
-from dsinga.layers.interface.region import Region
+from dsinga.layers.interface.region import Reach, Region
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, extents, output_sizes, padded_sizes, to_image
 from dsinga.ops.types import Sizes

@@ -20,8 +20,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
 from dsinga.layers.interface.points import embed
-from dsinga.layers.interface.reach import FILL, Reach
-from dsinga.layers.interface.region import Region
+from dsinga.layers.interface.region import FILL, Reach, Region
 from dsinga.ops.layout import extents
 from dsinga.ops.types import Sizes
 

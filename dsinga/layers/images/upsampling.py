@@ -17,8 +17,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
 from dsinga.layers.interface.layer import FLOAT_BYTES, Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.points import along, by_axis, embed, points_shape
-from dsinga.layers.interface.reach import FILL, Reach
-from dsinga.layers.interface.region import Region
+from dsinga.layers.interface.region import FILL, Reach, Region
 from dsinga.ops import Ops
 
 

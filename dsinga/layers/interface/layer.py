@@ -17,8 +17,7 @@ from dsinga.job.component import Settings
 from dsinga.job.limits import out_of_range
 from dsinga.layers.interface.context import Columns, Context, RecordInfo, Records, Shape
 from dsinga.layers.interface.declarations import Bfloat16, Cut, LabelFormat, Labels, ParamSpec, SourceKind, fault_of
-from dsinga.layers.interface.reach import Reach
-from dsinga.layers.interface.region import Region, row_numbers
+from dsinga.layers.interface.region import Reach, Region, row_numbers
 from dsinga.ops import Array, Ops
 from dsinga.ops.types import PointRanges
 

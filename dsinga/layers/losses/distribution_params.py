@@ -15,7 +15,7 @@ from dsinga.job.limits import Range
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
-from dsinga.layers.interface.reach import Reach
+from dsinga.layers.interface.region import Reach
 from dsinga.layers.losses.distributions import DISTRIBUTIONS
 
 LEAST = 1e-6  # of a parameter that is above 0

@@ -18,7 +18,7 @@ from dsinga.job.limits import Natural, Padding, Positive
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, as_text
-from dsinga.layers.interface.reach import Reach
+from dsinga.layers.interface.region import Reach
 
 
 @register("layer", kImagePreprocess=101, kRGBImage=193)

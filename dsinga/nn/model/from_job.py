@@ -21,8 +21,7 @@ from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.job import load as load_job
 from dsinga.job.message import set_fields
 from dsinga.net import input_layers
-from dsinga.net.layer_classes import layer_class
-from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class
 from dsinga.nn.model.model_params import FILES, JOB, NAMES, OPTIMIZER, PARAMS
 from dsinga.nn.model.names_file import read_names
 from dsinga.nn.model.records import PhaseRecords, labels_for_loss

@@ -12,7 +12,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.data.text_codes import TextEncoder
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
-from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.records import PhaseRecords, labels_for_loss
 from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable

@@ -26,7 +26,7 @@ from dsinga.layers.functions.names import REMEDY, local_functions
 from dsinga.layers.interface.layer import as_text
 from dsinga.net import NeuralNet
 from dsinga.net.describe import describe
-from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.batch_steps import leave_to_user
 from dsinga.nn.model.names_file import write_names
 from dsinga.nn.model.records import (

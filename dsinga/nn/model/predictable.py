@@ -20,7 +20,7 @@ from dsinga.data import FieldWindows
 from dsinga.data.array_kinds import is_a, is_dask_collection
 from dsinga.data.text_codes import TextEncoder
 from dsinga.job import Job
-from dsinga.net.members import with_member
+from dsinga.net.layer_classes import with_member
 from dsinga.nn.model.given_data import as_codes, check_whole_numbers, read_iterable
 from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.model.records import (

@@ -22,7 +22,7 @@ from dsinga.data.sources.batch_sequences import DrawnRecords
 from dsinga.data.stores.store_format import SMALL_BYTES
 from dsinga.job import Job, Phase, StoreConf
 from dsinga.job.enums import PHASES
-from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.words.losses import loss_kind
 from dsinga.nn.writing.symbol import Symbol
 from dsinga.reading.windows_conf import definition_of, windows_conf

@@ -13,7 +13,7 @@ from dsinga.data import open_records
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.job import Phase
 from dsinga.job.enums import PHASES
-from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.records import PhaseRecords
 from dsinga.nn.words.losses import compares, loss_kind
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol

@@ -17,9 +17,9 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.job import Job
 from dsinga.job.message import field_types
-from dsinga.loop.kept_run import KeptRun
+from dsinga.loop.observer import KeptRun
 from dsinga.monitor import History
-from dsinga.net.sample_weights import SAMPLE_WEIGHT
+from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.batch_steps import BatchSteps
 from dsinga.nn.model.given_data import (
     FitFields,

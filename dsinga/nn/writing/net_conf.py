@@ -19,8 +19,7 @@ from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.forecast_forms import form_of_call
 from dsinga.layers.losses.forecast_loss import ForecastLoss
 from dsinga.layers.losses.point_classes import PointClasses
-from dsinga.net.layer_classes import layer_class
-from dsinga.net.sample_weights import SAMPLE_WEIGHT, weighted_loss
+from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class, weighted_loss
 from dsinga.nn.words.inputs import INPUT
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.words.losses import compares, layer_type, loss_builder, may_have_params, without_torch

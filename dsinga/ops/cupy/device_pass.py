@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.ops.cupy.library import cupy
-from dsinga.ops.cupy.pinned import pinned
+from dsinga.ops.cupy.library import cupy, pinned
 from dsinga.ops.cupy.recording import CupyRecording, Recording
 from dsinga.ops.cupy.streams import Streams, Upload
 from dsinga.ops.device_pass import DevicePass

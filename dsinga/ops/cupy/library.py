@@ -169,3 +169,10 @@ class Source:
 def _with_null_pointers(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the arguments with 0 for None, which CuPy 14.0 would drop."""
     return tuple([0 if argument is None else argument for argument in arguments])
+
+
+def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return an uninitialised array in page-locked host memory."""
+    size = int(np.prod(shape, dtype=np.int64))
+    memory = cupy.cuda.alloc_pinned_memory(max(size, 1) * np.dtype(dtype).itemsize)
+    return np.frombuffer(memory, dtype, size).reshape(shape)

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.ops.cupy.arrays import contiguous
-from dsinga.ops.cupy.library import cupy
-from dsinga.ops.cupy.pinned import pinned
+from dsinga.ops.cupy.library import cupy, pinned
 from dsinga.ops.types import Array, AsyncCopy
 
 
