@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dsinga import nn
 from dsinga.convert.torch_names import CONSTANT
-from dsinga.convert.torch_shapes import of_last_axis
+from dsinga.convert.torch_shapes import feature, reshaped
+from dsinga.convert.torch_tensors import NotConvertible
 from dsinga.convert.torch_tracing import ModulePlace
-from dsinga.nn.writing.symbol import Symbol
 
 
 def layer_of(
@@ -57,12 +58,17 @@ def present(module: Any) -> dict[str, str]:
     return {role: role for role in WEIGHT_BIAS if getattr(module, role) is not None}
 
 
-def linear_layer(place: ModulePlace, module: Any, input: Any) -> Symbol:
+def linear_layer(place: ModulePlace, module: Any, input: Any) -> Any:
     """Return a fully connected layer of the last axis."""
     settings = {"units": module.out_features, "use_bias": module.bias is not None}
     dense = layer_of(place, module, nn.Dense, present(module), **settings)
-    y: Symbol = of_last_axis(place, dense, input, module.out_features)
-    return y
+    symbol, rows = feature(input), tuple(input.shape[1:])
+    if not rows:
+        raise NotConvertible("of a tensor with 1 axis")
+    if len(rows) < 3:
+        return dense(symbol)
+    y = dense(reshaped(place, symbol, (math.prod(rows[:-1]), rows[-1]), ".rows"))
+    return reshaped(place, y, (*rows[:-1], module.out_features), ".axes")
 
 
 def layer_type(name: str) -> Callable[..., Any]:

@@ -77,18 +77,6 @@ def as_sequence(place: ModulePlace, symbol: Symbol) -> Any:
     return reshaped(place, symbol, (channels, steps), ".steps")
 
 
-def of_last_axis(place: ModulePlace, layer: Any, x: Any, width: int) -> Any:
-    """Return what a fully connected layer makes of the last axis of a tensor."""
-    symbol, rows = feature(x), tuple(x.shape[1:])
-    if not rows:
-        raise NotConvertible("of a tensor with 1 axis")
-    *others, inputs = rows
-    if len(others) < 2:
-        return layer(symbol)
-    y = layer(reshaped(place, symbol, (math.prod(others), inputs), ".rows"))
-    return reshaped(place, y, (*others, width), ".axes")
-
-
 def view(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Return a tensor in the shape that PyTorch gives it. Raises NotConvertible where records would be mixed."""
     shape = tuple(place.torch_result(x, *args, **kwargs).shape)

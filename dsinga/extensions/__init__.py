@@ -8,7 +8,6 @@ from dsinga.base.arguments import missing_names
 from dsinga.base.registry import entries, is_user_code
 from dsinga.extensions.best_value import BestValue
 from dsinga.extensions.csv_table import CSV
-from dsinga.extensions.early_stopping import EarlyStopping, KeepBest
 from dsinga.extensions.extension import CALLBACKS, Extension, LoopView, State
 from dsinga.extensions.keras_callbacks import (
     BackupAndRestore,
@@ -24,7 +23,7 @@ from dsinga.extensions.keras_callbacks import (
 )
 from dsinga.extensions.median_stopping import MedianRule, MedianStopping, MetricValues
 from dsinga.extensions.mlflow import MLflow
-from dsinga.extensions.reduce_on_plateau import ReduceOnPlateau
+from dsinga.extensions.plateaus import EarlyStopping, KeepBest, ReduceOnPlateau
 from dsinga.extensions.runner import ExtensionRunner
 from dsinga.extensions.standard import (
     Checkpointing,

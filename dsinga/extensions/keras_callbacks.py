@@ -11,7 +11,7 @@ from dsinga.base.errors import UserError
 from dsinga.extensions.best_value import BestValue, metric_name
 from dsinga.extensions.csv_table import CSV
 from dsinga.extensions.extension import Extension, LoopView, State
-from dsinga.extensions.reduce_on_plateau import ReduceOnPlateau
+from dsinga.extensions.plateaus import ReduceOnPlateau
 from dsinga.extensions.triggers import EverySteps, Trigger
 from dsinga.training import Metrics
 

@@ -25,7 +25,7 @@ from dsinga.data.vocabulary import read_vocabulary
 from dsinga.monitor import read_metrics
 from dsinga.monitor.timings_file import read_timings
 from dsinga.monitor.workspace_lock import locked_workspace, parse_holder
-from dsinga.nn.model.names_file import read_names
+from dsinga.nn.model.training_state import read_names
 from dsinga.planner.rate_store import RateStore
 from tests.support.data_sources import cifar_rows, idx, records
 

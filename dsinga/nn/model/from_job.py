@@ -23,11 +23,10 @@ from dsinga.job.message import set_fields
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class
 from dsinga.nn.model.model_params import FILES, JOB, NAMES, OPTIMIZER, PARAMS
-from dsinga.nn.model.names_file import read_names
 from dsinga.nn.model.records import PhaseRecords, labels_for_loss
 from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
-from dsinga.nn.model.training_state import TrainingState
+from dsinga.nn.model.training_state import TrainingState, read_names
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES
 from dsinga.nn.words.losses import layer_type, loss_kind, metric_names, without_torch

@@ -28,7 +28,6 @@ from dsinga.net import NeuralNet
 from dsinga.net.describe import describe
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.batch_steps import leave_to_user
-from dsinga.nn.model.names_file import write_names
 from dsinga.nn.model.records import (
     JobArguments,
     Pair,
@@ -40,7 +39,7 @@ from dsinga.nn.model.records import (
 )
 from dsinga.nn.model.running_fit import RunningFit
 from dsinga.nn.model.sample_weights import add_weights
-from dsinga.nn.model.training_state import FIRST_SEED, FitBegins, TrainingState
+from dsinga.nn.model.training_state import FIRST_SEED, FitBegins, TrainingState, write_names
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES
 from dsinga.nn.writing.symbol import LayerBuilder

@@ -15,7 +15,11 @@ from dsinga.nn.writing.writer import LayerWriter
 from dsinga.ops.layout import extents
 
 Values = Mapping[str, Any]  # the arguments of the function
-VOLUMES = "volumes (batch, channels, depth, height, width)"
+# Sources by how many axes of space they have, and the shape of an input that gives such.
+KINDS = {
+    2: ("images (batch, channels, height, width)", "an image, as in nn.Input(shape=(1, 28, 28))"),
+    3: ("volumes (batch, channels, depth, height, width)", "a volume, as in nn.Input(shape=(1, 16, 32, 32))"),
+}
 MODES = {"zero": "kZero", "edge": "kEdge", "reflect": "kReflect", "periodic": "kPeriodic"}
 
 
@@ -37,9 +41,15 @@ def crop_images(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str,
     return before_and_after(writer, values["cropping"], axes)
 
 
-def require(writer: LayerWriter, axes: int) -> tuple[int, ...]:
+def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
     """Return (C, H, W) of images, or (C, D, H, W) of volumes with three ``axes``; raise UserError for other sources."""
-    return image(writer) if axes == 2 else volume(writer)
+    rows = writer.rows(writer.source)
+    rows = (1, *rows) if len(rows) == axes == 2 else rows
+    if len(rows) != axes + 1:
+        what, of_one = KINDS[axes]
+        raise writer.fail(f"takes {what}, but gets {batch_shape(rows)}; give the input the shape of {of_one}")
+    refuse_channels_last(writer)
+    return rows
 
 
 def before_and_after(writer: LayerWriter, size: Any, axes: int) -> dict[str, list[int]]:
@@ -85,14 +95,9 @@ def convolve_transposed(writer: LayerWriter, values: Values, axes: int = 2) -> d
     return fields | {"fans": {"weight": (values["filters"] * size, channels * size)}}
 
 
-def require_images(writer: LayerWriter, values: Values) -> None:
-    """Raise UserError where the source gives no images (B, C, H, W)."""
-    image(writer)
-
-
-def require_volumes(writer: LayerWriter, values: Values) -> None:
-    """Raise UserError where the source gives no volumes (B, C, D, H, W)."""
-    volume(writer)
+def require_images(writer: LayerWriter, values: Values, axes: int = 2) -> None:
+    """Raise UserError where the source gives no images, or with three ``axes`` no volumes."""
+    require(writer, axes)
 
 
 def convolve(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, Any]:
@@ -118,7 +123,7 @@ def convolve(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, An
 
 def convolve_depthwise(writer: LayerWriter, values: Values) -> dict[str, Any]:
     """Return the filters, window and fans of a depthwise convolution, whose kernel Keras counts as (kh, kw, C, m)."""
-    channels, *_ = image(writer)
+    channels, *_ = require(writer)
     multiplier = values["depth_multiplier"]
     check_whole(f"depth_multiplier of {writer.name}", multiplier, 1)
     fields = convolve(writer, {**values, "filters": channels * multiplier, "groups": channels})
@@ -130,7 +135,7 @@ def convolve_depthwise(writer: LayerWriter, values: Values) -> dict[str, Any]:
 def pool_images(writer: LayerWriter, values: Values, pool: str, axes: int = 2) -> dict[str, Any]:
     """Return the window of a pooling of images, or of volumes; a mean leaves padding out, as in Keras."""
     if axes == 3:
-        volume(writer)
+        require(writer, 3)
     refuse_channels_last(writer)
     steps = values["pool_size"] if values["strides"] is None else values["strides"]
     fields = window(writer, values["pool_size"], steps, values["padding"], 2, axes)
@@ -152,31 +157,6 @@ def recur_images(writer: LayerWriter, values: Values) -> dict[str, Any]:
     return fields | {"fans": fans, "last": not values["return_sequences"]}
 
 
-def image(writer: LayerWriter) -> tuple[int, int, int]:
-    """Return (C, H, W) of the source; raise UserError where it gives no images."""
-    rows = writer.rows(writer.source)
-    if len(rows) not in (2, 3):
-        raise writer.fail(
-            f"takes images (batch, channels, height, width), but gets {batch_shape(rows)}; give the input the shape of "
-            "an image, as in nn.Input(shape=(1, 28, 28))"
-        )
-    refuse_channels_last(writer)
-    channels, height, width = (1, *rows) if len(rows) == 2 else rows
-    return channels, height, width
-
-
-def volume(writer: LayerWriter) -> tuple[int, ...]:
-    """Return (C, D, H, W) of the source; raise UserError where it gives no volumes."""
-    rows = writer.rows(writer.source)
-    if len(rows) != 4:
-        raise writer.fail(
-            f"takes {VOLUMES}, but gets {batch_shape(rows)}; give the input the shape of a volume, as in "
-            "nn.Input(shape=(1, 16, 32, 32))"
-        )
-    refuse_channels_last(writer)
-    return rows
-
-
 def refuse_channels_last(writer: LayerWriter) -> None:
     """Raise ChannelsLast where the records of an input look like images (H, W, C): squares, then 1, 3 or 4 channels.
 
@@ -187,10 +167,9 @@ def refuse_channels_last(writer: LayerWriter) -> None:
     if writer.source.records != writer.source.layer or rows is None:
         return
     if len(rows) in (3, 4) and len({*rows[:-1]}) == 1 and rows[0] > 4 and rows[-1] in (1, 3, 4):
-        takes = "images (batch, channels, height, width)" if len(rows) == 3 else VOLUMES
         fault = ChannelsLast(
-            f"layer {writer.name!r}: takes {takes}, but gets {batch_shape(rows)}, whose channels are last; "
-            f'begin with nn.Input({rows}, data_format="channels_last")'
+            f"layer {writer.name!r}: takes {KINDS[len(rows) - 1][0]}, but gets {batch_shape(rows)}, whose channels are "
+            f'last; begin with nn.Input({rows}, data_format="channels_last")'
         )
         fault.source = writer.source.layer
         raise fault

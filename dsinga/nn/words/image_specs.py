@@ -13,7 +13,6 @@ from dsinga.nn.words.image_adapters import (
     pad_images,
     pool_images,
     require_images,
-    require_volumes,
     upsample_images,
 )
 
@@ -60,7 +59,7 @@ def poolings(name: str, pool: str, what: str, note: str = "") -> dict[str, Funct
             "kPooling",
             "",
             fixed={**fixed, every: True},
-            details=require_volumes,
+            details=functools.partial(require_images, axes=3),
             flat=True,
             doc=f"{what} of each channel of volumes (kPooling): (B, C).",
         ),

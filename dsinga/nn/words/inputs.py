@@ -18,7 +18,7 @@ from dsinga.job import AugmentConf, StoreConf
 from dsinga.job.message import field_types
 from dsinga.nn.words.augment import augmentation_functions
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named
-from dsinga.nn.words.image_adapters import image
+from dsinga.nn.words.image_adapters import require
 from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses, without_defaults
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol, layer
@@ -208,7 +208,7 @@ def RandomCrop(height: int, width: int, pad: int = 0) -> Write:
     """
 
     def write(writer: LayerWriter) -> Feature:
-        image(writer)
+        require(writer)
         if height != width:
             raise writer.fail(f"crops squares, not {height} x {width}; give height and width one size")
         return writer.add("kImagePreprocess", rgbimage_conf={"cropsize": height, "pad": pad})
@@ -228,7 +228,7 @@ def RandomFlip(mode: str = "horizontal") -> Write:
     def write(writer: LayerWriter) -> Feature:
         if mode != "horizontal":
             return augmented(writer, "RandomFlip", horizontal=known[mode], vertical=0.5)
-        image(writer)
+        require(writer)
         return writer.add("kImagePreprocess", rgbimage_conf={"mirror": True})._replace(records=writer.source.records)
 
     return write
@@ -261,7 +261,7 @@ def RandomRotation(factor: float, fill_mode: str = "constant") -> Write:
 
 def augmented(writer: LayerWriter, kind: str, **settings: float) -> Feature:
     """Add a random change to the ``augment`` of the input whose records are the source; raise UserError for others."""
-    image(writer)
+    require(writer)
     change = augmentation_functions[kind](**settings)
     name = writer.source.records
     if not name:
