@@ -79,20 +79,20 @@ def computed_params(module: Any) -> list[str]:
     """Return what computes params of submodules at each call, with the function of PyTorch that ends it."""
     from torch.nn.utils import parametrize
 
-    found = []
+    faults = []
     for path, part in module.named_modules():
         target, prefix = (f'module.get_submodule("{path}")', f"{path}.") if path else ("module", "")
         for name in part.parametrizations if parametrize.is_parametrized(part) else ():
             end = f"parametrize.remove_parametrizations({target}, {name!r})"
-            found.append(f"{prefix}{name} is parametrized; write torch.nn.utils.{end} first")
+            faults.append(f"{prefix}{name} is parametrized; write torch.nn.utils.{end} first")
         for hook in part._forward_pre_hooks.values():
             kind = next((cls.__name__ for cls in type(hook).__mro__ if cls.__name__ in COMPUTING), "")
             if kind:
                 name = getattr(hook, "name", getattr(hook, "_tensor_name", "weight"))
                 end = COMPUTING[kind].format(target, name)
                 what = f"{prefix}{name} is computed at each call ({type(hook).__name__})"
-                found.append(f"{what}; write torch.nn.utils.{end} first")
-    return found
+                faults.append(f"{what}; write torch.nn.utils.{end} first")
+    return faults
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:

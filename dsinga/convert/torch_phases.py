@@ -92,21 +92,21 @@ def described(trace: Trace, outputs: list[Any]) -> list[Any]:
 
     Layers with params, which are those of the module, have their names, constants their values.
     """
-    found: dict[int, int] = {}
+    places: dict[int, int] = {}
     layers: list[Any] = []
     for symbol in ancestors([tensor.symbol for tensor in outputs]):
-        builder, sources = symbol.builder, [found[id(source.whole)] for source in symbol.sources]
+        builder, sources = symbol.builder, [places[id(source.whole)] for source in symbol.sources]
         if builder.kind in ("Dropout", "SpatialDropout2D"):
-            found[id(symbol)] = sources[0]
+            places[id(symbol)] = sources[0]
             continue
         remake: Any = builder.remake
         settings = {name: value for name, value in remake.keywords.items() if name not in ("name", "use_global_stats")}
         name = builder.name if id(builder) in trace.with_params else ""
         if builder.kind == "LearnedVector" and (value := trace.constants.get(f"{builder.name}")) is not None:
             name, settings = value.cpu().numpy().tobytes(), {}
-        found[id(symbol)] = len(layers)
+        places[id(symbol)] = len(layers)
         layers.append((builder.kind, name, remake.args, settings, sources))
-    return [*layers, [(found[id(x.symbol.whole)], x.symbol.part, tuple(x.shape)[1:]) for x in outputs]]
+    return [*layers, [(places[id(x.symbol.whole)], x.symbol.part, tuple(x.shape)[1:]) for x in outputs]]
 
 
 def _difference(first: list[Any], second: list[Any]) -> str:

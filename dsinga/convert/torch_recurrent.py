@@ -53,9 +53,9 @@ def recur(place: ModulePlace, module: Any, input: Any, hx: Any = None) -> Any:
         y = layer(number - 1) if number else x
         if number and drops:
             y = nn.Dropout(module.dropout, name=place.name(f".dropout{number}"))(y)
-        own = f".stacked{number}" if number else ""
-        roles = recurrent_roles(f"{place.base}{own}", kind == "GRU", module.bias, module.bidirectional)
-        make = layer_of(place, module, layer_type(f"k{kind}"), roles, own, f"{bool(starts)}{more}", **settings, **more)
+        end = f".stacked{number}" if number else ""
+        roles = recurrent_roles(f"{place.base}{end}", kind == "GRU", module.bias, module.bidirectional)
+        make = layer_of(place, module, layer_type(f"k{kind}"), roles, end, f"{bool(starts)}{more}", **settings, **more)
         symbol: Symbol = make([y, *starts[number : number + 1]])
         return symbol
 

@@ -137,9 +137,9 @@ def batch_first(tensor: torch.Tensor) -> torch.Tensor:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors in a value."""
-    found: list[torch.Tensor] = []
-    replaced(value, found.append)
-    return found
+    tensors: list[torch.Tensor] = []
+    replaced(value, tensors.append)
+    return tensors
 
 
 def traced_in(value: Any) -> list[TracedTensor]:
@@ -167,9 +167,9 @@ def relate_views(tensor: Any, views: Sequence[Any]) -> None:
 
 def change_views(tensor: Any, what: str) -> None:
     """Note that ``what`` changes a tensor in place, after which the others that have its numbers are of no use."""
-    for other in (relative() for relative in _relatives(tensor)):
-        if other is not None and other is not tensor:
-            other.fault = f"on a tensor that {what} changes in place through another view of it"
+    for view in (relative() for relative in _relatives(tensor)):
+        if view is not None and view is not tensor:
+            view.fault = f"on a tensor that {what} changes in place through another view of it"
     tensor.relatives = [weakref.ref(tensor)]
 
 

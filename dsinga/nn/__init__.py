@@ -22,6 +22,7 @@ from dsinga.nn.words.basic_layers import (
     Layer,
     LayerNormalization,
     Masking,
+    Normalization,
     Slice,
     SpatialDropout1D,
     Split,
@@ -52,10 +53,9 @@ from dsinga.nn.words.inputs import (
     set_image_data_format,
     source_functions,
 )
-from dsinga.nn.words.keras_names import missing_names
+from dsinga.nn.words.keras_arguments import missing_names
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.words.metric_layers import FieldError
-from dsinga.nn.words.normalization import Normalization
 from dsinga.nn.words.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
 from dsinga.nn.words.own_layers import Lambda
 from dsinga.nn.words.regularisers import L1, L1L2, L2

@@ -13,7 +13,7 @@ from dsinga import extensions, nn
 from dsinga.base.errors import UserError
 from dsinga.extensions.extension import ARGUMENTS as CALLBACK_ARGUMENTS
 from dsinga.extensions.extension import CALLBACKS
-from dsinga.nn.words.keras_names import ARGUMENTS, LAYER_ATTRIBUTES, LOSS_NAMES, MODEL_ATTRIBUTES, NAMES, OPTIMIZERS
+from dsinga.nn.words.keras_arguments import ARGUMENTS, LAYER_ATTRIBUTES, LOSS_NAMES, MODEL_ATTRIBUTES, NAMES, OPTIMIZERS
 from dsinga.nn.words.losses import NAMES as LOSSES
 from tests.support.registries import restored_registry
 from tests.support.small_job import assert_same

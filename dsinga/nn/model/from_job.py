@@ -27,8 +27,7 @@ from dsinga.nn.model.records import PhaseRecords, labels_for_loss
 from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.model.training_state import TrainingState, read_names
-from dsinga.nn.words.keras_arguments import checked
-from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES
+from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.words.losses import layer_type, loss_kind, metric_names, without_torch
 from dsinga.nn.words.metric_layers import metrics_by_output
 from dsinga.nn.words.optimizers import updater_conf

@@ -18,8 +18,7 @@ from dsinga.nn.model.sample_weights import weighted_phases
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.model.training_state import TrainingState
 from dsinga.nn.words.inputs import INPUT, Input, number_inputs
-from dsinga.nn.words.keras_arguments import checked, checked_class
-from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES, STEP_METHODS
+from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, STEP_METHODS, checked, checked_class
 from dsinga.nn.words.losses import is_loss, loss_kind
 from dsinga.nn.words.metric_layers import check_metric_names, metrics_by_output
 from dsinga.nn.words.optimizers import updater_conf

@@ -40,8 +40,7 @@ from dsinga.nn.model.records import (
 from dsinga.nn.model.running_fit import RunningFit
 from dsinga.nn.model.sample_weights import add_weights
 from dsinga.nn.model.training_state import FIRST_SEED, FitBegins, TrainingState, write_names
-from dsinga.nn.words.keras_arguments import checked
-from dsinga.nn.words.keras_names import MODEL_ATTRIBUTES
+from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.variables import HasVariables, Variable
 from dsinga.training import check_params, check_start

@@ -8,7 +8,7 @@ from typing import Any
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
 from dsinga.layers.functions.names import name_of
-from dsinga.nn.words.keras_names import missing_names
+from dsinga.nn.words.keras_arguments import missing_names
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import layer
 from dsinga.nn.writing.writer import LayerWriter, Write

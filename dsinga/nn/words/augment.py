@@ -11,7 +11,7 @@ from typing import Any
 from dsinga.augmentation.augmentation import Augmentation
 from dsinga.job import AugmentationType, AugmentConf
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named, type_fields
-from dsinga.nn.words.keras_names import missing_names
+from dsinga.nn.words.keras_arguments import missing_names
 
 
 def augmentation_function(name: str, form: FunctionSpec, cls: Any) -> Callable[..., AugmentConf]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from dsinga.base.arguments import check_bool
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, nearest, registered
+from dsinga.data import open_records
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
+from dsinga.layers.dense.given_statistics import statistics_lists
 from dsinga.nn.words.image_adapters import refuse_channels_last
+from dsinga.nn.words.inputs import normalise
 from dsinga.nn.words.keras_arguments import check_names
 from dsinga.nn.words.layer_adapters import channels_back, pixels_first
 from dsinga.nn.words.own_layers import OwnLayer
@@ -189,3 +194,94 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
 
 # class Scale(nn.Layer) inherits the base of users' layers.
 Layer.__mro_entries__ = lambda bases: (OwnLayer,)  # type: ignore[attr-defined]
+
+
+BLOCK = 4096  # records that are read at a time
+
+
+class _Normalization(LayerBuilder):
+    """The layer of :func:`Normalization`."""
+
+    def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
+        """Take the mean and the variance of records, whatever fit takes, instead of those that were given.
+
+        They are those of each number along ``axis``; a number that is the same in all records gives 0. Raises UserError
+        where ``steps`` are given, and for what is no records.
+        """
+        if steps is not None:
+            raise UserError("adapt reads all records; give as many as are to be read, and leave steps out")
+        mean, variance = _moments(data, self.settings.get("axis", -1))
+        function, given = self.remake.func, {**self.remake.keywords}  # type: ignore[attr-defined]
+        given |= {"mean": mean, "variance": np.where(variance > 0, variance, 1.0), "std": None}
+        self.remake = functools.partial(function, **given)
+        made = self.remake()
+        self.write, self.settings = made.write, made.settings
+        if self.values is not None:  # of models that have it already
+            numbers = mean, np.sqrt(given["variance"])
+            shapes = [value.shape for value in self.values if value is not None]
+            self.values = [np.broadcast_to(*pair).astype(np.float32) for pair in zip(numbers, shapes, strict=True)]
+
+
+def _moments(data: Any, axis: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and the variance of records (n, ...) along an axis of theirs, over all others; float64."""
+    source = open_records(data)
+
+    def mean_of(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        means, counts = [], []
+        for start in range(0, len(source), BLOCK):
+            x = source.read(np.arange(start, min(start + BLOCK, len(source))))[0].astype(np.float64)
+            kept = {number % x.ndim for number in ([] if axis is None else np.atleast_1d(axis))}
+            others = tuple({*range(x.ndim)} - kept)
+            means.append(function(x).mean(axis=others, keepdims=True))
+            counts.append(len(x))
+        return np.average(means, axis=0, weights=counts)
+
+    mean = mean_of(lambda x: x)
+    return mean.reshape(-1), mean_of(lambda x: np.square(x - mean)).reshape(-1)
+
+
+@functools.partial(layer, builder=_Normalization)
+def Normalization(
+    mean: Any = None,
+    variance: Any = None,
+    mean_file: str | None = None,
+    std_file: str | None = None,
+    std: Any = None,
+    invert: bool = False,
+    axis: Any = -1,
+) -> Write:
+    """(x - mean) / √variance, or with ``invert`` its inverse x·√variance + mean, which gives back the data's units.
+
+    ``mean`` and ``variance``, the square of ``std``, are numbers, or arrays with a number for each channel or for each
+    number of a row (kNormalization, whose params keep them in checkpoints): ``nn.Normalization([280.0], [64.0])``
+    divides by 8. Without them ``adapt(records)`` finds those of each number along ``axis`` of the records, by default
+    the last, or with None of all numbers. Directly after nn.Input, numbers are used where records are read, and so are
+    ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record.
+    """
+    if variance is not None and std is not None:
+        raise UserError("Normalization: give the variance or the std, not both")
+    if variance is not None:
+        variance = np.asarray(variance, np.float64)
+        std = np.sqrt(np.where(variance > 0, variance, 0))
+    lists = statistics_lists(mean, std)
+
+    def write(writer: LayerWriter) -> Feature:
+        files = {"mean_file": mean_file, "std_file": std_file}
+        if not invert and writer.source.is_input and all(len(numbers) == 1 for numbers in lists.values()):
+            numbers = {f"{name}_value": values[0] for name, values in lists.items()}
+            return normalise(writer, **numbers, **files)
+        if any(files.values()):
+            raise writer.fail("takes mean_file and std_file directly after nn.Input only; give arrays, mean and std")
+        return writer.add("kNormalization", normalization_conf=_of_rows(writer, lists, invert))
+
+    return write
+
+
+def _of_rows(writer: LayerWriter, lists: Mapping[str, list[float]], invert: bool) -> dict[str, Any]:
+    """Return the settings of the layer; of sequences (B, T, n) those of n features are repeated for each step."""
+    rows = writer.rows(writer.source)
+    if any(len(numbers) == rows[-1] != rows[0] for numbers in lists.values()):
+        refuse_channels_last(writer)
+    steps = rows[0] if len(rows) == 2 else 1
+    by_step = {name: numbers * steps if [*rows[1:]] == [len(numbers)] else numbers for name, numbers in lists.items()}
+    return by_step | ({"inverse": True} if invert else {})

@@ -15,8 +15,7 @@ from dsinga.job import InitMethod, ParamConf, ParamGenConf
 from dsinga.layers.interface.declarations import ParamSpec
 from dsinga.layers.interface.layer import Shape
 from dsinga.nn.words.function_specs import type_fields
-from dsinga.nn.words.keras_arguments import checked
-from dsinga.nn.words.keras_names import missing_names
+from dsinga.nn.words.keras_arguments import checked, missing_names
 
 Fans = tuple[int, int]  # inputs and outputs of a unit
 

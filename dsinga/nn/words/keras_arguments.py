@@ -1,24 +1,37 @@
-"""Functions of ``nn`` whose arguments are checked by name, with what to write in place of those of Keras.
+"""Names and arguments of Keras: what to write instead of those that ``nn`` lacks, the tables of ``keras.toml``.
 
-Values that mean what happens here anyway are taken, and change nothing.
+Values of arguments that mean what happens here anyway are taken, and change nothing.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
 from dsinga.base import arguments
-from dsinga.base.arguments import F, T
+from dsinga.base.arguments import F, Remedies, T
+from dsinga.base.arguments import missing_names as missing
 from dsinga.base.errors import UserError
+from dsinga.extensions.extension import CALLBACKS
 from dsinga.job.checks import iterate_messages
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import Message
-from dsinga.nn.words.keras_names import ARGUMENTS
+
+_FILE = Path(__file__).with_name("keras.toml")
+OPTIMIZERS = Remedies(_FILE, "optimizers")
+LOSS_NAMES = Remedies(_FILE, "loss_names")  # losses as compile names them
+NAMES = ChainMap(Remedies(_FILE, "layers", "optimizers", "losses", "metrics", "pytorch", "others"), CALLBACKS)
+ARGUMENTS = Remedies(_FILE, "arguments")  # by argument, and by "Function.argument" where it has several meanings
+MODEL_ATTRIBUTES, LAYER_ATTRIBUTES = Remedies(_FILE, "model"), Remedies(_FILE, "layer")
+STEP_METHODS = set("train_step test_step predict_step compute_loss compute_metrics make_train_function".split())
+
+missing_names = functools.partial(missing, instead=NAMES)
 
 _FLOAT32 = ("float32", np.float32, np.dtype("float32"), None)
 

@@ -17,8 +17,7 @@ from dsinga.layers.losses.forecast_loss import ForecastLoss
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.nn.words.function_specs import function_name
-from dsinga.nn.words.keras_arguments import checked
-from dsinga.nn.words.keras_names import LOSS_NAMES, missing_names
+from dsinga.nn.words.keras_arguments import LOSS_NAMES, checked, missing_names
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.writing.feature import Feature, row_shape
 from dsinga.nn.writing.symbol import LayerBuilder

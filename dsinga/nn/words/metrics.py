@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dsinga.base.arguments import check_names
-from dsinga.nn.words.keras_names import missing_names
+from dsinga.nn.words.keras_arguments import missing_names
 
 NAMES = {
     "AUC": "roc_auc",

@@ -14,9 +14,8 @@ from dsinga.job import ClusterConf, ParamSettingsConf, SyncMethod, UpdaterConf, 
 from dsinga.job.message import field_types
 from dsinga.nn.words import schedules  # noqa: F401  Keras has them here
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields
-from dsinga.nn.words.keras_arguments import check_fields, check_names, checked, extended
-from dsinga.nn.words.keras_names import OPTIMIZERS as NAMES
-from dsinga.nn.words.keras_names import missing_names
+from dsinga.nn.words.keras_arguments import OPTIMIZERS as NAMES
+from dsinga.nn.words.keras_arguments import check_fields, check_names, checked, extended, missing_names
 from dsinga.nn.words.schedules import Momentum, Rate, learning_rate_conf, momentum_fields
 
 

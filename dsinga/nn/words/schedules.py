@@ -15,8 +15,7 @@ from dsinga.base.registry import registered
 from dsinga.job import ChangeMethod, LRGenConf, MomentumConf
 from dsinga.layers.functions.names import name_of
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields
-from dsinga.nn.words.keras_arguments import checked, extended
-from dsinga.nn.words.keras_names import missing_names
+from dsinga.nn.words.keras_arguments import checked, extended, missing_names
 
 Rate = float | LRGenConf | Mapping[str, Any] | Callable[[int], float]
 Momentum = float | MomentumConf | Mapping[str, Any]

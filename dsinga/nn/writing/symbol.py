@@ -14,8 +14,7 @@ import numpy as np
 from dsinga.base.arguments import check_bool, extended_signature, fail_for_name
 from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import Shape
-from dsinga.nn.words.keras_arguments import bind, check_names, refuse_subclasses
-from dsinga.nn.words.keras_names import LAYER_ATTRIBUTES
+from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, refuse_subclasses
 from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
 from dsinga.nn.writing.operators import Operators
 from dsinga.nn.writing.variables import HasVariables, Variable
