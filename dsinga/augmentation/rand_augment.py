@@ -9,8 +9,7 @@ import numpy as np
 
 from dsinga.augmentation import image_filters
 from dsinga.augmentation.augmentation import Augmentation, RecordFacts, pick
-from dsinga.augmentation.colors import check_channels
-from dsinga.augmentation.flips import rotations
+from dsinga.augmentation.images import check_channels, rotations
 from dsinga.augmentation.resampling import transform_nearest
 from dsinga.base.registry import register
 from dsinga.job.component import Fault, Settings, setting

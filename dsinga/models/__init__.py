@@ -5,7 +5,6 @@ the list ``job.net.layer``. ``dsinga.models.blocks`` has functions that return s
 ``unet``, ``field_resnet``, ``deepesd`` and ``convlstm``, are models of ``dsinga.nn``.
 """
 
-from dsinga.models.bigru_crf import bigru_crf
 from dsinga.models.convnet import alexnet, convnet, lenet
 from dsinga.models.fields import convlstm, deepesd, field_resnet, unet
 from dsinga.models.gpt import gpt
@@ -14,10 +13,8 @@ from dsinga.models.rbm import autoencoder, rbm
 from dsinga.models.recommender import recommender
 from dsinga.models.resnet import resnet, vgg
 from dsinga.models.rnnlm import char_rnn, rnnlm
-from dsinga.models.sentiment import sentiment_convolution, sentiment_lstm
+from dsinga.models.texts import bigru_crf, gru_translator, sentiment_convolution, sentiment_lstm, skip_gram, word_ngram
 from dsinga.models.transformer import transformer
-from dsinga.models.translation import gru_translator
-from dsinga.models.words import skip_gram, word_ngram
 
 __all__ = [
     "alexnet",

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dsinga.augmentation.augmentation import pick
-from dsinga.augmentation.colors import EIGENVALUES, EIGENVECTORS, normal
-from dsinga.augmentation.flips import rotations
+from dsinga.augmentation.images import EIGENVALUES, EIGENVECTORS, normal, rotations
 from dsinga.augmentation.resampling import Boxes, resize, transform_bilinear
 from dsinga.base.errors import UserError
 from tests.support.augmentations import draws, images, make_list, make_one

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.augmentation.augmentation_list import _philox, stream_key, uniform
-from dsinga.augmentation.colors import normal
+from dsinga.augmentation.images import normal
 from dsinga.augmentation.mixing import symmetric_beta
 
 # kat_vectors of Random123 1.14: counter, key, result

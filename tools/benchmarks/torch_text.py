@@ -1,4 +1,4 @@
-"""The nets of sentences and ratings in PyTorch: those of dsinga.models.sentiment and dsinga.models.recommender."""
+"""The nets of sentences and ratings in PyTorch: those of dsinga.models.texts and dsinga.models.recommender."""
 
 from __future__ import annotations
 
