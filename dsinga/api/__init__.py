@@ -1,9 +1,9 @@
 """The Python API: train, evaluate, predict and plan, on a given Dask cluster or in this process."""
 
 from dsinga.api.clients import ClusterSource, current_client, find_cluster, open_client
-from dsinga.api.field_evaluation import evaluate_fields
 from dsinga.api.inference import (
     evaluate,
+    evaluate_fields,
     generate,
     predict,
     predict_batches,

@@ -16,7 +16,7 @@ from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.extensions.extension import State
 from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, Phase
 from dsinga.monitor import RateSearch, has_diverged
-from dsinga.reading.site_reader import site_job
+from dsinga.reading.batch_reader import site_job
 from dsinga.training import Metrics
 
 if TYPE_CHECKING:

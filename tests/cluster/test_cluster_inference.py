@@ -13,8 +13,8 @@ from distributed import Client, LocalCluster
 
 from dsinga import RunError, UserError, cluster
 from dsinga.api import evaluate, predict, predict_with_labels, roots, train
-from dsinga.cluster.inference import forward_rounds, inference
-from dsinga.cluster.inference.forward_rounds import RoundResult
+from dsinga.cluster.inference import inference
+from dsinga.cluster.inference.inference import RoundResult
 from dsinga.data import RecordStore, open_store, write_store
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.round_length import RoundLength
@@ -76,7 +76,7 @@ def test_batches_of_any_shapes_are_joined_and_split_again() -> None:
     rng = np.random.default_rng(0)
     shapes = [(3, 2), (1, 2), (0, 2), (4, 5), (2, 2)]
     batches = [Records(rng.random(shape), None if shape[1] == 5 else np.arange(shape[0])) for shape in shapes]
-    joined = forward_rounds.join_batches(batches)
+    joined = inference.join_batches(batches)
     assert [part.sizes for part in joined] == [[3, 1, 0], [4], [2]]
     result = RoundResult({"ip": joined}, [{"loss": (number, 1.0)} for number in range(5)], [0.0] * 5)
     assert result.nbytes >= sum(batch.data.nbytes for batch in batches)

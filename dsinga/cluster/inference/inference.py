@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from distributed import Client, Future, SpecCluster
+import numpy as np
+from distributed import Client, Future, SpecCluster, get_client, get_worker
 
+from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.settings import read_setting
 from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
+from dsinga.cluster.dask.process_memory import give_back_after
 from dsinga.cluster.dask.shared_objects import share
 from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.task_keys import run_span, task_key
-from dsinga.cluster.inference.forward_rounds import RoundResult, SharedForward, forward_round
 from dsinga.cluster.placing.devices import choose_processors
 from dsinga.cluster.placing.room import wanted_processes
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
+from dsinga.data import connect_sources
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import ClusterConf, Job, Precision
+from dsinga.layers import Records
 from dsinga.net import NeuralNet
+from dsinga.ops.processor import Processor
 from dsinga.passes.devices import forward_bytes
 from dsinga.passes.evaluation import Forward
-from dsinga.passes.predictor import BatchResult, Predictor
+from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor
 from dsinga.reading.batch_reader import BatchReader
+from dsinga.training import Metrics
 from dsinga.worker.config import new_run_name
 
 # Rounds for each Dask worker that are computed, or wait in its memory, at a time: enough to keep it busy.
@@ -38,6 +48,8 @@ ROUNDS_AHEAD = 3
 ROUND_SECONDS = 0.25
 # The most bytes of features in a round of several batches: they stay in memory until the caller has taken them.
 ROUND_BYTES = 8 << 20
+# What a metric of a batch takes in memory: its entry in a dictionary, a tuple and two numbers.
+METRIC_BYTES = 200
 
 
 def forward_on_cluster(job: Job, client: Client, params: ParamArrays, selection: WorkerSelection = ANYWHERE) -> Forward:
@@ -119,3 +131,98 @@ def _await_usable_workers(job: Job, client: Client, selection: WorkerSelection) 
     patience = (job.cluster or ClusterConf()).patience
     with keep_workers(client, 1):
         return await_workers(client, choose, patience=patience, shortage=shortage)
+
+
+class JoinedBatches(NamedTuple):
+    """Consecutive batches whose records have one shape, as one array, since each array that Dask sends takes time.
+
+    ``sizes`` are the rows of each batch.
+    """
+
+    records: Records
+    sizes: list[int]
+
+
+class RoundResult(NamedTuple):
+    """What a round returns of its batches, in their order: features by layer, metrics, and the seconds of each."""
+
+    features: dict[str, list[JoinedBatches]]
+    metrics: list[Metrics]
+    seconds: list[float]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of features, labels and metrics."""
+        arrays = [array for parts in self.features.values() for part in parts for array in part.records]
+        return sum(array.nbytes for array in arrays if array is not None) + METRIC_BYTES * sum(map(len, self.metrics))
+
+    def batches(self) -> Iterator[BatchResult]:
+        """Yield the features, which are parts of the joined ones, and the metrics of each batch."""
+        features = {name: _split(parts) for name, parts in self.features.items()}
+        for metrics in self.metrics:
+            yield {name: next(batches) for name, batches in features.items()}, metrics
+
+
+def join_batches(batches: Sequence[Records]) -> list[JoinedBatches]:
+    """Join consecutive batches of records (rows, ...) of one shape."""
+    joined = []
+    for _, group in itertools.groupby(batches, lambda batch: tuple(map(_row_type, batch))):
+        parts = list(group)
+        records = parts[0]
+        if len(parts) > 1:
+            columns = zip(*parts, strict=True)
+            records = Records(*(None if column[0] is None else np.concatenate(column) for column in columns))
+        joined.append(JoinedBatches(records, [len(part.data) for part in parts]))
+    return joined
+
+
+def _row_type(array: np.ndarray | None) -> Any:
+    """Return the shape of a row, and the dtype: what arrays that are joined have in common."""
+    return None if array is None else (array.shape[1:], array.dtype)
+
+
+def _split(joined: Sequence[JoinedBatches]) -> Iterator[Records]:
+    """Yield the records of each batch."""
+    for (data, labels), sizes in joined:
+        for size, stop in zip(sizes, itertools.accumulate(sizes), strict=True):
+            rows = slice(stop - size, stop)
+            yield Records(data[rows], None if labels is None else labels[rows])
+
+
+@dataclass(eq=False)
+class SharedForward:
+    """The arguments that all tasks of an evaluation or prediction share; sent to each Dask worker once.
+
+    ``processors`` has the processors of the Dask workers, by address; a worker that joins later computes on one core.
+    """
+
+    predictor: Predictor
+    reader: BatchReader
+    processors: Mapping[str, Processor]
+
+    def __post_init__(self) -> None:
+        give_back_after(self)
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        give_back_after(self)
+
+
+@cleared_frames()
+def forward_round(shared: SharedForward, start: int, stop: int, keep: Sequence[str]) -> RoundResult:
+    """Task: a forward pass over each batch of the records ``start`` to ``stop`` - 1.
+
+    The last batch of the records may have fewer rows than the others.
+    """
+    reader, processor = shared.reader, shared.processors.get(get_worker().address, ONE_CORE)
+    connect_sources(reader.stores.values(), get_client)
+    batches: list[BatchResult] = []
+    seconds: list[float] = []
+    for first in range(start, stop, reader.batchsize):
+        began = time.perf_counter()
+        end = min(first + reader.batchsize, len(reader))
+        records = reader.read_range(first, end)
+        batches.append(shared.predictor.forward(records, end - first, keep, processor=processor))
+        seconds.append(time.perf_counter() - began)
+    features = {name: join_batches([features[name] for features, _ in batches]) for name in keep}
+    return RoundResult(features, [metrics for _, metrics in batches], seconds)

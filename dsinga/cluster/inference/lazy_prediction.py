@@ -1,4 +1,4 @@
-"""Lazy prediction: the feature of a layer as a dask array, computed block by block wherever Dask computes."""
+"""Lazy prediction: the feature of a layer as a dask array, computed block by block by Dask, also of an ensemble."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from dsinga.data.missing_values import plain_array, with_nan
 from dsinga.job import Job, Phase
 from dsinga.passes.inference import open_phase
 from dsinga.passes.predictor import Predictor
+
+MEMBER = "member"
 
 
 def predict_lazily(
@@ -66,3 +68,24 @@ def _compute_chunk(block: Any, shared: Any, method: str, arguments: dict[str, An
     """Task: the result of one chunk of records; ``empty`` is that of a chunk without any."""
     result: np.ndarray = getattr(shared, method)(plain_array(block, "x"), **arguments) if len(block) else empty
     return result
+
+
+def join_members(predictions: Sequence[Any]) -> Any:
+    """Return lazy Datasets, or dask arrays, of members as one, whose first dimension is "member", from 1.
+
+    Raises UserError where predictions have that dimension already.
+    """
+    first = predictions[0]
+    if isinstance(first, da.Array):
+        return da.stack(predictions)
+    if MEMBER in first.dims or MEMBER in first.data_vars:
+        raise UserError(
+            f"predictions have {MEMBER!r} already, of the data or of a loss of an ensemble; rename that of "
+            "the data, or leave members out"
+        )
+    joined = first.drop_vars(MEMBER, errors="ignore")  # of the data, which may be those of a single member
+    for name, variable in first.data_vars.items():
+        if variable.chunks is not None:  # others are grid mappings and bounds
+            array = da.stack([prediction[name].data for prediction in predictions])
+            joined[name] = ((MEMBER, *variable.dims), array, variable.attrs, variable.encoding)
+    return joined.assign_coords({MEMBER: np.arange(1, len(predictions) + 1)})
