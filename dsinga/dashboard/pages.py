@@ -14,9 +14,15 @@ from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
 
-from dsinga.dashboard.curves import byte_curves, loss_curves, metric_curves, speed_curves, staleness_curves
 from dsinga.dashboard.history import RunHistory
-from dsinga.dashboard.line_panel import LinePanel
+from dsinga.dashboard.line_panel import (
+    LinePanel,
+    byte_curves,
+    loss_curves,
+    metric_curves,
+    speed_curves,
+    staleness_curves,
+)
 from dsinga.dashboard.panel import DashboardPanel
 from dsinga.dashboard.records import RunRecord
 from dsinga.dashboard.table_panels import QueuePanel, SitePanel

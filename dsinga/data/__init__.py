@@ -18,8 +18,7 @@ from dsinga.data.microscopy.opening import open_ome_zarr
 from dsinga.data.microscopy.writing import write_ome_zarr
 from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources, kept_bytes
 from dsinga.data.sources.named_in_jobs import open_labels, open_store, read_mean
-from dsinga.data.sources.open_records import DataSource, open_records
-from dsinga.data.sources.record_names import RecordNames, check_names, open_like
+from dsinga.data.sources.open_records import DataSource, RecordNames, check_names, open_like, open_records
 from dsinga.data.sources.text_windows import TextWindows, open_text
 from dsinga.data.sources.zarr_source import ZarrSource
 from dsinga.data.stores.checked_files import make_blosc_lock

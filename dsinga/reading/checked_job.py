@@ -17,12 +17,11 @@ from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net, cut_evenly, input_layers
 from dsinga.reading.augmented_records import augmented_info
-from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.batch_reader import BatchReader, SiteReader, site_job
 from dsinga.reading.epochs import Epochs
 from dsinga.reading.open_layer import open_layer, with_store
 from dsinga.reading.sampler import Sampler
 from dsinga.reading.sequence_lengths import SequenceLengths
-from dsinga.reading.site_reader import SiteReader, site_job
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.dashboard.curves import bokeh_time, loss_curves, metric_names
 from dsinga.dashboard.history import RunHistory
-from dsinga.dashboard.line_panel import LinePanel
+from dsinga.dashboard.line_panel import LinePanel, bokeh_time, loss_curves, metric_names
 from dsinga.dashboard.pages import PANELS
 from dsinga.dashboard.panel import SLOT_COLOURS, DashboardPanel
 from dsinga.dashboard.table_panels import QueuePanel
