@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 
 import dsinga
 from dsinga import nn
@@ -72,6 +74,29 @@ def test_so_do_validation_a_second_fit_and_jobs(tmp_path):
     assert result.history.phase("val")[-1]["accuracy"] > 0.95
     assert dsinga.evaluate(fresh, result, data=(OTHER, OTHER_WORDS))["accuracy"] > 0.95
     assert (dsinga.predict(fresh, result, "scores", data=OTHER).argmax(axis=1) == CODES).mean() > 0.95
+
+
+@pytest.mark.parametrize("begin", ["fit", "train_on_batch"])
+@pytest.mark.parametrize("kind", ["frame", "array"])
+def test_single_batches_are_put_in_the_order_of_training(kind: str, begin: str) -> None:
+    def given(columns: str) -> tuple[Any, Any]:
+        frames = pd.DataFrame(x, columns=list("abcd"))[list(columns)], pd.DataFrame(y, columns=["u", "v"])
+        if kind == "frame":
+            return frames[0], frames[1][list("vu" if columns != "abcd" else "uv")]
+        return xr.DataArray(frames[0].values, dims=("time", "name"), coords={"name": list(columns)}), y
+
+    x, y = np.random.default_rng(0).normal(size=(8, 4)), np.arange(16.0).reshape(8, 2)
+    model, plain = (nn.Sequential([nn.Input(4), nn.Dense(2)]) for _ in range(2))
+    for each, data in ((model, given("abcd")), (plain, (x, y))):
+        each.compile(nn.SGD(0.01), "mse")
+        each.fit(*data, progress=False) if begin == "fit" else each.train_on_batch(*data)
+    for name in ("train_on_batch", "test_on_batch", "evaluate"):
+        assert getattr(model, name)(*given("cabd")) == getattr(plain, name)(x, y), name
+    np.testing.assert_array_equal(model.predict(given("cabd")[0]), plain.predict(x))
+    records, renamed = given("abcd")[0], {"columns": {"d": "e"}} if kind == "frame" else {"name": list("abce")}
+    records = records.rename(**renamed) if kind == "frame" else records.assign_coords(renamed)
+    with pytest.raises(UserError, match="'d'|no d"):
+        model.train_on_batch(records, y)
 
 
 def test_estimators_keep_classes_by_name(tmp_path):

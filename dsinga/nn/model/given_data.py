@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import numbers
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
+from dsinga.data import RecordNames
+from dsinga.data.array_order import ArrayOrder, in_order, order_of
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.data.sources.data_loaders import is_iterable, read_batches
 from dsinga.data.text_codes import TextEncoder, record_without_text, sequences_of, texts_of
@@ -96,12 +98,37 @@ def as_codes(x: Any, name: str, encoders: Mapping[str, TextEncoder | None]) -> A
     return x if codes is None else codes
 
 
-def as_arrays(value: Any, are_several: bool = False) -> Any:
-    """Return a batch, or one for each of several inputs or outputs, as numpy arrays; None and sequences as they are."""
+def batch_in_order(
+    x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str], names: Mapping[str, RecordNames]
+) -> tuple[Any, Any, Mapping[str, RecordNames]]:
+    """Return the records and labels of a batch as numpy arrays in the order of the names of training, and these names.
+
+    Where there are none, they are those of the batch. Raises UserError for records that have others.
+    """
+    if not names:
+        orders, label_orders = _orders_of(x, inputs), _orders_of(y, label_inputs)
+        known = {name: RecordNames((), orders.get(name, ()), label_orders.get(name, ())) for name in inputs}
+        names = {name: each for name, each in known.items() if any(each)}
+    x = _as_arrays(x, inputs, {name: each.order for name, each in names.items()})
+    return x, _as_arrays(y, label_inputs, {name: each.label_order for name, each in names.items()}), names
+
+
+def _orders_of(value: Any, names: Sequence[str]) -> dict[str, ArrayOrder]:
+    """Return the order of what is given for each of ``names``."""
+    if not isinstance(value, dict):
+        several = len(names) > 1 and isinstance(value, (list, tuple))
+        value = dict(zip(names, value if several else [value], strict=False))
+    return {name: order_of(item) for name, item in value.items()}
+
+
+def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder]) -> Any:
+    """Return what is given for ``names`` as numpy arrays in these orders; None and sequences as they are."""
     if isinstance(value, dict):
-        return {name: as_arrays(item) for name, item in value.items()}
-    if are_several and isinstance(value, (list, tuple)):
-        return [as_arrays(item) for item in value]
+        return {name: _as_arrays(item, [name], orders) for name, item in value.items()}
+    if len(names) > 1 and isinstance(value, (list, tuple)):
+        more = [*names, *[""] * (len(value) - len(names))]
+        return [_as_arrays(item, [name], orders) for item, name in zip(value, more, strict=False)]
+    value = in_order(value, orders.get(names[0], ()))
     return value if value is None or sequences_of(value) is not None else np.asarray(value)
 
 

@@ -24,8 +24,8 @@ from dsinga.nn.model.batch_steps import BatchSteps
 from dsinga.nn.model.given_data import (
     FitFields,
     JobFields,
-    as_arrays,
     as_codes,
+    batch_in_order,
     check_whole_numbers,
     listed,
     read_iterable,
@@ -355,8 +355,10 @@ class Trainable(Predictable):
         return []
 
     def _batch(self, x: Any, y: Any) -> tuple[Any, Any]:
-        """Return the records and labels of a batch as numpy arrays."""
-        return as_arrays(x, len(self.input_names()) > 1), as_arrays(y, len(self.label_inputs()) > 1)
+        """Return the records and labels of a batch as numpy arrays in the order of training."""
+        inputs, label_inputs = self.input_names(), self.label_inputs()
+        x, y, self._loaded_names = batch_in_order(x, y, inputs, label_inputs, self.record_names())
+        return x, y
 
     def _local_batch(self, pairs: Any, weights: Any, key: Any) -> tuple[LocalNet, Any, Any]:
         """Return the net of a batch, its records and labels; the net is kept for further batches of these shapes."""
