@@ -132,6 +132,13 @@ def states() -> list[Any]:
     return [random.getstate(), np.random.get_state()[1].tolist(), torch and torch.get_rng_state().tolist()]
 
 
+def test_a_step_takes_a_batch_of_a_sequence_of_batches():
+    as_given, by_size = trained(Batches(), batch_size=None), trained(Batches())
+    assert as_given.result.step == by_size.result.step == 3 * ROWS // 8
+    for name, array in by_size.params.items():
+        np.testing.assert_array_equal(as_given.params[name], array)
+
+
 @pytest.mark.parametrize("make", MAKERS)
 def test_each_record_is_drawn_anew_in_each_epoch_and_as_before_for_the_same_seed(make: Any):
     data = make()

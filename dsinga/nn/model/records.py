@@ -18,7 +18,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
 from dsinga.data import FieldWindows, RecordNames, RecordSource, open_labels, open_like
 from dsinga.data.array_kinds import is_dask_collection, is_of
-from dsinga.data.sources.batch_sequences import DrawnRecords
+from dsinga.data.sources.batch_sequences import Batches, DrawnRecords
 from dsinga.data.stores.store_format import SMALL_BYTES
 from dsinga.job import Job, Phase, StoreConf
 from dsinga.job.enums import PHASES
@@ -208,8 +208,13 @@ def naming_shapes(
 
 
 def least_batch(size: int | None, records: PhaseRecords, default: int | None) -> int | None:
-    """Return the rows of a batch, at most the number of records, so that each epoch has a step of its own."""
-    size = default if size is None else size
+    """Return the rows of a batch, at most the number of records, so that each epoch has a step of its own.
+
+    Those of a sequence of batches come before the default.
+    """
+    if size is None:
+        drawn = (source.batches for source in records.sources.values() if isinstance(source, DrawnRecords))
+        size = next((batches.size for batches in drawn if type(batches) is Batches), default)
     return size if size is None else min([size, *map(len, records.sources.values())])
 
 

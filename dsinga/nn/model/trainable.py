@@ -208,7 +208,7 @@ class Trainable(Predictable):
                 it. "balanced" stands for n / (k·n_c), where n_c of n labels are of the class, and k classes occur.
             epochs: how many times all records are read, by default once.
             batch_size: rows of a batch, at most the number of records; by default as many as the first batch of a
-                generator has, or those of a DataLoader, and 32 for other records.
+                generator has, or those of a DataLoader or PyDataset, and 32 for other records.
             train_steps: the number of batches, in place of ``epochs``.
             validation_data: (x, y), with which the model is validated after each epoch, or (x, y, sample_weight); or a
                 generator of such batches, which is read once.
