@@ -117,7 +117,7 @@ def test_what_is_wrong_with_all_settings_is_raised(short: Job, client: Client) -
     [
         ("train/lost", "there is no metric 'train/lost'; did you mean 'train/loss'?; the metrics of the job are "),
         ("train_acc", "the metrics of the job are train/loss, train/accuracy"),
-        ("accuracy", "there is no metric 'accuracy'; did you mean 'train/accuracy'?"),
+        ("acuracy", "there is no metric 'train/acuracy'; did you mean 'train/accuracy'?"),
         ("val_lss", "the metrics of the job are train/loss, train/accuracy (those of val need validate_freq)"),
     ],
 )

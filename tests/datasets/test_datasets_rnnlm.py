@@ -42,7 +42,7 @@ layer { name: "loss" user_type: "kLoss" srclayers:"hidden" srclayers:"data" [los
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
     """A folder with the imported text; afterwards the built-in kEmbedding is registered again."""
-    with restored_registry():
+    with restored_registry(without_users=True):
         registry.import_file(FILE)
         folder = tmp_path_factory.mktemp("rnnlm")
         for name in ("train", "valid"):

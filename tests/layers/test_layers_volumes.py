@@ -131,7 +131,6 @@ def test_windows_that_do_not_fit_are_refused(kind: str, shape: tuple[int, ...], 
     ("shape", "layers", "says"),
     [
         ((2, 6, 8), [nn.Conv3D(4, 3)], "takes volumes"),
-        ((8, 8, 8, 3), [nn.Conv3D(4, 3)], "whose channels are last"),
         ((1, 6, 8, 8), [nn.Conv3D(4, (3, 3))], "takes a number or .depth, rows, columns. where it gets"),
         ((1, 6, 8), [nn.MaxPooling2D((2, 2, 2))], "takes a number or .rows, columns. where it gets"),
         ((1, 6, 8, 8), [nn.Conv3D(4, 7)], "7 x 7 x 7 is larger than the volumes, 1 channels of 6 x 8 x 8"),

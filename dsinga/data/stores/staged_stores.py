@@ -71,7 +71,7 @@ class StagedStores:
         """Raise DestinationExists if ``destination`` exists and may not be replaced."""
         if not exists(destination) or _is_empty_folder(destination):
             return
-        if not is_store(destination):
+        if _is_taken_by_another_kind(destination):
             raise DestinationExists(f"{destination} exists and is not a record store; choose another destination")
         if not self._may_replace():
             raise DestinationExists(f"{destination} exists; --overwrite (overwrite=True in Python) replaces it")
@@ -141,6 +141,25 @@ def _is_empty_folder(location: str) -> bool:
         return not is_url(location) and not os.listdir(location)
     except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+def _is_taken_by_another_kind(destination: str) -> bool:
+    """Return whether there is something at ``destination`` that is not a record store, although others replace it."""
+    if is_url(destination):
+        return not is_store(destination)
+    while (identity := _identity(destination)) is not None and not is_store(destination):
+        if identity == _identity(destination):
+            return True
+    return False
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return two numbers that change when the file or folder at ``path`` is replaced; None if there is none."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns
 
 
 def _rename(staging: str, destination: str, may_replace: Callable[[], bool]) -> None:
