@@ -16,7 +16,7 @@ from dsinga.api.workspaces import trained_params
 from dsinga.base.errors import UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, NetConf, load
-from dsinga.job.reinforcementconf import ReinforcementConf
+from dsinga.job.schema import ReinforcementConf
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments.registered import Environment, make_environments

@@ -16,10 +16,9 @@ import logging
 from dsinga.base.errors import UserError
 from dsinga.ops.numpy.arrays import NumpyArrays
 from dsinga.ops.numpy.attention import NumpyAttention
-from dsinga.ops.numpy.convolution import NumpyConvolution, NumpyPooling
+from dsinga.ops.numpy.convolution import NumpyConvolution, NumpyGroupedConvolution, NumpyPooling
 from dsinga.ops.numpy.crf import NumpyCRF
 from dsinga.ops.numpy.elementwise import NumpyLoss
-from dsinga.ops.numpy.grouped_convolution import NumpyGroupedConvolution
 from dsinga.ops.numpy.lookup import NumpyLookup, NumpyRandom
 from dsinga.ops.numpy.normalisation import NumpyGroupNorm, NumpyNormalisation
 from dsinga.ops.numpy.points import NumpyPoints

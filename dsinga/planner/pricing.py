@@ -28,11 +28,10 @@ from dsinga.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
 from dsinga.planner.memory import snapshot_memory, worker_memory
 from dsinga.planner.plan import Alternative, Plan
-from dsinga.planner.processes import ProcessMap, process_map
+from dsinga.planner.processes import ProcessMap, process_map, wire_bytes
 from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.search import explicitly_cut_layers, layers_with_whole_params
 from dsinga.planner.strategies import by_rows, has_space
-from dsinga.planner.wire_bytes import wire_bytes
 from dsinga.reading.augmented_records import augmented_info
 from dsinga.reading.checked_job import CheckedJob, check_job, micro_batch_size
 from dsinga.training import create_updater

@@ -1,4 +1,4 @@
-"""The processes in which the workers and servers of a group run."""
+"""The processes in which the workers and servers of a group run, and the bytes of a number that they send."""
 
 from __future__ import annotations
 
@@ -6,12 +6,45 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dsinga.job import SlicingMethod
-from dsinga.layers.interface.layer import Shape
-from dsinga.net.layer_cost import FLOAT_BYTES
-from dsinga.planner.wire_bytes import WireBytes
+from dsinga.job import ClusterConf, Compression, Job, SlicingMethod, UpdatePlace
+from dsinga.layers.connect.bridge import BridgeEnd
+from dsinga.layers.interface.layer import FLOAT_BYTES, Shape
+from dsinga.net.bridges import is_bf16_image
 from dsinga.server import Slice, cut_into_pieces, slice_for_servers
 from dsinga.server.slicing import PIECE_BYTES
+
+BF16_BYTES = 2
+
+
+class WireBytes(NamedTuple):
+    """The bytes of a number of a pushed gradient, of the reply to it, and whether rounded features are bfloat16."""
+
+    gradient: int = FLOAT_BYTES
+    reply: int = FLOAT_BYTES
+    bf16: bool = False
+
+    def feature(self, rounded: bool) -> int:
+        """Return the bytes of a number that one worker sends another, ``rounded`` in the precision kBF16."""
+        return BF16_BYTES if self.bf16 and rounded else FLOAT_BYTES
+
+    def bridge(self, bridge: BridgeEnd, back: bool) -> int:
+        """Return the bytes of a number that a bridge sends, ``back`` for those of gradients."""
+        is_image = is_bf16_image(bridge.shape, bridge.bf16_gradient)
+        return self.feature(bridge.bf16_gradient if back else bridge.bf16_feature or is_image)
+
+
+def wire_bytes(job: Job, bf16: bool) -> WireBytes:
+    """Return the bytes of the numbers that workers of a job send; compression by kOneBit and kTopK is not priced.
+
+    ``bf16`` says whether the workers compute in bfloat16.
+    """
+    conf = job.cluster or ClusterConf()
+    rounds = conf.compression is Compression.kBF16
+    returns_sums = conf.update is UpdatePlace.kWorker
+    return WireBytes(
+        BF16_BYTES if rounds else FLOAT_BYTES, BF16_BYTES if rounds and returns_sums else FLOAT_BYTES, bf16
+    )
+
 
 # The number of pieces that are simulated; more of them hardly change the time of an iteration.
 MOST_PIECES = 64

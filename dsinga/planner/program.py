@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.net.layer_cost import FLOAT_BYTES
 from dsinga.planner.machine import Rates
-from dsinga.planner.processes import ParamUse, ProcessMap
-from dsinga.planner.wire_bytes import WireBytes
+from dsinga.planner.processes import ParamUse, ProcessMap, WireBytes
 from dsinga.server import Slice, fill_buckets
 
 

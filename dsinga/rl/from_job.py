@@ -13,7 +13,7 @@ from dsinga.job import ClusterConf, Job, JobError
 from dsinga.job.component import component_settings, resolve, setting
 from dsinga.job.limits import Unit
 from dsinga.job.message import defaults, field_types, set_fields
-from dsinga.job.reinforcementconf import LearningAlgorithm, ReinforcementConf, ReplayConf
+from dsinga.job.schema import LearningAlgorithm, ReinforcementConf, ReplayConf
 from dsinga.job.setting_arguments import check_argument, takes_arguments
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.actor_critic import ActorCritic

@@ -17,7 +17,7 @@ from dsinga.checkpoint import port
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, LoopView, OnMetric, check_extensions, create_extensions
 from dsinga.job import ClusterConf, Job, Phase, training_phases
-from dsinga.job.reinforcementconf import ReinforcementConf, ReplayConf
+from dsinga.job.schema import ReinforcementConf, ReplayConf
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, check_beginning, find_checkpoint, put_params
 from dsinga.loop.observer import Observer

@@ -2,6 +2,7 @@
 
 After an update, a = d·a + (1 - d)·w for the param w and its average a. It is exact however a net is cut and wherever
 params are updated, and a checkpoint has it with the rest of the updater's state, in the slot ``SLOT``.
+The target params of DQN and DDPG, which follow the trained ones by copies or small steps, are changed here, too.
 """
 
 from __future__ import annotations
@@ -33,3 +34,20 @@ def decay_at(conf: EMAConf | None, step: int) -> float | None:
 def averaged(params: Mapping[str, np.ndarray], state: Mapping[str, Mapping[str, np.ndarray]]) -> ParamArrays:
     """Return the averages of params by name, which an updater's ``state`` has, and params without an average."""
     return {name: state.get(name, {}).get(SLOT, value) for name, value in params.items()}
+
+
+def copy_params(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return a copy of params (a hard update)."""
+    return {name: value.copy() for name, value in params.items()}
+
+
+def follow(target: Mapping[str, np.ndarray], params: Mapping[str, np.ndarray], share: float) -> None:
+    """Move ``target``, in place, by ``share`` of the way to ``params``: (1 - share)·target + share·params.
+
+    This is the soft update of Lillicrap et al. 2016, whose tau is ``share``; a share of 1 copies.
+    """
+    for name, value in target.items():
+        if share < 1:
+            value += np.float32(share) * (params[name] - value)
+        else:
+            value[...] = params[name]

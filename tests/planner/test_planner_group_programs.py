@@ -13,11 +13,10 @@ from dsinga.net import NeuralNet, choose_cuts, create_net, partition
 from dsinga.planner.group_programs import NetParts, approximate_program, exact_program
 from dsinga.planner.link import Links
 from dsinga.planner.machine import Rates
-from dsinga.planner.processes import MOST_PIECES, ParamUse, ProcessMap, process_map
+from dsinga.planner.processes import MOST_PIECES, ParamUse, ProcessMap, WireBytes, process_map
 from dsinga.planner.program import AllToAll, GroupProgram, Receive, Send, ServerWork, update_work
 from dsinga.planner.simulate import simulate
 from dsinga.planner.strategies import by_layer
-from dsinga.planner.wire_bytes import WireBytes
 from dsinga.server import Slice
 from dsinga.server.slicing import PIECE_BYTES
 from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE, alexnet, mlp, small_convnet

@@ -46,10 +46,9 @@ from dsinga.planner.cost_model import CostModel
 from dsinga.planner.fitting import Fit, NetVariants, cheapest_that_fits, with_fit
 from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.planner.machine import MachineModel, measure_machine
-from dsinga.planner.processes import ProcessMap
+from dsinga.planner.processes import ProcessMap, wire_bytes
 from dsinga.planner.rate_store import RateStore, rates_file
 from dsinga.planner.search import explicitly_cut_layers, layers_with_whole_params
-from dsinga.planner.wire_bytes import wire_bytes
 from dsinga.training import Updater
 from dsinga.transport.endpoints import Endpoint, connect
 from dsinga.transport.handshake import Secret

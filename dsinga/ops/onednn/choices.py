@@ -153,7 +153,7 @@ TABLE = (
         "tanh",
         ANY,
         is_small,
-        "small_elementwise.SmallTanh",
+        "elementwise.SmallTanh",
         "EPYC, 2026-11-23: 0.11 of the kernel's time for 512 numbers, 0.46 for 16,384",
     ),
     Choice(
@@ -161,7 +161,7 @@ TABLE = (
         "tanh_grad",
         ANY,
         is_small,
-        "small_elementwise.SmallTanhGradient",
+        "elementwise.SmallTanhGradient",
         "EPYC, 2026-11-23: 0.25 of the kernel's time for 512 numbers, 0.58 for 16,384",
     ),
     Choice(
@@ -169,7 +169,7 @@ TABLE = (
         "relu",
         ANY,
         is_small_relu,
-        "small_elementwise.SmallReLU",
+        "elementwise.SmallReLU",
         "EPYC, 2026-11-23: 0.20 of the kernel's time for 512 numbers, 0.77 for 16,384",
     ),
     Choice(
@@ -177,7 +177,7 @@ TABLE = (
         "relu_grad",
         ANY,
         is_small_relu,
-        "small_elementwise.SmallReLUGradient",
+        "elementwise.SmallReLUGradient",
         "EPYC, 2026-11-23: 0.31 of the kernel's time for 512 numbers, 0.24 for 16,384",
     ),
     Choice(

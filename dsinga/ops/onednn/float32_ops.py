@@ -15,7 +15,7 @@ from dsinga.ops import buffers
 from dsinga.ops.attention_blocks import BlockSums, attend_in_blocks, derive_in_blocks
 from dsinga.ops.layout import LAST, by_channel, is_channels_last, point_blocks, to_rows
 from dsinga.ops.numpy.attention import NumpyAttention
-from dsinga.ops.numpy.grouped_convolution import NumpyGroupedConvolution
+from dsinga.ops.numpy.convolution import NumpyGroupedConvolution
 from dsinga.ops.numpy.normalisation import NumpyGroupNorm
 from dsinga.ops.numpy.numpy_ops import NumpyOps
 from dsinga.ops.numpy.points import Block, NumpyPoints, by_class, classes_first, softmax_by_class

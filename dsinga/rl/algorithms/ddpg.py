@@ -20,8 +20,8 @@ from dsinga.rl.algorithm import Algorithm, adam
 from dsinga.rl.environments.spaces import BoxSpace, Spaces
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, critic_layers, critic_of, with_static_params
+from dsinga.training.ema import copy_params, follow
 from dsinga.training.local_updater import LocalUpdater
-from dsinga.training.target_params import copy_params, follow
 
 # The input and loss layers that these algorithms add to the net of a model; a critic's loss has its value's name, too.
 TARGET, WEIGHT, ACTOR_LOSS, CRITIC_LOSS = "rl_target", "rl_weight", "rl_actor_loss", "rl_critic_loss_"

@@ -17,7 +17,7 @@ from dsinga.rl.algorithm import Algorithm, adam
 from dsinga.rl.environments.spaces import DiscreteSpace, Spaces
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model
-from dsinga.training.target_params import copy_params, follow
+from dsinga.training.ema import copy_params, follow
 
 # The input and loss layers that DQN adds to the net of a model.
 ACTION, TARGET, WEIGHT, LOSS = "rl_action", "rl_target", "rl_weight", "rl_loss"

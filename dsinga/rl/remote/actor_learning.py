@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.job.reinforcementconf import ReinforcementConf
+from dsinga.job.schema import ReinforcementConf
 from dsinga.rl.agent import Agent
 from dsinga.rl.collecting import RolloutRecorder
 from dsinga.rl.episodes import EpisodeStatistics
