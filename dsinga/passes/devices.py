@@ -17,6 +17,20 @@ from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import FLOAT_BYTES, feature_sizes
 from dsinga.ops.processor import ProcessGpus, Processor, find_gpus, free_memory
 
+_log = logging.getLogger(__name__)
+_warn_once = functools.cache(_log.warning)
+_reasons_said: set[str] = set()  # why members do not compute on the GPUs of a job, as far as a warning has said it
+
+# The address of a Dask worker for each member of each group: [group][member].
+Groups = tuple[tuple[str, ...], ...]
+# The GPU of each member of each group, by the number that its process knows it by; None for CPU cores.
+Devices = tuple[tuple[int | None, ...], ...]
+# Returns the results of a function in each process, by address: (addresses, function, arguments).
+Ask = Callable[..., dict[str, Any]]
+
+# Stands for the address of a Dask worker where this process computes without Dask.
+THIS_PROCESS = ""
+
 
 def read_device() -> str:
     """Return the setting ``dsinga.device``: "auto", "cpu" or "gpu". Raises UserError for another one."""
@@ -39,21 +53,6 @@ def _names_dsinga(file: Path) -> bool:
         return "dsinga" in file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
-
-
-_log = logging.getLogger(__name__)
-_warn_once = functools.cache(_log.warning)
-_reasons_said: set[str] = set()  # why members do not compute on the GPUs of a job, as far as a warning has said it
-
-# The address of a Dask worker for each member of each group: [group][member].
-Groups = tuple[tuple[str, ...], ...]
-# The GPU of each member of each group, by the number that its process knows it by; None for CPU cores.
-Devices = tuple[tuple[int | None, ...], ...]
-# Returns the results of a function in each process, by address: (addresses, function, arguments).
-Ask = Callable[..., dict[str, Any]]
-
-# Stands for the address of a Dask worker where this process computes without Dask.
-THIS_PROCESS = ""
 
 
 class GpuRequest(NamedTuple):
