@@ -1,8 +1,12 @@
-"""The layers for modules of PyTorch: functions of (place, module, its arguments), by the name of the class."""
+"""The layers for modules of PyTorch, by the name of the class, and for functions that take params, as linear does.
+
+They are functions of (place, module, its arguments), and of (place, tensors, ...) with PyTorch's arguments.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -10,12 +14,13 @@ import torch
 from dsinga import nn
 from dsinga.convert import torch_operations as operations
 from dsinga.convert import torch_shapes as shapes
-from dsinga.convert.torch_attention import attend_heads
+from dsinga.convert.torch_attention import attend_heads, scaled_dot_product_attention
 from dsinga.convert.torch_layers import layer_of, layer_type, linear_layer, present
 from dsinga.convert.torch_recurrent import recur
+from dsinga.convert.torch_reductions import REDUCTIONS
 from dsinga.convert.torch_tensors import NotConvertible, TracedTensor
 from dsinga.convert.torch_tracing import ModulePlace
-from dsinga.nn.words.image_adapters import sides
+from dsinga.nn.words.image_layers import sides
 from dsinga.nn.writing.symbol import Symbol
 
 AXES = (1, 2, 3)
@@ -177,4 +182,101 @@ MODULES: Mapping[str, Callable[..., Any]] = {
     "MultiheadAttention": attend_heads,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), recur),
     **{name: operation(*form) for name, form in OPERATIONS.items()},
+}
+
+
+def stand_in(place: ModulePlace, weight: Any, bias: Any, **settings: Any) -> tuple[ModulePlace, Any]:
+    """Return the place and the attributes of a module of PyTorch with these params and settings.
+
+    Where they are the weight and the bias of a submodule, the layer has its name; else the params have their own names.
+    """
+    params = {"weight": param_of(place, weight), "bias": param_of(place, bias)}
+    names = {attribute: param[0] for attribute, param in params.items() if param is not None}
+    key = *names.values(), str(settings)
+    if key not in place.trace.stand_ins:
+        values = {attribute: None if param is None else param[1] for attribute, param in params.items()}
+        paths = {name.rpartition(".")[0] if name.endswith(f".{role}") else "" for role, name in names.items()}
+        path = paths.pop() if len(paths) == 1 else ""
+        path = "" if path in place.trace.taken else path
+        module = SimpleNamespace(names={} if path else names, path=path, **values, **settings)
+        place.trace.stand_ins[key] = module
+    module = place.trace.stand_ins[key]
+    return ModulePlace(place.trace, module.path, module, place.function) if module.path else place, module
+
+
+def param_of(place: ModulePlace, x: Any) -> tuple[str, Any] | None:
+    """Return the name and the value of a param of the module. Raises NotConvertible for what is computed."""
+    if x is None:
+        return None
+    param: Any = x.param if isinstance(x, TracedTensor) else (place.trace.param_names.get(id(x)), x)
+    if param is None or param[0] is None:
+        raise NotConvertible("with a weight or a bias that is no param of the module")
+    return param[0], param[1]
+
+
+def linear(place: ModulePlace, input: Any, weight: Any, bias: Any = None) -> Any:
+    """Return a fully connected layer."""
+    return linear_layer(*stand_in(place, weight, bias, out_features=len(weight)), input)
+
+
+def layer_norm_of(
+    place: ModulePlace, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """Return a layer normalisation."""
+    return layer_norm(*stand_in(place, weight, bias, normalized_shape=[*normalized_shape], eps=eps), input)
+
+
+def group_norm_of(
+    place: ModulePlace, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """Return a normalisation over groups of channels."""
+    return group_norm(*stand_in(place, weight, bias, num_groups=num_groups, eps=eps), input)
+
+
+def batch_norm_of(
+    place: ModulePlace, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
+    training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
+) -> Any:  # fmt: skip
+    """Return a batch normalisation of a submodule whose class inherits PyTorch's."""
+    settings = {"momentum": momentum, "eps": eps, "training": training}
+    place, module = stand_in(place, weight, bias, **settings)
+    owner = dict(place.trace.module.named_modules()).get(place.base)
+    module.running_mean = running_mean
+    if module.names or getattr(owner, "running_mean", None) is not running_mean:
+        raise NotConvertible("with statistics that are not those of the module of its weight")
+    return batch_norm(place, module, input)
+
+
+def embedding(
+    place: ModulePlace, input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Any:  # fmt: skip
+    """Return the vectors of codes."""
+    settings = {"num_embeddings": len(weight), "embedding_dim": weight.shape[1], "padding_idx": padding_idx}
+    settings |= {"max_norm": max_norm, "sparse": sparse}
+    return embed(*stand_in(place, weight, None, **settings), input)
+
+
+def convolution(axes: int) -> Callable[..., Any]:
+    """Return the function of convolutions of sequences, images or volumes."""
+
+    def function(
+        place: ModulePlace, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
+        dilation: Any = 1, groups: int = 1,
+    ) -> Any:  # fmt: skip
+        steps, gaps = operations.sizes_of(stride, axes), operations.sizes_of(dilation, axes)
+        settings = {"kernel_size": tuple(weight.shape[2:]), "stride": steps, "dilation": gaps, "transposed": False}
+        settings |= {"padding": padding if isinstance(padding, str) else operations.sizes_of(padding, axes)}
+        settings |= {"out_channels": len(weight), "groups": groups}
+        return convolve(*stand_in(place, weight, bias, padding_mode="zeros", **settings), input)
+
+    return function
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **operations.OPERATIONS,
+    **REDUCTIONS,
+    **{f"conv{axes}d": convolution(axes) for axes in (1, 2, 3)},
+    **{"linear": linear, "embedding": embedding, "scaled_dot_product_attention": scaled_dot_product_attention},
+    **{"layer_norm": layer_norm_of, "group_norm": group_norm_of, "batch_norm": batch_norm_of},
 }

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from dsinga.base.errors import UserError
-from dsinga.convert.torch_functional import FUNCTIONS
-from dsinga.convert.torch_modules import MODULES
+from dsinga.convert.torch_modules import FUNCTIONS, MODULES
 from dsinga.convert.torch_tensors import TracedTensor
 from dsinga.convert.torch_tracing import Trace
 from dsinga.nn.writing.symbol import Symbol, ancestors

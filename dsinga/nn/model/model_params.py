@@ -27,7 +27,6 @@ from dsinga.layers.interface.layer import as_text
 from dsinga.net import NeuralNet
 from dsinga.net.describe import describe
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
-from dsinga.nn.model.batch_steps import leave_to_user
 from dsinga.nn.model.records import (
     JobArguments,
     Pair,
@@ -39,7 +38,7 @@ from dsinga.nn.model.records import (
 )
 from dsinga.nn.model.running_fit import RunningFit
 from dsinga.nn.model.sample_weights import add_weights
-from dsinga.nn.model.training_state import FIRST_SEED, FitBegins, TrainingState, write_names
+from dsinga.nn.model.training_state import FIRST_SEED, FitBegins, TrainingState, leave_to_user, write_names
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.variables import HasVariables, Variable

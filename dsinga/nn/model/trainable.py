@@ -20,7 +20,6 @@ from dsinga.job.message import field_types
 from dsinga.loop.observer import KeptRun
 from dsinga.monitor import History
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
-from dsinga.nn.model.batch_steps import BatchSteps
 from dsinga.nn.model.given_data import (
     FitFields,
     JobFields,
@@ -45,7 +44,7 @@ from dsinga.nn.model.records import (
     with_open_stores,
 )  # fmt: skip
 from dsinga.nn.model.sample_weights import add_weights, weights_of_classes, without_missing
-from dsinga.nn.model.training_state import FitBegin, TrainingState
+from dsinga.nn.model.training_state import BatchSteps, FitBegin, TrainingState
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.reading.bind_records import bind_records
 

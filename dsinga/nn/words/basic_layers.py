@@ -15,7 +15,7 @@ from dsinga.data import open_records
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
 from dsinga.layers.dense.given_statistics import statistics_lists
-from dsinga.nn.words.image_adapters import refuse_channels_last
+from dsinga.nn.words.image_layers import refuse_channels_last
 from dsinga.nn.words.inputs import normalise
 from dsinga.nn.words.keras_arguments import check_names
 from dsinga.nn.words.layer_adapters import channels_back, pixels_first

@@ -18,7 +18,7 @@ from dsinga.job import AugmentConf, StoreConf
 from dsinga.job.message import field_types
 from dsinga.nn.words.augment import augmentation_functions
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named
-from dsinga.nn.words.image_adapters import require
+from dsinga.nn.words.image_layers import require
 from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses, without_defaults
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol, layer

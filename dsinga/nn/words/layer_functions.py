@@ -15,8 +15,15 @@ from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.nn.words.activations import activate, check_activation
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named
-from dsinga.nn.words.image_adapters import recur_images, require_channels_first
-from dsinga.nn.words.image_specs import DEPTHWISE, KERNEL, LENGTHS, of_axes, poolings
+from dsinga.nn.words.image_layers import (
+    DEPTHWISE,
+    KERNEL,
+    LENGTHS,
+    of_axes,
+    poolings,
+    recur_images,
+    require_channels_first,
+)
 from dsinga.nn.words.layer_adapters import (
     attend,
     compare,
