@@ -249,7 +249,7 @@ def back_propagate(
                 add_layer_note(error, stage.layer, "compute_gradient")
                 raise
         for k, role, name in stage.state:
-            if name not in sums:  # of several uses of one state, the last in the forward pass holds
+            if name not in sums:  # the last of several uses, which has gone on from the others
                 spec = stage.layer.params[k]
                 sums[name] = new_state(output.state.get(role), params[k], spec, stage.layer, layer_ctx)
         for name in stage.completes:

@@ -98,6 +98,9 @@ def forward_pass(
         has_labels = has_labels or output.labels is not None
         features.append(output.feature)
         labels.append(output.labels)
+        for k, role, name in stage.state:  # which a further use in this pass goes on from
+            if k not in stage.by_rows and output.state.get(role) is not None:
+                params_by_name[name] = output.state[role]
         for node in stage.releases:
             features[node] = None
         yield TapeEntry(stage, params, sources, output, layer_ctx)

@@ -158,9 +158,8 @@ class Call(nn.Module):
         return self.function(self.first(x))
 
 
-def twice() -> nn.Module:
+def twice(layer: nn.Module) -> nn.Module:
     """Return a module whose only layer is called twice."""
-    layer = nn.Linear(6, 6)
     return Call(lambda y: layer(torch.tanh(y)), layer)
 
 
@@ -223,7 +222,8 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     )),
     "pads": (IMAGES, lambda: nn.Sequential(nn.ReflectionPad2d((1, 2, 0, 1)), nn.Conv2d(4, 2, 3), nn.ZeroPad2d(1))),
     "rows of images": ((3, 5, 6), lambda: nn.Sequential(nn.Linear(6, 4), nn.Unflatten(1, (1, 3)), nn.Flatten(1, 2))),
-    "twice": (VECTORS, twice),
+    "twice": (VECTORS, lambda: twice(nn.Linear(6, 6))),
+    "statistics twice": (VECTORS, lambda: twice(nn.BatchNorm1d(6))),
     "positions": (STEPS, lambda: Call(lambda y: y[:, ::2, None], nn.Linear(8, 4))),
     "activations": (VECTORS, lambda: nn.Sequential(
         nn.Linear(6, 8), nn.Hardswish(), nn.LeakyReLU(0.2), nn.ReLU6(), nn.Hardtanh(-0.5, 2.0), nn.GELU("tanh"),
