@@ -153,6 +153,18 @@ def test_files_that_are_no_references_are_refused(text: str | None, message: str
     assert os.listdir(tmp_path) == ["refs.json"]
 
 
+@pytest.mark.parametrize("metadata", ["{", "[]", {"dtype": "<q9"}, {"shape": [-6, 2, 3]}, {"compressor": {"id": "no"}}])
+def test_damaged_metadata_in_references_are_named(metadata: Any, tmp_path: Path) -> None:
+    content, path = references(tmp_path), tmp_path / "refs.json"
+    refs = content["refs"]
+    del refs[".zmetadata"]
+    refs["t/.zarray"] = metadata if isinstance(metadata, str) else json.dumps(json.loads(refs["t/.zarray"]) | metadata)
+    path.write_text(json.dumps(content))
+    shown = CliRunner().invoke(main_group, ["data", "info", str(path)])
+    assert isinstance(shown.exception, UserError)
+    assert re.search("the metadata of 't' cannot be read", str(shown.exception))
+
+
 def test_references_to_folders_that_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "described").mkdir()

@@ -44,8 +44,9 @@ def is_dataset(source: str | os.PathLike[str]) -> bool:
         return True
     check_members(location)
     arrays = arrays_of(node)
-    has_coordinates = len(arrays) < sum(1 for _ in node.arrays())
-    return has_coordinates and bool(arrays) and not any(name.lower() in DATA_NAMES for name in arrays)
+    if not arrays or any(name.lower() in DATA_NAMES for name in arrays):  # none, too, where they cannot be listed
+        return False
+    return len(arrays) < sum(1 for _ in node.arrays())
 
 
 def describe_dataset(source: str | os.PathLike[str]) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def check_members(location: str) -> None:
     node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
     if not isinstance(node, zarr.Group):
         return
-    for name in itertools.islice(_names(location), MOST_MEMBERS):
+    for name in itertools.islice(_names(location, node.store), MOST_MEMBERS):
         try:
             member = node[name]
         except KeyError:
@@ -160,9 +160,11 @@ def check_members(location: str) -> None:
                 raise chunk_fault(member, region, error) from redacted_cause(error, location)
 
 
-def _names(location: str) -> Iterator[str]:
+def _names(location: str, store: Any = None) -> Iterator[str]:
     """Yield the names of what may be a member of a group."""
     if not os.path.isdir(location):  # a URL, or references
+        keys = getattr(getattr(getattr(store, "_store", store), "fs", None), "references", ())
+        yield from dict.fromkeys(key.partition("/")[0] for key in keys if key.find("/") > 0)
         return
     for entry in sorted(os.scandir(location), key=lambda entry: entry.name):
         if entry.is_dir():
