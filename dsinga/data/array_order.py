@@ -26,8 +26,8 @@ def order_of(value: Any) -> ArrayOrder:
     if not is_data_array(value):
         return ()
     dims = [str(dim) for dim in value.dims]
-    kept = [dim for dim in dims[1:] if has_labels(value, dim) and value.sizes[dim] <= MOST_POINTS]
-    return tuple((dim, *(point_texts(value, dim) if dim in kept else ())) for dim in dims)
+    labelled = [dim for dim in dims[1:] if has_labels(value, dim) and value.sizes[dim] <= MOST_POINTS]
+    return tuple((dim, *(point_texts(value, dim) if dim in labelled else ())) for dim in dims)
 
 
 def in_order(value: Any, order: ArrayOrder) -> Any:

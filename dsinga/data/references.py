@@ -72,8 +72,8 @@ class LocalFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]
     def __init__(self, folder: str):
         super().__init__()
         folders = [each for each in (folder, *os.environ.get(VARIABLE, "").split(os.pathsep)) if "://" not in each]
-        both = [path for each in folders if each for path in (os.path.abspath(each), os.path.realpath(each))]
-        self.folders = tuple(os.path.join(path, "") for path in both)
+        paths = [path for each in folders if each for path in (os.path.abspath(each), os.path.realpath(each))]
+        self.folders = tuple(os.path.join(path, "") for path in paths)
 
     def check(self, path: str, real: str) -> None:
         """Raise ValueError unless a path is below the folders."""

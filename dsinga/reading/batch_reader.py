@@ -220,10 +220,10 @@ class SiteReader(BatchReader):
 def _check_alike(name: str, info: RecordInfo, expected: RecordInfo) -> None:
     """Raise UserError where the records of a site are not of the kind of those by which the job was checked."""
     for fact in ("shape", "label_shape", "codes", "words", "label_names"):
-        here, there = getattr(info, fact), getattr(expected, fact)
-        if here == there or fact == "label_names" and not (here and there):  # a store may name no classes
+        value, checked = getattr(info, fact), getattr(expected, fact)
+        if value == checked or fact == "label_names" and not (value and checked):  # a store may name no classes
             continue
-        values = f"{fact.replace('_', ' ')} {here}, and {there} in"
+        values = f"{fact.replace('_', ' ')} {value}, and {checked} in"
         raise UserError(
             f"layer {name!r} has {'other words than' if fact == 'words' else values} the store by which the job was "
             "checked; give all sites records of the same kind, with the same vocabulary and classes"

@@ -23,7 +23,7 @@ from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.arrays import as_numpy, check_block, column_dtype, convert
 
 # Modules of Dask that draw numbers from ``random`` in threads of their own.
-OTHERS_WHO_DRAW = (
+DRAWING_MODULES = (
     "distributed.comm.core",
     "distributed.scheduler",
     "distributed.utils_comm",
@@ -44,7 +44,7 @@ def drawing() -> Iterator[Callable[..., None]]:
     These are the generators of ``random``, of ``numpy.random`` and, where it is imported, that of torch for CPUs. All
     threads share them, so that one at a time draws.
     """
-    for module in filter(None, map(sys.modules.get, OTHERS_WHO_DRAW)):
+    for module in filter(None, map(sys.modules.get, DRAWING_MODULES)):
         if vars(module).get("random") is random:
             vars(module)["random"] = random.Random()  # so that it takes no numbers out of these sequences
     with _lock:
@@ -189,8 +189,8 @@ class Batches:
         if not block:
             check_block(self.columns[0], "give smaller batches")
         for name, usual in WITHOUT_EFFECT.items():
-            if (given := getattr(sequence, name, usual)) != usual:
-                say_once(f"{name[1:]}={given} of {type(sequence).__name__} is not used: a thread reads batches ahead")
+            if (setting := getattr(sequence, name, usual)) != usual:
+                say_once(f"{name[1:]}={setting} of {type(sequence).__name__} is not used: a thread reads batches ahead")
 
     def named(self, number: int) -> str:
         """Return what messages call a batch."""

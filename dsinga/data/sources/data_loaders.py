@@ -71,14 +71,14 @@ class ItemBatches(Batches):
 def columns(batch: Mapping[str, Any], owner: str, data: str | None = None, label: str | None = None) -> tuple[Any, ...]:
     """Return (x, y) of a batch by names: the labels, and the one other column. Raises UserError for more columns."""
     labels = [name for name in batch if (name in LABELS if label is None else name == label)]
-    others = [name for name in batch if name not in labels and data in (None, name)]
-    if len(others) != 1 or len(labels) > 1 or (label and not labels):
+    features = [name for name in batch if name not in labels and data in (None, name)]
+    if len(features) != 1 or len(labels) > 1 or (label and not labels):
         raise UserError(
             f"the records of {owner} have {', '.join(map(str, batch))}; leave one column of records, and one of labels "
             f"that is called {' or '.join(LABELS[:2])}, or name both, as in dsinga.data.open_records(dataset, "
-            f"data={(others or ['x'])[0]!r}, label={(labels or ['label'])[0]!r})"
+            f"data={(features or ['x'])[0]!r}, label={(labels or ['label'])[0]!r})"
         )
-    return tuple(batch[name] for name in [*others, *labels])
+    return tuple(batch[name] for name in [*features, *labels])
 
 
 class ByNumber(NamedTuple):

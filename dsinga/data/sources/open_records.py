@@ -114,10 +114,10 @@ def open_records(
         _check_options(options, "a path or URL", ("data", "label"))
         return open_store(source, roots=roots, data=data, label=label)
     x, y = _pair(source)
-    if (made := _made_by_code(x, options)) is not None:
+    if (drawn := _made_by_code(x, options)) is not None:
         if y is not None:
             raise UserError(f"the records of the {type(x).__name__} have their labels; leave y out")
-        return made
+        return drawn
     kind = _kind_of(x)
     if kind is None:
         raise _refusal(x)

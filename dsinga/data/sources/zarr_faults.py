@@ -72,12 +72,12 @@ def check_array(array: zarr.Array) -> None:
     except Exception as error:  # of damaged metadata, and of file systems: any class
         location = location_of(array)
         raise unreadable(location, f"the metadata of {array.path!r}", error) from redacted_cause(error, location)
-    here, there = _facts(array), _facts(stored)
-    for what in dict.fromkeys([*here, *there]):
-        if json.dumps(here.get(what), default=str) != json.dumps(there.get(what), default=str):
+    old, new = _facts(array), _facts(stored)
+    for what in dict.fromkeys([*old, *new]):
+        if json.dumps(old.get(what), default=str) != json.dumps(new.get(what), default=str):
             raise UserError(
-                f"{location_of(array)}: {array.path!r} has the {what} {here.get(what)} by the consolidated metadata, "
-                f"but {there.get(what)} by its own; {CONSOLIDATE}"
+                f"{location_of(array)}: {array.path!r} has the {what} {old.get(what)} by the consolidated metadata, "
+                f"but {new.get(what)} by its own; {CONSOLIDATE}"
             )
 
 
