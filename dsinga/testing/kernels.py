@@ -13,12 +13,10 @@ from dsinga.ops import Ops
 from dsinga.testing.kernel_arrays import ArrayKernels
 from dsinga.testing.kernel_attention import AttentionKernels
 from dsinga.testing.kernel_backend import KernelBackend
-from dsinga.testing.kernel_crf import CRFKernels
 from dsinga.testing.kernel_elementwise import ElementwiseKernels
 from dsinga.testing.kernel_fields import FieldKernels
-from dsinga.testing.kernel_images import ImageKernels
-from dsinga.testing.kernel_normalisation import NormalisationKernels
-from dsinga.testing.kernel_sequences import SequenceKernels
+from dsinga.testing.kernel_images import ImageKernels, NormalisationKernels
+from dsinga.testing.kernel_sequences import CRFKernels, SequenceKernels
 
 
 class KernelContract(

@@ -5,7 +5,7 @@ request has the keys "run" (its name), "job", "client" (the id of the Dask clien
 "threads_per_process" (so many workers fill a Dask worker before the next one gets some), "server_processes" (Dask
 workers of which the run needs all threads, for separate servers), "resources" (Dask's, by name, of each worker) and
 "hosts" (a list of the names of each host or Dask worker that it may use; empty for all), and, where worker groups are
-sites, "sites" (the items of :class:`dsinga.cluster.dask.site_threads.Sites`). Its record has besides "state"
+sites, "sites" (the items of :class:`dsinga.cluster.dask.placement.Sites`). Its record has besides "state"
 ("waiting" or "running"), "granted" (threads by the address of the Dask worker), "apart_on" (the addresses of the
 separate servers) and "since" (when the state began, in seconds since the epoch).
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from dsinga.cluster.dask.site_threads import Sites, Thread, choose_sites
+from dsinga.cluster.dask.placement import Sites, Thread, choose_sites
 
 # A Dask worker: {"threads": count, "busy": tasks of no run that it has, "host": name, "resources": {name: amount},
 # "names": [names that a request may use]}.
