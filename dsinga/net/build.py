@@ -22,10 +22,9 @@ from dsinga.net.layer_classes import layer_class
 from dsinga.net.leads import check_prediction, lead_plan_of, mark_leads, prediction_of, unroll_leads
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node, Param
-from dsinga.net.sequences import make_sequence_layer, merge_copies
 from dsinga.net.sharing import name_params
 from dsinga.net.stretches import mark_stretches
-from dsinga.net.unroll import unroll, with_own_names
+from dsinga.net.unroll import make_sequence_layer, merge_copies, unroll, with_own_names
 
 
 def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], merged: bool = True) -> NeuralNet:

@@ -15,7 +15,7 @@ from dsinga.data.fields.layout import ChannelGroup, Layout
 from dsinga.data.fields.memory_reader import MemoryReader, memory_windows
 from dsinga.data.fields.readers import VariableReader
 from dsinga.layers import Records
-from dsinga.net.tiles import AxisTiles, Tile
+from dsinga.passes.field_tiles import AxisTiles, Tile
 from dsinga.passes.predictor import Predictor
 
 Range = tuple[int, int]  # the first and the last one, of windows or tiles

@@ -21,7 +21,7 @@ from dsinga.models.fields import unet
 from dsinga.net import NeuralNet
 from dsinga.net.needed_layers import needed_layers
 from dsinga.net.receptive_field import AxisField, receptive_field
-from dsinga.net.tiles import AxisTiles, cut_axis, whole_axis
+from dsinga.passes.field_tiles import AxisTiles, cut_axis, whole_axis
 from dsinga.passes.predictor import Predictor
 from tests.support import field_layers  # noqa: F401  registers its layers
 from tests.support.planner_nets import dense, net_of

@@ -1,8 +1,7 @@
 """Draws a net, or a partitioned net with a swimlane for each worker, as a self-contained SVG."""
 
-from dsinga.net.drawing.net_svg import net_to_svg
+from dsinga.net.drawing.net_svg import net_to_svg, with_sites
 from dsinga.net.drawing.partitioned_svg import partitioned_to_svg
-from dsinga.net.drawing.sites_svg import with_sites
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.partitioned import PartitionedNet
 

@@ -15,7 +15,7 @@ from dsinga.layers.interface.declarations import ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.sequences.timedistributed import MustUnroll
 from dsinga.net.layer_classes import layer_class
-from dsinga.net.sequences import make_sequence_layer
+from dsinga.net.unroll import make_sequence_layer
 from dsinga.nn.words.initialisers import init_conf
 from dsinga.nn.words.regularisers import Penalty
 from dsinga.nn.writing.feature import Feature, Writable, row_shape
