@@ -329,6 +329,8 @@ def test_a_model_that_cannot_be_saved_says_where(tmp_path, place):
     model = nn.Sequential([nn.Input(4), nn.Dense(3)])
     with pytest.raises(UserError, match=rf"{place} cannot be written: .*; name a folder that can be written$"):
         model.save(tmp_path / place)
+    with pytest.raises(UserError, match=r"with_folders is a folder; name a file, as in .*params.safetensors$"):
+        model.save_weights(tmp_path / "with_folders")
     model.save(tmp_path / "new" / "folders")
     assert nn.load_model(tmp_path / "new" / "folders").predict(X).shape == (150, 3)
 

@@ -64,3 +64,13 @@ def test_each_thread_with_kernels_has_a_stack_for_signals() -> None:
         thread.start()
         thread.join(100)
     assert stacks == [(DISABLED, 0, SIGNAL_STACK, True)] * 2
+
+
+def test_a_stack_that_outlives_its_module_ends_in_silence() -> None:
+    program = """
+import sys
+from dsinga.ops.onednn.thread import SignalStack
+sys.kept_to_the_end = SignalStack(), sys.modules[SignalStack.__module__]
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

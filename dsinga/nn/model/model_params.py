@@ -333,6 +333,8 @@ class ModelParams(HasVariables, ABC):
     def save_weights(self, path: str | os.PathLike[str]) -> None:
         """Write the params to a safetensors file, for :meth:`load_weights`. Raises UserError where that fails."""
         file = local_folder(path)
+        if file.is_dir():
+            raise UserError(f"{file} is a folder; name a file, as in {file / PARAMS}")
         with explained_writing(file):
             export_safetensors(Checkpoint(0, self._ordered_params(), {}, {}), file)
 

@@ -51,7 +51,9 @@ class SignalStack:
         self.start = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(self.start, 0, SIGNAL_STACK)), None)
 
-    def __del__(self) -> None:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_finalizing():  # names of this module are None by then
+            return
         if self.start and current_stack().start == self.start:  # at the end of the thread, by the thread itself
             ctypes.CDLL(None).sigaltstack(ctypes.byref(Stack(None, DISABLED, 0)), None)
 
