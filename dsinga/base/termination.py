@@ -19,6 +19,22 @@ from typing import Any
 from dsinga.base.advice import in_notebook
 from dsinga.base.errors import Terminated
 
+_log = logging.getLogger(__name__)
+
+# The signals by which queues, shells and limits end a process: SIGTERM by all; SIGHUP by terminals that are closed;
+# SIGUSR1 by SGE and SLURM's --signal, SIGUSR2 by LSF's run limit and SGE; SIGXCPU by limits of CPU time;
+# SIGQUIT by the quit key and containers; SIGALRM by wrappers that limit time. Windows has SIGTERM only.
+NAMES = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGXCPU", "SIGALRM")
+TERMINATIONS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+# A program's own handlers for these end it. Those for the others may do anything, such as showing where it stands.
+ENDING = [number for number in TERMINATIONS if signal.Signals(number).name in ("SIGTERM", "SIGHUP")]
+# More than the bytes of the C structure ``sigaction``, whose first field is the handler.
+SIGACTION_BYTES = 512
+
+# What these signals set besides raising Terminated, and those that raise it now.
+_events: list[threading.Event] = []
+_raised: list[int] = []
+
 _lock = threading.Lock()
 _pipe_events: list[threading.Event] = []  # of the contexts
 _open: list[SignalPipes] = []  # the pipes while there are contexts
@@ -101,23 +117,6 @@ def _uninstall_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):  # a process that is forked meanwhile is ended by its signals
     os.register_at_fork(after_in_child=_uninstall_in_child)
-
-
-_log = logging.getLogger(__name__)
-
-# The signals by which queues, shells and limits end a process: SIGTERM by all; SIGHUP by terminals that are closed;
-# SIGUSR1 by SGE and SLURM's --signal, SIGUSR2 by LSF's run limit and SGE; SIGXCPU by limits of CPU time;
-# SIGQUIT by the quit key and containers; SIGALRM by wrappers that limit time. Windows has SIGTERM only.
-NAMES = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGXCPU", "SIGALRM")
-TERMINATIONS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
-# A program's own handlers for these end it. Those for the others may do anything, such as showing where it stands.
-ENDING = [number for number in TERMINATIONS if signal.Signals(number).name in ("SIGTERM", "SIGHUP")]
-# More than the bytes of the C structure ``sigaction``, whose first field is the handler.
-SIGACTION_BYTES = 512
-
-# What these signals set besides raising Terminated, and those that raise it now.
-_events: list[threading.Event] = []
-_raised: list[int] = []
 
 
 @contextlib.contextmanager

@@ -13,6 +13,9 @@ from dsinga.net.bridges import is_bf16_image
 from dsinga.server import Slice, cut_into_pieces, slice_for_servers
 from dsinga.server.slicing import PIECE_BYTES
 
+# The number of pieces that are simulated; more of them hardly change the time of an iteration.
+MOST_PIECES = 64
+
 BF16_BYTES = 2
 
 
@@ -44,10 +47,6 @@ def wire_bytes(job: Job, bf16: bool) -> WireBytes:
     return WireBytes(
         BF16_BYTES if rounds else FLOAT_BYTES, BF16_BYTES if rounds and returns_sums else FLOAT_BYTES, bf16
     )
-
-
-# The number of pieces that are simulated; more of them hardly change the time of an iteration.
-MOST_PIECES = 64
 
 
 class ParamUse(NamedTuple):

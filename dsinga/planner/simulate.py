@@ -27,6 +27,8 @@ from dsinga.planner.program import (
     WorkerProgram,
 )
 
+ITERATIONS = 3  # simulated; the first one is not counted
+
 Process = Generator["float | Event", None, None]  # yields the seconds, or the event, that it waits for
 
 
@@ -80,9 +82,6 @@ class EventQueue:
             action()
         waiting = any(event.waiting for event in self._events.values())
         assert not waiting, "a process waits for an event that never happens"
-
-
-ITERATIONS = 3  # simulated; the first one is not counted
 
 
 class Prediction(NamedTuple):

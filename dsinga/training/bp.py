@@ -32,6 +32,8 @@ from dsinga.training.divergence import check_layer_gradient, check_losses
 from dsinga.training.forward_pass import TapeEntry, forward_pass, sources_of_layer, without_features
 from dsinga.training.metrics import Metrics, defer_metrics, read_metrics, report_metrics
 
+MOST_DEFERRED = 2  # gradients that wait: each keeps a feature and its gradient in memory
+
 
 class Recomputation:
     """The features of a tape that have been freed, and computes them again. For one forward and backward pass.
@@ -98,9 +100,6 @@ class Recomputation:
             add_layer_note(error, layer, "compute_feature")
             raise
         return entry._replace(output=output._replace(feature=again.feature, saved=again.saved))
-
-
-MOST_DEFERRED = 2  # gradients that wait: each keeps a feature and its gradient in memory
 
 
 class Deferral:

@@ -23,6 +23,11 @@ from dsinga.base.arguments import shown
 from dsinga.base.registry import is_user_code
 from dsinga.layers.functions.digest import is_importable
 
+Function = Callable[..., Any]  # of arrays of a library; returns one of them
+Pull = Callable[[np.ndarray], list[np.ndarray | None]]  # from the gradient for a value to those for the arguments
+
+_log = logging.getLogger(__name__)
+
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -99,12 +104,6 @@ def _names(code: CodeType | None) -> frozenset[str]:
     if code is None:
         return frozenset()
     return frozenset(code.co_names).union(*(_names(const) for const in code.co_consts if isinstance(const, CodeType)))
-
-
-Function = Callable[..., Any]  # of arrays of a library; returns one of them
-Pull = Callable[[np.ndarray], list[np.ndarray | None]]  # from the gradient for a value to those for the arguments
-
-_log = logging.getLogger(__name__)
 
 
 class Computed(NamedTuple):

@@ -12,6 +12,9 @@ from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.interface import Ops
 from dsinga.ops.types import Array
 
+T = TypeVar("T")
+_step = Source("step")
+
 CAPACITY = 1 << 16  # numbers of 8 bytes; the table of updates has some 10 for each param
 FINITE, STEP, FIRST = 0, 1, 2  # places of whether all metrics are finite, of the step, and of the first number after
 
@@ -91,10 +94,6 @@ class StepBlock:
     def allow(self, stream: Any) -> None:
         """Let updates change params again, after metrics that were not finite."""
         self._device[FINITE : FINITE + 1].set(np.ones(1, np.int64), stream=stream)
-
-
-T = TypeVar("T")
-_step = Source("step")
 
 
 class Recording:

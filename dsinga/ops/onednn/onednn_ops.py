@@ -38,6 +38,10 @@ from dsinga.ops.onednn.products import Product
 from dsinga.ops.onednn.thread import get_kernel, thread_state
 from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
 
+FEW_ROWS = 256  # of x, from which on a weight is rounded whole: sums block by block would take longer
+# How often the numbers of a product of attention are multiplied, on average, from which on it pays to round them.
+FEW_USES = 24
+
 BLOCK = 1 << 19  # numbers of a weight that are rounded at a time: a megabyte stays in the caches
 
 
@@ -158,11 +162,6 @@ class Bf16Images(Float32Ops):
             if kernel
             else cast(super().add(to_float32(x), to_float32(y)), x.dtype)
         )
-
-
-FEW_ROWS = 256  # of x, from which on a weight is rounded whole: sums block by block would take longer
-# How often the numbers of a product of attention are multiplied, on average, from which on it pays to round them.
-FEW_USES = 24
 
 
 class Bf16Ops(Bf16Images):

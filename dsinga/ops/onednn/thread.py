@@ -25,6 +25,13 @@ from dsinga.ops.onednn.library import (
 from dsinga.ops.onednn.library import sgemm as full_sgemm
 from dsinga.ops.onednn.waiting import SpareThreads, SpinLimiter
 
+KERNELS = 2048  # kept by one thread; the oldest is dropped first
+# A kernel below both limits takes no longer than to wake another thread. It uses one core and keeps the interpreter's
+# lock, for which the thread might have to wait afterwards.
+SMALL_OPERATIONS, SMALL_BYTES = 2_000_000, 300_000
+
+Kernel = TypeVar("Kernel")
+
 SIGNAL_STACK = 256 * 1024  # bytes: the registers of AMX take 11 KB; pages that are not used take no memory
 DISABLED = 2  # SS_DISABLE
 
@@ -63,14 +70,6 @@ def current_stack() -> Stack:
     stack = Stack()
     ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack))
     return stack
-
-
-KERNELS = 2048  # kept by one thread; the oldest is dropped first
-# A kernel below both limits takes no longer than to wake another thread. It uses one core and keeps the interpreter's
-# lock, for which the thread might have to wait afterwards.
-SMALL_OPERATIONS, SMALL_BYTES = 2_000_000, 300_000
-
-Kernel = TypeVar("Kernel")
 
 
 class Arena:
