@@ -10,17 +10,7 @@ from typing import Any
 import torch
 
 from dsinga import nn
-from dsinga.convert.torch_shapes import (
-    SHAPES,
-    align,
-    as_image,
-    as_sequence,
-    feature,
-    like,
-    operand,
-    permuted,
-    reshaped,
-)
+from dsinga.convert.torch_shapes import SHAPES, align, as_image, as_sequence, feature, like, operand, permuted, reshaped
 from dsinga.convert.torch_tensors import NotConvertible, TracedTensor, rows_of
 from dsinga.convert.torch_tracing import ModulePlace
 from dsinga.nn.words.image_layers import sides

@@ -76,12 +76,8 @@ class BestValue:
         """Set the best value to that of a checkpoint; raise TypeError where it is neither a number nor None."""
         self.value = None if value is None else checked_number(value)
 
-    def is_improved_by(self, value: float) -> bool:
-        """Return whether ``value`` is better by more than ``min_delta``; NaN never is."""
-        return self.is_better(value, self.value)
-
     def is_better(self, value: float, reference: float | None) -> bool:
-        """Return whether ``value`` is better than a reference by more than ``min_delta``, as all are than None."""
+        """Return whether ``value`` is better by more than ``min_delta`` than a reference; all but NaN are than None."""
         if math.isnan(value):
             return False
         if reference is None:
@@ -90,7 +86,7 @@ class BestValue:
 
     def update(self, value: float) -> bool:
         """Keep ``value`` if it is an improvement; return whether it is."""
-        improved = self.is_improved_by(value)
+        improved = self.is_better(value, self.value)
         if improved:
             self.value = value
         return improved

@@ -202,7 +202,7 @@ class WhenBest(OnMetric):
         self.best: BestValue = BestValue(monitor, mode, min_delta)
 
     def due(self, moment: Moment) -> bool:
-        return super().due(moment) and self.best.is_improved_by(moment.metrics[self.monitor])
+        return super().due(moment) and self.best.is_better(moment.metrics[self.monitor], self.best.value)
 
     def note_run(self, moment: Moment) -> None:
         if self.monitor in moment.metrics:

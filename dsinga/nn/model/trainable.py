@@ -142,11 +142,7 @@ class Trainable(Predictable):
         return bind_records(job, bound) if bound else job
 
     def _schedule(
-        self,
-        phases: Mapping[str, PhaseRecords],
-        epochs: int | None,
-        steps: int | None,
-        fields: Mapping[str, Any],
+        self, phases: Mapping[str, PhaseRecords], epochs: int | None, steps: int | None, fields: Mapping[str, Any]
     ) -> dict[str, int]:
         """Return the fields of the job that say how long it trains, and how often it reports and validates."""
         if steps is not None and epochs is not None:

@@ -47,11 +47,7 @@ _FURTHER: Mapping[str, tuple[str, Any, str]] = {
     "bias_regularizer": ("Any", None, "the penalty of the bias"),
     "embeddings_regularizer": ("Any", None, "the penalty of the table"),
     "mask_zero": ("bool", False, "whether steps of the code 0 are left out, as those after the end of a sequence"),
-    "return_sequences": (
-        "bool",
-        False,
-        "whether it gives all steps, (B, T, n), else the last one, (B, n)",
-    ),
+    "return_sequences": ("bool", False, "whether it gives all steps, (B, T, n), else the last one, (B, n)"),
     "epsilon": ("float", 1e-7, "what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root"),
     "padding_mode": (
         "str | tuple[str, str]",
@@ -254,11 +250,7 @@ class Derived(Mapping[str, Callable[..., Any]]):
 
 
 def named(
-    function: Callable[..., Any],
-    name: str,
-    form: FunctionSpec,
-    cls: Any,
-    first: Sequence[inspect.Parameter] = (),
+    function: Callable[..., Any], name: str, form: FunctionSpec, cls: Any, first: Sequence[inspect.Parameter] = ()
 ) -> Any:
     """Return a function of keyword arguments as that of a class: with its name, documentation and signature.
 

@@ -127,11 +127,7 @@ FORMS = {
         }.items()
     },
     "Reshape": FunctionSpec(
-        "kReshape",
-        "target_shape=shape",
-        required=("target_shape",),
-        details=numbers_of_pixels,
-        after=reshape_images,
+        "kReshape", "target_shape=shape", required=("target_shape",), details=numbers_of_pixels, after=reshape_images
     ),
     "Permute": FunctionSpec("kPermute", "dims", required=("dims",), details=permuted_axes),
     "RepeatVector": FunctionSpec(

@@ -42,12 +42,7 @@ def bounds(
     These are the least rate, the step before which the rate is the first, and the number of steps of the warm-up with
     the rate at its beginning.
     """
-    return {
-        "minimum_lr": minimum_lr,
-        "start_step": start_step,
-        "warmup_steps": warmup_steps,
-        "warmup_lr": warmup_lr,
-    }
+    return {"minimum_lr": minimum_lr, "start_step": start_step, "warmup_steps": warmup_steps, "warmup_lr": warmup_lr}
 
 
 BOUNDS = inspect.signature(bounds).parameters
@@ -182,7 +177,7 @@ def schedule_function(name: str, form: FunctionSpec, cls: Any) -> Callable[..., 
 FORMS = {
     "CosineDecayRestarts": FunctionSpec(
         "kCosineRestarts", "first_decay_steps=change_freq t_mul m_mul alpha", defaults={"t_mul": 2.0}
-    ),
+    )
 }
 # Those of further schedules: nn.CosineDecay of a class that is registered as kCosine.
 schedule_functions = Derived(
