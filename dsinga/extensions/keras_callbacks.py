@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dsinga.base.arguments import check_whole, shown
+from dsinga.base.arguments import check_settings, check_whole, checked, shown
 from dsinga.base.errors import UserError
 from dsinga.extensions.best_value import BestValue, metric_name
 from dsinga.extensions.csv_table import CSV
-from dsinga.extensions.extension import Extension, LoopView, State
+from dsinga.extensions.extension import ARGUMENTS, Extension, LoopView, State
 from dsinga.extensions.plateaus import ReduceOnPlateau
 from dsinga.extensions.triggers import EverySteps, Trigger
 from dsinga.training import Metrics
@@ -84,6 +86,7 @@ class LambdaCallback(Callback):
             setattr(self, event, function)
 
 
+@functools.partial(check_settings, instead=ARGUMENTS)
 class LearningRateScheduler(Callback):
     """The learning rate of each epoch, schedule(epoch, rate) or schedule(epoch): an epoch's from the rate before it.
 
@@ -110,6 +113,7 @@ class LearningRateScheduler(Callback):
         return number
 
 
+@functools.partial(check_settings, instead=ARGUMENTS)
 class ModelCheckpoint(Callback):
     """Saves the model, a folder that nn.load_model reads, after each epoch, or after those with the best ``monitor``.
 
@@ -157,9 +161,11 @@ class ModelCheckpoint(Callback):
             raise UserError(
                 f"ModelCheckpoint: the path {str(self._path)!r} cannot be filled in ({error}); there are {names}"
             ) from None
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         (self.model.save_weights if self._save_weights_only else self.model.save)(path)
 
 
+@functools.partial(checked, instead=ARGUMENTS)
 def CSVLogger(filename: Any, separator: str = ",", append: bool = False) -> CSV:
     """Return the extension that writes the history as a CSV file; with ``append`` after the lines of earlier fits."""
     if separator != ",":
@@ -167,6 +173,7 @@ def CSVLogger(filename: Any, separator: str = ",", append: bool = False) -> CSV:
     return CSV(path=filename, append=append)
 
 
+@functools.partial(checked, instead=ARGUMENTS)
 def ReduceLROnPlateau(
     monitor: str = "val_loss",
     factor: float = 0.1,
@@ -187,6 +194,7 @@ def ReduceLROnPlateau(
     )
 
 
+@functools.partial(check_settings, instead=ARGUMENTS)
 class BackupAndRestore:
     """Lets ``fit`` go on where it was interrupted, from the checkpoint of the last epoch, or of ``save_freq`` steps.
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from dsinga.base.arguments import fail_for_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, lookup, version
 from dsinga.job.limits import Range, metadata, out_of_range, ranges
@@ -168,6 +169,7 @@ class Component(Message):
     flat: ClassVar[bool] = False
     type_field: ClassVar[str] = "type"
     user_field: ClassVar[str] = "user_type"
+    instead: ClassVar[Mapping[str, str]] = {}  # what to write in place of attributes that are not there
     _derived: ClassVar[tuple[int, dict[str, Any]]] = (-1, {})
 
     def __init_subclass__(cls) -> None:
@@ -206,7 +208,9 @@ class Component(Message):
         """Return None for settings that are not given."""
         if not name.startswith("_") and name in field_types(type(self)):
             return None
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        fail_for_name(type(self).__name__, name, list(field_types(type(self))), self.instead)
 
     @property
     def is_user(self) -> bool:

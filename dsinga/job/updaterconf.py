@@ -22,6 +22,10 @@ class LRGenConf(Component):
     """
 
     kind: ClassVar = "schedule"
+    instead: ClassVar = {
+        "assign": "give fit callbacks.LearningRateScheduler, which changes it during training",
+        **dict.fromkeys(("numpy", "item", "value"), "float(model.optimizer.learning_rate) is a fixed rate"),
+    }
 
     type: ChangeMethod = ChangeMethod.kUserChange
     user_type: str | None = None
@@ -30,6 +34,12 @@ class LRGenConf(Component):
     start_step: Natural = 0
     warmup_steps: Natural = 0
     warmup_lr: NonNegative = 0.0
+
+    def __float__(self) -> float:
+        """Return a fixed rate; raise UserError for one that depends on the step."""
+        if self.type is not ChangeMethod.kFixed or self.start_step or self.warmup_steps:
+            raise UserError(f"the learning rate is a schedule, {self.type_name}, no number; base_lr is where it begins")
+        return self.base_lr
 
 
 class MomentumConf(Message):
@@ -92,6 +102,14 @@ class UpdaterConf(Component):
     """
 
     kind: ClassVar = "updater"
+    instead: ClassVar = {
+        **dict.fromkeys(("get_config", "from_config"), "print(model) shows the job with its updater"),
+        **dict.fromkeys(("lr", "param_groups"), "write float(model.optimizer.learning_rate)"),
+        **dict.fromkeys(
+            ("apply_gradients", "apply", "minimize", "step", "zero_grad"),
+            "dsinga.nn.LocalNet(model.job(train_steps=1), x, y) is for a loop of your own (docs/own-loop.md)",
+        ),
+    }
 
     type: UpdaterType = UpdaterType.kUserUpdater
     user_type: str | None = None

@@ -125,3 +125,38 @@ def test_a_function_ends_training_at_the_step_whose_row_it_returns_true_for():
     assert other.result.step == 6
     other.fit(X, Y, epochs=2, batch_size=20, callbacks=lambda *_: np.True_, progress=False)
     assert other.result.step == 3
+
+
+def test_values_are_numbers_and_arrays_as_in_keras(tmp_path: Path) -> None:
+    x = np.ones((4, 3), np.float32)
+    model = nn.Sequential([nn.Input((3,)), nn.Dense(1)])
+    model.compile(nn.Adam(0.01), "mse")
+    loss = model.train_on_batch(x, x[:, 0])
+    assert loss.item() == loss
+    assert model(x).detach().cpu().numpy().tolist() == model.predict(x).tolist()
+    assert type(model(x).numpy()) is np.ndarray
+    assert f"{model.evaluate(x, x[:, 0]):.3f}" == f"{float(model.evaluate(x, x[:, 0])):.3f}"
+    assert float(model.optimizer.learning_rate) == 0.01
+    checkpoint = extensions.ModelCheckpoint(tmp_path / "new/{epoch}.weights.h5", save_weights_only=True)
+    model.fit(x, x[:, 0], progress=False, callbacks=[checkpoint])
+    assert (tmp_path / "new/1.weights.h5").exists()
+    model.compile(nn.SGD(nn.ExponentialDecay(0.1, 5, 0.5)), "mse", metrics=["mae"])
+    model.fit(x, x[:, 0], progress=False)
+    for call, message in (
+        (lambda: float(model.optimizer.learning_rate), "is a schedule, k.*, no number"),
+        (lambda: model.optimizer.learning_rate.assign(0.1), "has no 'assign'; give fit callbacks"),
+        (lambda: model.optimizer.get_config(), "has no 'get_config'; print"),
+        (lambda: float(model.evaluate(x, x[:, 0])), "evaluate returns several figures: loss, .*mae"),
+        (lambda: extensions.ModelCheckpoint(dirpath="a"), "no argument 'dirpath'; use filepath"),
+        (lambda: extensions.LearningRateScheduler(lambda epoch: 1.0, rate=1), "has no argument 'rate'"),
+        (lambda: nn.Trainer, "has no 'Trainer'; compile and fit of a model train"),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+
+
+def test_an_optimizer_of_pytorch_is_refused_by_its_name() -> None:
+    torch = pytest.importorskip("torch")
+    for optimizer in (torch.optim.Adam, torch.optim.Adam([torch.nn.Parameter(torch.zeros(2))])):
+        with pytest.raises(UserError, match=r"^the optimizer is Adam of PyTorch, .* write one as nn.Adam\(0.001\)$"):
+            nn.Sequential([nn.Dense(1)]).compile(optimizer, "mse")

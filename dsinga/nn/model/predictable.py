@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
@@ -234,7 +234,7 @@ class Predictable(ModelParams):
         features = flatten(given.values() if isinstance(given, dict) else [given])
         if any(isinstance(feature, Symbol) for feature in features):
             return self.on_features(features)
-        return self.predict(given)
+        return with_tensor_methods(self.predict(given))
 
     def on_features(self, features: Sequence[Any]) -> Any:
         """Return the symbols of the outputs of the model on these symbols. Raises UserError for a model of a job."""
@@ -321,6 +321,7 @@ class Figures(dict[str, float]):
 
     def __init__(self, figures: Mapping[str, float], metrics: Sequence[str] = ()):
         super().__init__(figures)
+        self._metrics = metrics
         others = metrics or [name for name in figures if name != "loss"]
         self._values = [figures[name] for name in ("loss", *others) if name in figures]
 
@@ -332,3 +333,33 @@ class Figures(dict[str, float]):
         if is_whole(name, 0) and name < len(self._values):
             return self._values[name]
         raise KeyError(name)
+
+    def __float__(self) -> float:
+        """Return the loss, as Keras does where no metrics are compiled. Raises UserError where there are some."""
+        if self._metrics:
+            raise UserError(f"evaluate returns several figures: {', '.join(self)}; take one, as figures['loss']")
+        return self["loss"]
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else str(self)
+
+
+class Predictions(np.ndarray[Any, Any]):
+    """An array of predictions that has methods of tensors, too, for programs that are written for these."""
+
+    def numpy(self) -> np.ndarray:
+        """Return the plain array."""
+        return self.view(np.ndarray)
+
+    def detach(self) -> Self:
+        """Return the array, which has no gradient."""
+        return self
+
+    cpu = detach
+
+
+def with_tensor_methods(predictions: Any) -> Any:
+    """Return predictions, an array or a list, with numpy's arrays as :class:`Predictions`."""
+    if isinstance(predictions, list):
+        return [with_tensor_methods(array) for array in predictions]
+    return predictions.view(Predictions) if type(predictions) is np.ndarray else predictions

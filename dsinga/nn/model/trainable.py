@@ -372,7 +372,8 @@ class Trainable(Predictable):
         if return_dict:
             return dict(metrics)
         names = self._reported(metrics)
-        return [metrics["loss"], *(metrics[name] for name in names)] if names else metrics["loss"]
+        values = [np.float64(metrics[name]) for name in ("loss", *names)]  # which have item(), as those of Keras
+        return values if names else values[0]
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Return the loss of a batch of numpy arrays, and metrics, as :meth:`train_on_batch` does, without a step."""

@@ -169,6 +169,11 @@ def updater_conf(optimizer: Any) -> UpdaterConf:
         return known[name]()
     if isinstance(optimizer, str) and optimizer in registered("updater"):
         return UpdaterConf(**type_fields(UpdaterType, optimizer))
+    if hasattr(optimizer, "zero_grad"):  # of PyTorch
+        name = getattr(optimizer, "__name__", type(optimizer).__name__)
+        raise UserError(
+            f"the optimizer is {name} of PyTorch, whose settings are not taken; write one as nn.Adam(0.001)"
+        )
     if callable(optimizer):
         remedy = f"call it: nn.{optimizer.__name__}()" if optimizer in known.values() else "give what it returns"
         raise UserError(f"the optimizer {shown(optimizer)} is a function; {remedy}")
