@@ -31,10 +31,12 @@ def all_finite(metrics: Metrics | Mapping[str, tuple[float, float]]) -> bool:
 
 
 def is_finite_gradient(gradient: Any) -> bool:
-    """Whether a gradient is finite; that of a device, which the host would wait for, counts as such.
+    """Whether a gradient, or each of several, is finite; those on devices, which hosts would wait for, count as such.
 
     The sum of squares of a finite one may be infinite, but takes a fraction of the time.
     """
+    if isinstance(gradient, (tuple, list)):
+        return all(map(is_finite_gradient, gradient))
     array = gradient.values if isinstance(gradient, SparseRows) else gradient
     if type(array) is not np.ndarray:
         return True
@@ -45,7 +47,7 @@ def is_finite_gradient(gradient: Any) -> bool:
 
 def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Context) -> None:
     """Raise Diverged where gradients that a layer has computed are not finite, but the ``gradient`` that it got is."""
-    if all(map(_finite, computed)) or not (gradient is None or _finite(gradient)):
+    if is_finite_gradient(computed) or not is_finite_gradient(gradient):
         return
     what = f"the gradient of layer {layer.name!r}"
     if isinstance(layer, FunctionLayer):
