@@ -282,7 +282,9 @@ def test_senseless_shapes_are_refused(tmp_path, changes):
         ({"multiscales": [image]}, lambda path: dsinga.windows(path, input_dims={"y": 2})),
     ):
         zarr.open_group(tmp_path / "s.zarr", mode="r+").attrs.update(attributes)
-        with pytest.raises(UserError, match="by its metadata, but axes have up to .* points, and chunks one or more"):
+        # zarr 3.4, for Python 3.12, warns of such chunks itself, which is an error here.
+        text = r"by its metadata, but axes have up to .* points, and chunks one or more|The stored chunk shape \[0"
+        with pytest.raises(UserError, match=text):
             opening(tmp_path / "s.zarr")
 
 

@@ -106,7 +106,8 @@ def _as_dates(labels: Sequence[str | None]) -> list[Any]:
         with contextlib.suppress(ValueError):  # of a text of another form
             if label is not None and (len(label) <= 4 or "-" in label):
                 date = np.datetime64(label)
-                dates[place] = date if place == 0 else date + 1 - np.timedelta64(1, "us")
+                step = np.array(1, date.dtype.str.replace("M8", "m8"))[()]
+                dates[place] = date if place == 0 else date + step - np.timedelta64(1, "us")
     return dates
 
 
