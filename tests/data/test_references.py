@@ -182,6 +182,7 @@ def test_references_to_folders_that_the_environment_names(tmp_path: Path, monkey
 
 
 def test_a_chunk_that_has_the_fill_value_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
     written = references(tmp_path)
     metadata = json.loads(written["refs"]["t/.zarray"])
     written["refs"]["t/.zarray"] = json.dumps({**metadata, "fill_value": 0.0, "compressor": None, "filters": None})
