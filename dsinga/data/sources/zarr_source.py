@@ -59,6 +59,8 @@ class ZarrSource(RecordSource):
         arrays = [array for array in (records, labels) if array is not None]
         if isinstance(node, zarr.Group):
             check_group(node, arrays)
+        else:
+            check_extent(records)
         for array in arrays:
             _check_encoding(array, location)
         data_column = ZarrColumn(records, location, is_label=False, key=key)
@@ -134,6 +136,7 @@ def array_column(array: zarr.Array, location: str | None = None, is_label: bool 
             location = absolute(join(folder, array.path))
             array = open_zarr(location)  # type: ignore[assignment]
     location = location or location_of(array)
+    check_extent(array)
     _check_encoding(array, location)
     return ZarrColumn(array, location, is_label)
 
@@ -161,7 +164,6 @@ def _is_record_store(group: zarr.Group) -> bool:
 
 def _check_encoding(array: zarr.Array, location: str) -> None:
     """Raise UserError where attributes say that numbers are packed, or which integer stands for a missing value."""
-    check_extent(array)
     try:
         _check_attributes(array)
     except TypeError as error:
