@@ -1,5 +1,7 @@
 """The Python API: train, evaluate, predict and plan, on a given Dask cluster or in this process."""
 
+from dsinga.addons.search.result import SearchResult
+from dsinga.addons.search.search import search
 from dsinga.api.clients import ClusterSource, current_client, find_cluster, open_client
 from dsinga.api.inference import (
     evaluate,
@@ -16,8 +18,6 @@ from dsinga.api.learning_rate import find_learning_rate
 from dsinga.api.planning import build_net, compare_with_plan, partition_net, plan
 from dsinga.api.result import Result
 from dsinga.api.run import Run, submit
-from dsinga.api.searching.result import SearchResult
-from dsinga.api.searching.search import search
 from dsinga.api.training import train
 from dsinga.layers.metrics.forecast_scores import ensemble_scores
 

@@ -19,8 +19,8 @@ from dsinga.reading.checked_job import check_job
 from dsinga.reading.nets import build_partitioned_net
 
 if TYPE_CHECKING:
-    from dsinga.planner.comparison import Comparison
-    from dsinga.planner.plan import Plan
+    from dsinga.addons.planner.comparison import Comparison
+    from dsinga.addons.planner.plan import Plan
 
 
 @typed()
@@ -83,7 +83,7 @@ def plan(
         latency: that of the network between machines, such as "0.1ms". With a bandwidth or a latency, workers are on
             machines like this one; without, on this machine as far as it has cores.
         memory: the memory of each worker, such as "2GB". Then micro-batches and recomputation are chosen, too, so that
-            each alternative fits into it, if it can (:class:`dsinga.planner.fitting.Fit`).
+            each alternative fits into it, if it can (:class:`dsinga.addons.planner.fitting.Fit`).
         sites: the number of sites that agree by the mean (``sync_method: kMean``), each with such a worker group on
             this machine; bandwidth and latency are then those between sites.
         data_root: where relative paths of the job are looked up last.
@@ -93,9 +93,9 @@ def plan(
     """
     from distributed.system import MEMORY_LIMIT
 
-    from dsinga.planner.link import GIGABIT
-    from dsinga.planner.pricing import make_plan, plan_net, whole_job
-    from dsinga.planner.sites import price_sites
+    from dsinga.addons.planner.link import GIGABIT
+    from dsinga.addons.planner.pricing import make_plan, plan_net, whole_job
+    from dsinga.addons.planner.sites import price_sites
     from dsinga.reading.checked_job import check_job
 
     job = job_with_data(job, data, Phase.kTrain, data_root)
@@ -146,7 +146,7 @@ def compare_with_plan(
 
     Raises UserError for bad input, a workspace without a finished run, and a run of another job.
     """
-    from dsinga.planner.comparison import compare_run
+    from dsinga.addons.planner.comparison import compare_run
 
     job = job_with_data(job, data, Phase.kTrain, data_root)
     return compare_run(job, Path(workspace), **_machine(job, bandwidth, latency, data_root, progress))
@@ -158,8 +158,8 @@ def _machine(
     """Return the arguments of predictions that describe this machine and the network, and where files are."""
     from dask.system import CPU_COUNT
 
+    from dsinga.addons.planner.link import parse_network
     from dsinga.base.settings import read_setting
-    from dsinga.planner.link import parse_network
 
     return {
         "cores": CPU_COUNT,

@@ -32,15 +32,15 @@ IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_exte
 ROOMS = {
     "layer": "dsinga.layers",
     "metric": "dsinga.layers.metrics.gathered_metrics",
-    "function": "dsinga.layers.functions",
+    "function": "dsinga.addons.functions",
     "updater": "dsinga.training",
     "schedule": "dsinga.training",
     "initialiser": "dsinga.training",
     "algorithm": "dsinga.training",
-    "importer": "dsinga.data.importers",
+    "importer": "dsinga.addons.importers",
     "source": "dsinga.job.layerconf",  # which names the formats that dsinga.data opens, without loading it
     "extension": "dsinga.extensions",
-    "augmentation": "dsinga.augmentation",
+    "augmentation": "dsinga.addons.augmentation",
     "environment": "dsinga.rl.environments.registered",
     "learning_algorithm": "dsinga.rl.algorithms",
 }

@@ -112,10 +112,10 @@ def bench(
     """
     import rich.console
 
+    from dsinga.addons.planner.profile import print_precisions, print_profile
     from dsinga.api import roots
     from dsinga.cluster import WorkerSelection
     from dsinga.cluster.run.benchmark import measure
-    from dsinga.planner.profile import print_precisions, print_profile
 
     job, connection = job_and_connection(conf, options, separate_processes=processes)
     with connection as client:
@@ -182,11 +182,11 @@ def plan(
     import rich.console
 
     from dsinga import api
+    from dsinga.addons.planner.comparison import print_comparison
+    from dsinga.addons.planner.plan_picture import draw_plan
+    from dsinga.addons.planner.plan_table import print_plan
     from dsinga.base.errors import UserError
     from dsinga.job import load
-    from dsinga.planner.comparison import print_comparison
-    from dsinga.planner.plan_picture import draw_plan
-    from dsinga.planner.plan_table import print_plan
 
     job, console = load(conf, options["overrides"]), rich.console.Console(soft_wrap=True, highlight=False)
     network: dict[str, Any] = {"bandwidth": bandwidth, "latency": latency, "data_root": options["data_root"]}

@@ -10,22 +10,22 @@ import rich.box
 import rich.console
 import rich.table
 
+from dsinga.addons.pictures.drawing import with_sites
+from dsinga.addons.planner.fitting import slots_and_bf16
+from dsinga.addons.planner.memory import Memory, worker_memory
+from dsinga.addons.planner.plan_table import format_bytes
+from dsinga.addons.planner.sites import BITS
 from dsinga.api import roots
 from dsinga.base.errors import UserError
+from dsinga.cluster.worker.captured_iterations import why_not
 from dsinga.job import AlgType, ClusterConf, Job, Phase, Precision
 from dsinga.job.topology import topology
 from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
-from dsinga.net.drawing import with_sites
-from dsinga.planner.fitting import slots_and_bf16
-from dsinga.planner.memory import Memory, worker_memory
-from dsinga.planner.plan_table import format_bytes
-from dsinga.planner.sites import BITS
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.sequence_lengths import padding_share
 from dsinga.training import algorithm, check_patterns, describe_settings
-from dsinga.worker.captured_iterations import why_not
 
 PADDING_BATCHES = 200  # that are read for the share of padding
 

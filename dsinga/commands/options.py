@@ -42,7 +42,7 @@ def _import_files(context: click.Context, option: click.Parameter, paths: tuple[
 
     from dsinga.base.registry import import_file
 
-    for room in ("dsinga.api", "dsinga.data.importers"):  # built-in classes first, so that the file may replace them
+    for room in ("dsinga.api", "dsinga.addons.importers"):  # built-in classes first, so that the file may replace them
         importlib.import_module(room)
     for path in paths:
         import_file(path)

@@ -57,7 +57,7 @@ def search(
     setting has a folder in the workspace, the table is search.csv there.
     """
     from dsinga import api
-    from dsinga.api.searching.space_text import parse_space, read_space
+    from dsinga.addons.search.space_text import parse_space, read_space
     from dsinga.base.errors import UserError
 
     options["overrides"], space = parse_space(options["overrides"])
@@ -91,7 +91,7 @@ def _print(result: SearchResult) -> None:
     import rich.table
     from rich.markup import escape
 
-    from dsinga.api.searching.result import cell
+    from dsinga.addons.search.result import cell
 
     table = rich.table.Table(box=rich.box.SIMPLE)
     for name in result.columns:

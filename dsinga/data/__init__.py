@@ -2,20 +2,20 @@
 
 from typing import TYPE_CHECKING, Any
 
+from dsinga.addons.fields.climatology import FieldClimatology
+from dsinga.addons.fields.climatology_means import field_climatology
+from dsinga.addons.fields.definition import WindowDefinition, define_windows
+from dsinga.addons.fields.field_windows import FieldWindows
+from dsinga.addons.fields.joined_stores import open_stores
+from dsinga.addons.fields.statistics import FieldStatistics, field_statistics
+from dsinga.addons.fields.summary import describe_dataset, is_dataset
+from dsinga.addons.fields.windows import windows
+from dsinga.addons.microscopes.decoding import follow_flows, instance_scores, label_instances
+from dsinga.addons.microscopes.opening import open_ome_zarr
+from dsinga.addons.microscopes.writing import write_ome_zarr
 from dsinga.data.column import Column
-from dsinga.data.fields.climatology import FieldClimatology
-from dsinga.data.fields.climatology_means import field_climatology
-from dsinga.data.fields.definition import WindowDefinition, define_windows
-from dsinga.data.fields.field_windows import FieldWindows
-from dsinga.data.fields.joined_stores import open_stores
-from dsinga.data.fields.statistics import FieldStatistics, field_statistics
-from dsinga.data.fields.summary import describe_dataset, is_dataset
-from dsinga.data.fields.windows import windows
 from dsinga.data.filesystem import resolve
 from dsinga.data.inspection import Verified, describe, verify_store
-from dsinga.data.microscopy.decoding import follow_flows, instance_scores, label_instances
-from dsinga.data.microscopy.opening import open_ome_zarr
-from dsinga.data.microscopy.writing import write_ome_zarr
 from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources, kept_bytes
 from dsinga.data.sources.named_in_jobs import open_labels, open_store, read_mean
 from dsinga.data.sources.open_records import DataSource, RecordNames, check_names, open_like, open_records
@@ -26,8 +26,8 @@ from dsinga.data.stores.record_store import RecordStore
 from dsinga.data.stores.writer import write_csv, write_store
 
 if TYPE_CHECKING:
-    from dsinga.data.importers import KINDS, import_records
-    from dsinga.data.importers.batches import Batch, Record, StoreContents, stack
+    from dsinga.addons.importers import KINDS, import_records
+    from dsinga.addons.importers.batches import Batch, Record, StoreContents, stack
 
 __all__ = [
     "KINDS",
@@ -88,7 +88,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name in _FROM_IMPORTERS:
-        return getattr(importlib.import_module("dsinga.data.importers"), name)
+        return getattr(importlib.import_module("dsinga.addons.importers"), name)
     if name in _FROM_BATCHES:
-        return getattr(importlib.import_module("dsinga.data.importers.batches"), name)
+        return getattr(importlib.import_module("dsinga.addons.importers.batches"), name)
     raise AttributeError(f"module 'dsinga.data' has no attribute {name!r}")

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.fields.axis import label_text
+from dsinga.addons.fields.time_gaps import is_number
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest
 from dsinga.data.array_kinds import is_a, is_dask_frame, is_data_array
-from dsinga.data.fields.axis import label_text
-from dsinga.data.fields.time_gaps import is_number
 
 NEAR = 1e-5  # relative difference of coordinates that are the same
 MOST_POINTS = 1000  # of a dimension whose coordinates are kept

@@ -14,6 +14,10 @@ import numpy as np
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, RunError
 from dsinga.base.param_arrays import ParamArrays
+from dsinga.cluster.worker.captured_iterations import CapturedIterations
+from dsinga.cluster.worker.config import Timing
+from dsinga.cluster.worker.configure import OpenedJob
+from dsinga.cluster.worker.round import BegunStep, Round
 from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.job import Job, Phase
@@ -33,10 +37,6 @@ from dsinga.training import Metrics, add_metrics, algorithm, create_updater, for
 from dsinga.training.divergence import LEFT_OUT
 from dsinga.training.ema import averaged
 from dsinga.training.local_updater import LocalUpdater
-from dsinga.worker.captured_iterations import CapturedIterations
-from dsinga.worker.config import Timing
-from dsinga.worker.configure import OpenedJob
-from dsinga.worker.round import BegunStep, Round
 
 _log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from typing import Any
 import psutil
 
 from dsinga.base.registry import entries
+from dsinga.cluster.worker.configure import OpenedJob, open_job
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.net.memory_check import check_memory
 from dsinga.ops import get_ops
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import check_patterns
-from dsinga.worker.configure import OpenedJob, open_job
 
 # What else a job may say of its cluster where it has one worker: how fast that is, not what it computes.
 FREE_FIELDS = ("workspace", "max_restarts", "patience")

@@ -17,6 +17,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
 from dsinga.checkpoint.metadata import DamagedFile, read_metadata
+from dsinga.cluster.worker.group_states import updater_state
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase, SyncMethod
@@ -28,7 +29,6 @@ from dsinga.reading.checked_job import CheckedJob, rows_per_step
 from dsinga.reading.epochs import Epochs
 from dsinga.training import check_start, create_updater, initial_values, schedule
 from dsinga.training.divergence import first_not_finite
-from dsinga.worker.group_states import updater_state
 
 _log = logging.getLogger(__name__)
 

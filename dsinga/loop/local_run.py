@@ -50,7 +50,7 @@ def continue_locally(
     with deferred_interrupts(cancellation):
         checked = check_job(job, options.roots)
         if checked.job.neuralnet.partition is PartitionMethod.auto:
-            from dsinga.planner.fitting import fit_to_memory  # other jobs do without the planner
+            from dsinga.addons.planner.fitting import fit_to_memory  # other jobs do without the planner
 
             checked = fit_to_memory(checked, local_job.memory_limit())
         job, opened = checked.job, local_job.open_local_job(checked, shuffle)
@@ -69,7 +69,7 @@ def _choose_device(job: Job, net: NeuralNet) -> int | None:
     slots = len(create_updater(job.updater).state_slots)
 
     def bytes_needed() -> int:
-        from dsinga.planner.memory import device_memory  # the planner is for those who want a GPU
+        from dsinga.addons.planner.memory import device_memory  # the planner is for those who want a GPU
 
         return device_memory(net, slots, job.micro_batches)
 

@@ -1,10 +1,10 @@
 """The net of one phase: its layers and params; building, partitioning, describing and drawing it."""
 
+from dsinga.addons.pictures.drawing import net_to_svg as to_svg
 from dsinga.net.build import create_net, filter_layers, input_layers
 from dsinga.net.cut import LayerCut, cut_evenly
 from dsinga.net.dataflow import Edge, Stage
 from dsinga.net.describe import LayerRow, PartRow, bridge_traffic, cut_reasons, describe, describe_parts
-from dsinga.net.drawing import net_to_svg as to_svg
 from dsinga.net.needed_layers import without_labels
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node, Param

@@ -34,7 +34,7 @@ class NeuralNet:
     phase: Phase
     by_step: tuple[tuple[int, NeuralNet], ...] = ()
 
-    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.net.drawing
+    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.addons.pictures.drawing
 
     def at(self, step: Any) -> NeuralNet:
         """Return the net that is trained at a step. Raises NotCapturable where that is not known before a pass."""

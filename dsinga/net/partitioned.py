@@ -64,7 +64,7 @@ class PartitionedNet:
     locals: tuple[NeuralNet, ...]
     parts: Mapping[str, ParamPart]
 
-    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.net.drawing
+    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.addons.pictures.drawing
 
     def __repr__(self) -> str:
         sizes = ", ".join(str(len(local.nodes)) for local in self.locals)

@@ -34,7 +34,7 @@ def _onednn() -> Ops:
 
 
 def _cupy() -> Ops:
-    from dsinga.ops.cupy.cupy_ops import CupyOps
+    from dsinga.addons.gpu.cupy.cupy_ops import CupyOps
 
     return CupyOps()
 

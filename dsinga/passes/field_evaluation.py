@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.fields.baselines import CLIMATOLOGY, Persistence, make_baselines
+from dsinga.addons.fields.climatology_text import DEPARTURE
+from dsinga.addons.fields.field_windows import FieldWindows
+from dsinga.addons.fields.label_groups import make_groupings
+from dsinga.addons.fields.label_points import NONE, LabelPoints
 from dsinga.base.errors import UserError
-from dsinga.data.fields.baselines import CLIMATOLOGY, Persistence, make_baselines
-from dsinga.data.fields.climatology_text import DEPARTURE
-from dsinga.data.fields.field_windows import FieldWindows
-from dsinga.data.fields.label_groups import make_groupings
-from dsinga.data.fields.label_points import NONE, LabelPoints
 from dsinga.layers.interface.layer import as_text
 from dsinga.layers.metrics.composed_metrics import errors_of
 from dsinga.layers.metrics.field_error import correlations, error_terms

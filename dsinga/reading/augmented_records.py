@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.augmentation import AugmentationList, create_augmentations
+from dsinga.addons.augmentation import AugmentationList, create_augmentations
 from dsinga.job import LayerConf, Phase
 from dsinga.layers import RecordInfo
 

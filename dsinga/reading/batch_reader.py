@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.augmentation import AugmentationList
+from dsinga.addons.augmentation import AugmentationList
 from dsinga.base.errors import UserError
 from dsinga.data import RecordSource, kept_bytes
 from dsinga.job import Job

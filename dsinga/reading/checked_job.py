@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from dsinga.augmentation import AugmentationList
+from dsinga.addons.augmentation import AugmentationList
 from dsinga.base.errors import UserError
 from dsinga.data import RecordSource
 from dsinga.data.filesystem import PathNotFound

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.functions.function_layers import FunctionLayer
 from dsinga.base.errors import Diverged
-from dsinga.layers.functions.function_layers import FunctionLayer
 from dsinga.layers.interface.context import Context, Records
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.metrics.metric_state import MetricState

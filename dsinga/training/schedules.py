@@ -10,12 +10,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dsinga.addons.functions.names import find_function
 from dsinga.base.errors import UserError
 from dsinga.base.registry import is_user_code, register
 from dsinga.job import LRGenConf
 from dsinga.job.component import Configured, Fault, Settings, error_note, required, resolve, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Positive, Unit
-from dsinga.layers.functions.names import find_function
 
 Rate = Callable[[int], float]
 

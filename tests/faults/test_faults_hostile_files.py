@@ -13,7 +13,7 @@ import xarray as xr
 import zarr
 
 from dsinga import nn, windows
-from dsinga.api.searching.result import SearchResult, write_table
+from dsinga.addons.search.result import SearchResult, write_table
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, read_newest_checkpoint
 from dsinga.data import describe_dataset, field_statistics, is_dataset

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import zarr
 
-from dsinga.api.searching.result import read_outcome
-from dsinga.api.searching.space_text import read_space
+from dsinga.addons.planner.rate_store import RateStore
+from dsinga.addons.search.result import read_outcome
+from dsinga.addons.search.space_text import read_space
 from dsinga.base.errors import UserError
 from dsinga.base.registry import import_file
 from dsinga.checkpoint import read_checkpoint, read_newest_checkpoint, read_params, write_checkpoint
@@ -26,7 +27,6 @@ from dsinga.monitor import read_metrics
 from dsinga.monitor.timings_file import read_timings
 from dsinga.monitor.workspace_lock import locked_workspace, parse_holder
 from dsinga.nn.model.training_state import read_names
-from dsinga.planner.rate_store import RateStore
 from tests.support.data_sources import cifar_rows, idx, records
 
 WEIGHT = np.ones((2, 3), np.float32)

@@ -6,8 +6,8 @@ from tests.support.notebook_cells import execute, outputs, shown, streams, value
 
 pytestmark = pytest.mark.ci
 
-FIXED_RATES = """from dsinga.planner import pricing
-from dsinga.planner.barrier import FREE_BARRIER
+FIXED_RATES = """from dsinga.addons.planner import pricing
+from dsinga.addons.planner.barrier import FREE_BARRIER
 from tests.support.planner_nets import MACHINE
 
 pricing.measure_machine = lambda *arguments: MACHINE

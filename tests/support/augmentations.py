@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.augmentation import AugmentationList, create_augmentations
-from dsinga.augmentation.augmentation import Augmentation
+from dsinga.addons.augmentation import AugmentationList, create_augmentations
+from dsinga.addons.augmentation.augmentation import Augmentation
 from dsinga.job import StoreConf
 
 

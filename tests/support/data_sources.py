@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
-from dsinga.data.importers.kvfile import CaffeDatum, RecordProto
+from dsinga.addons.importers.kvfile import CaffeDatum, RecordProto
 
 
 class Source(NamedTuple):

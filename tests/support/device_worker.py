@@ -10,17 +10,17 @@ import pytest
 
 import dsinga.ops
 from dsinga.base.param_arrays import ParamArrays
+from dsinga.cluster.server import Shard
+from dsinga.cluster.worker.config import WorkerConfig, WorkerKey, new_run_name
+from dsinga.cluster.worker.configure import configure, open_job
+from dsinga.cluster.worker.group_worker import GroupWorker
+from dsinga.cluster.worker.param_slices import replica_values, whole_values
 from dsinga.job import Job, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.ops.processor import Processor
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.nets import cut_nets
-from dsinga.server import Shard
 from dsinga.training import Metrics, create_updater, initial_values
-from dsinga.worker.config import WorkerConfig, WorkerKey, new_run_name
-from dsinga.worker.configure import configure, open_job
-from dsinga.worker.group_worker import GroupWorker
-from dsinga.worker.param_slices import replica_values, whole_values
 from tests.support import emulated_cupy
 from tests.support.emulated_cudnn import FakeCudnn
 from tests.support.train_in_threads import create_servers, create_workers, prepare, running, train

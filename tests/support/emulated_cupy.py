@@ -1,8 +1,8 @@
 """An emulated device on the CPU: the parts of CuPy and cuBLAS that the cupy backend uses, by numpy and C++.
 
-The backend runs unchanged on arrays of a subclass of numpy's. The kernels of ``dsinga/ops/cupy/*.cu`` are compiled as
-C++, each thread is a fiber (emulation/cuda.h), and the type of each argument is checked. Streams execute immediately
-and record the order of their operations in :data:`log`.
+The backend runs unchanged on arrays of a subclass of numpy's. The kernels of ``dsinga/addons/gpu/cupy/*.cu`` are
+compiled as C++, each thread is a fiber (emulation/cuda.h), and the type of each argument is checked. Streams execute
+immediately and record the order of their operations in :data:`log`.
 """
 
 from __future__ import annotations
@@ -484,12 +484,12 @@ def load(cudnn: Any = None) -> Any:
     hidden = {
         name: sys.modules.pop(name)
         for name in list(sys.modules)
-        if name.split(".")[0] in ("cupy", "cudnn") or name.startswith("dsinga.ops.cupy")
+        if name.split(".")[0] in ("cupy", "cudnn") or name.startswith("dsinga.addons.gpu.cupy")
     }
     sys.modules["cupy"], sys.modules["cudnn"] = make_cupy(), cudnn  # None: not installed
     try:
-        from dsinga.ops.cupy import convolution, cublas, cublaslt, cudnn_choice, cudnn_plans, library
-        from dsinga.ops.cupy.cupy_ops import CupyOps
+        from dsinga.addons.gpu.cupy import convolution, cublas, cublaslt, cudnn_choice, cudnn_plans, library
+        from dsinga.addons.gpu.cupy.cupy_ops import CupyOps
 
         library.cudnn()  # its result is cached
         library.cublas = Cublas(functools.partial(cublas.declare, prototypes=cublas.PROTOTYPES))
@@ -499,10 +499,12 @@ def load(cudnn: Any = None) -> Any:
         ops = CupyOps()
         ops.library, ops.choice_module, ops.plans_module = library, cudnn_choice, cudnn_plans  # for tests
         ops.convolution_module = convolution
-        ops.modules = {name: module for name, module in sys.modules.items() if name.startswith("dsinga.ops.cupy")}
+        ops.modules = {
+            name: module for name, module in sys.modules.items() if name.startswith("dsinga.addons.gpu.cupy")
+        }
         return ops
     finally:
         for name in list(sys.modules):
-            if name in ("cupy", "cudnn") or name.startswith("dsinga.ops.cupy"):
+            if name in ("cupy", "cudnn") or name.startswith("dsinga.addons.gpu.cupy"):
                 del sys.modules[name]
         sys.modules.update(hidden)

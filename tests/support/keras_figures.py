@@ -4,8 +4,8 @@ In an environment of its own with Keras and JAX::
 
     pip install keras jax && KERAS_BACKEND=jax python -m tests.support.keras_figures
 
-writes ``tests/nn/keras_figures.json``, with Keras's version. Images have their channels last there. (Keras's backend
-for PyTorch computes other means of windows whose padding is odd; that for TensorFlow made the figures of transposed
+writes ``tests/core/nn/keras_figures.json``, with Keras's version. Images have their channels last there. (Keras's
+backend for PyTorch computes other means of windows whose padding is odd; that for TensorFlow made the figures of transposed
 convolution, upsampling, padding and cropping.)
 """
 

@@ -1,4 +1,4 @@
-"""Texts from Keras's guides and examples; see tests/nn/test_nn_further_habits.py."""
+"""Texts from Keras's guides and examples; see tests/core/nn/test_nn_further_habits.py."""
 
 HABITS = {
     "one line an epoch": """

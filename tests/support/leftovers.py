@@ -23,7 +23,7 @@ SECONDS = 10.0
 # MB, as that of any dict of so many. So the large arrays of a run have to take more.
 BYTES = 9_000_000
 IGNORED = (
-    *("dsinga.base.errors.", "dsinga.transport.handshake.", "dsinga.ops.onednn.", "dsinga.dashboard."),
+    *("dsinga.base.errors.", "dsinga.cluster.transport.handshake.", "dsinga.ops.onednn.", "dsinga.cluster.dashboard."),
     "dsinga.cluster.dask.heartbeats.",
 )
 MEMORY = "bytes"

@@ -1,4 +1,4 @@
-"""Texts from tutorials of PyTorch, Lightning and scikit-learn; see tests/nn/test_nn_further_habits.py."""
+"""Texts from tutorials of PyTorch, Lightning and scikit-learn; see tests/core/nn/test_nn_further_habits.py."""
 
 HABITS = {
     "tensors": """

@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 
+from dsinga.cluster.server import MeanPolicy, Push, Shard, Slice, SliceSpec, routes
 from dsinga.job import MeanConf, UpdaterConf
-from dsinga.server import MeanPolicy, Push, Shard, Slice, SliceSpec, routes
 from dsinga.training import create_updater
 from tests.support.shard_network import WAIT
 

@@ -8,7 +8,7 @@ import signal
 from distributed import Client
 
 from dsinga.cluster.on_workers.worker_actor import WORKERS
-from dsinga.transport.endpoints import endpoint_names
+from dsinga.cluster.transport.endpoints import endpoint_names
 
 
 def names_here() -> list[str]:

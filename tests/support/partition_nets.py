@@ -301,10 +301,11 @@ NETS = {
     "attention": ATTENTION,
     "sentences": SENTENCES,
 }
-# Texts go on from batch to batch (tests/cluster/test_cluster_text.py); machines are trained by kCD (tests/net);
-# kVTraceLoss takes a step more of one source than of others (tests/layers/test_layers_vtrace.py); kContrastiveLoss
-# takes two classes (tests/training/test_training_partition.py), kReliability one of two (tests/layers); kLeadRecord
-# belongs to nets of several leads (tests/net/test_net_leads.py).
+# Texts go on from batch to batch (tests/cluster/runs/test_cluster_text.py); machines are trained by kCD
+# (tests/core/net); kVTraceLoss takes a step more of one source than of others
+# (tests/core/layers/test_layers_vtrace.py); kContrastiveLoss takes two classes
+# (tests/core/training/test_training_partition.py), kReliability one of two (tests/core/layers); kLeadRecord belongs to
+# nets of several leads (tests/core/net/test_net_leads.py).
 ELSEWHERE = {"kVTraceLoss", "kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabel", "kRBMHid", "kRBMVis"} | {
     "kContrastiveLoss",
     "kCachedAttention",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
+from dsinga.addons.planner.layer_timing import LayerTime, LayerWork
+from dsinga.addons.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
+from dsinga.addons.planner.machine import MachineModel, Rates, work_of
 from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
 from dsinga.models.blocks import conv, layer, pool
 from dsinga.net import NeuralNet, PartitionedNet, create_net
 from dsinga.net.layer_cost import layer_cost
-from dsinga.planner.layer_timing import LayerTime, LayerWork
-from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
-from dsinga.planner.machine import MachineModel, Rates, work_of
 
 LOCAL = Links(INSIDE, ENDS, LOOPBACK)
 GIGABIT = Links(INSIDE, ENDS, Link(100e-6, 125e6))

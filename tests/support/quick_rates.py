@@ -14,4 +14,4 @@ QUICK = {
 def measure_quickly(replace: Callable[[str, object], object]) -> None:
     """Call ``replace`` with the path of each attribute of the planner, and its value."""
     for name, value in QUICK.items():
-        replace(f"dsinga.planner.{name}", value)
+        replace(f"dsinga.addons.planner.{name}", value)

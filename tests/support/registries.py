@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from dsinga.addons.functions import names
 from dsinga.base import registry
-from dsinga.layers.functions import names
 
 
 def entries(kind: str) -> dict[str, Any]:

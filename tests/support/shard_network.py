@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
+from dsinga.cluster.server import Shard, Slice, SliceSpec, routes
 from dsinga.job import UpdaterConf
-from dsinga.server import Shard, Slice, SliceSpec, routes
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
 

@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dsinga.base.param_arrays import ParamArrays
+from dsinga.cluster.server import Shard
+from dsinga.cluster.server.service import ShardService
+from dsinga.cluster.transport.endpoints import Endpoint, close_endpoints, connect
+from dsinga.cluster.worker.config import RoundReport, ServerKey, WorkerConfig, WorkerKey, new_run_name
+from dsinga.cluster.worker.configure import configure, open_job
+from dsinga.cluster.worker.group_worker import GroupWorker
+from dsinga.cluster.worker.param_slices import replica_values, slice_specs, sliced_values, whole_values
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.ops.processor import Processor
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 from dsinga.reading.nets import cut_nets
-from dsinga.server import Shard
-from dsinga.server.service import ShardService
 from dsinga.training import Metrics, add_metrics, create_updater, initial_values
-from dsinga.transport.endpoints import Endpoint, close_endpoints, connect
-from dsinga.worker.config import RoundReport, ServerKey, WorkerConfig, WorkerKey, new_run_name
-from dsinga.worker.configure import configure, open_job
-from dsinga.worker.group_worker import GroupWorker
-from dsinga.worker.param_slices import replica_values, slice_specs, sliced_values, whole_values
 
 TIMEOUT_SECONDS = 60.0  # of one wait of a worker
 

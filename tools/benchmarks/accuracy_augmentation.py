@@ -28,7 +28,7 @@ from torch.nn import functional
 
 import dsinga
 from dsinga import nn
-from dsinga.augmentation import create_augmentations
+from dsinga.addons.augmentation import create_augmentations
 from dsinga.job import Job, StoreConf
 from dsinga.models import resnet
 from tools.benchmarks.torch_nets import Residual, convolved

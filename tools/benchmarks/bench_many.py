@@ -39,6 +39,7 @@ from dsinga.cluster.connecting.embedded import QUIET_SETTINGS
 from dsinga.cluster.preflight.worker_report import MODULES
 from dsinga.cluster.run.benchmark import SilentObserver
 from dsinga.cluster.run.driver import train
+from dsinga.cluster.worker.configure import configure, open_job
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Job, LayerConf
 from dsinga.job.topology import topology as create_topology
@@ -48,7 +49,6 @@ from dsinga.models.blocks import layer, make_job, read, updater
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.nets import cut_nets
 from dsinga.training import create_updater
-from dsinga.worker.configure import configure, open_job
 
 # The layers with params of the net, and the numbers of each param.
 DEPTH, WIDTH = 4, 64

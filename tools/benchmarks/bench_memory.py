@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 import dsinga
+from dsinga.addons.planner.fitting import USABLE, NetVariants, fit
 from dsinga.data import write_store
 from dsinga.job import Job, Phase
-from dsinga.planner.fitting import USABLE, NetVariants, fit
 from dsinga.reading.checked_job import CheckedJob
 from tools.benchmarks.ours import job as job_of_case
 

@@ -30,6 +30,11 @@ import click
 from distributed import Client
 
 from dsinga import models
+from dsinga.addons.planner import choice
+from dsinga.addons.planner.choice import Cuts, PricedCuts
+from dsinga.addons.planner.cost_model import CostModel
+from dsinga.addons.planner.link import Links
+from dsinga.addons.planner.rate_store import RateStore
 from dsinga.api import with_workers
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import available_workers, count_processes
@@ -42,11 +47,6 @@ from dsinga.job.topology import topology
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
 from dsinga.ops.processor import cpu_ops
-from dsinga.planner import choice
-from dsinga.planner.choice import Cuts, PricedCuts
-from dsinga.planner.cost_model import CostModel
-from dsinga.planner.link import Links
-from dsinga.planner.rate_store import RateStore
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import Updater, create_updater
 from tools.benchmarks.ours import job as case_job

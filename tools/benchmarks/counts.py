@@ -20,7 +20,7 @@ from tools.benchmarks.private_names import name_of, private_reaches
 DASK = ("dask", "distributed")
 FILE_LINES, SMALL_LINES = 250, 60
 # Rooms in which a forward pass is defined, or timed; elsewhere a file that calls it is a runner.
-FORWARD_ROOMS = ("dsinga/training/", "dsinga/planner/", "dsinga/layers/", "dsinga/ops/", "dsinga/nn/")
+FORWARD_ROOMS = ("dsinga/training/", "dsinga/addons/planner/", "dsinga/layers/", "dsinga/ops/", "dsinga/nn/")
 REFERENCE = re.compile(r"\s*(See|Like|As) :\w+:`[^`]+`\.?\s*")
 
 Row = tuple[str, int, list[str]]

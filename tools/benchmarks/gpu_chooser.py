@@ -54,8 +54,8 @@ class Convolution:
 
     def arrays(self, channels_last: bool) -> list[Any]:
         """Return the inputs and an output in a layout."""
-        from dsinga.ops.cupy.arrays import cast, to_rows
-        from dsinga.ops.cupy.cudnn_graphs import empty
+        from dsinga.addons.gpu.cupy.arrays import cast, to_rows
+        from dsinga.addons.gpu.cupy.cudnn_graphs import empty
         from dsinga.ops.types import BFLOAT16
 
         inputs = [to_rows(x) if channels_last else x for x in self._inputs]

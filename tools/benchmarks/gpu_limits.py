@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.planner.profile import Clock
 from dsinga.ops import Ops, get_ops
-from dsinga.planner.profile import Clock
 from dsinga.training.bp import back_propagate
 from tools.benchmarks.cases import GPU_CASES
 from tools.benchmarks.gpu_loop import Loop, milliseconds

@@ -47,8 +47,8 @@ def products(ops: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     xp = ops.xp
     x, w, y = (xp.ones(shape, np.float32) for shape in ((128, 64), (32, 64), (128, 32)))
     ops.blas.multiply(x, w.T, y)
-    from dsinga.ops.cupy.cublas import find_library  # there is a device now
-    from dsinga.ops.cupy.products import _KINDS
+    from dsinga.addons.gpu.cupy.cublas import find_library  # there is a device now
+    from dsinga.addons.gpu.cupy.products import _KINDS
 
     cublas = xp.cuda.cublas
     blas, handle = find_library(), ops.blas._cublas._thread.handle
@@ -65,7 +65,7 @@ def products(ops: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 def launches(ops: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield a launch by CuPy, and one by the driver's function with arguments that are packed once."""
-    from dsinga.ops.cupy.elementwise import _elementwise  # there is a device now
+    from dsinga.addons.gpu.cupy.elementwise import _elementwise  # there is a device now
 
     x = ops.xp.ones((128, 64), np.float32)
     result, count = ops.xp.empty_like(x), x.size

@@ -45,12 +45,12 @@ def pieces(previous: Figures, steps: int) -> Iterator[Figures]:
 
 def tests(previous: Figures, steps: int) -> Iterator[Figures]:
     """Run the contracts of kernels over the device."""
-    yield from pytest_runs(["-m", "gpu", "tests/ops", *processes()])
+    yield from pytest_runs(["-m", "gpu", "tests/core/ops", *processes()])
 
 
 def contracts(previous: Figures, steps: int) -> Iterator[Figures]:
     """Run the contracts of layers over the device."""
-    yield from pytest_runs(["tests/layers/test_layers_contract.py", "-k", "CuPy", *processes()])
+    yield from pytest_runs(["tests/core/layers/test_layers_contract.py", "-k", "CuPy", *processes()])
 
 
 def processes() -> list[str]:

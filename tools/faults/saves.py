@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga import nn
+from dsinga.addons.planner.rate_store import RateStore
 from dsinga.base.durable_files import replace_file
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_checkpoint, remove_old_checkpoints, write_checkpoint
@@ -37,7 +38,6 @@ from dsinga.data.stores.writer import write_csv
 from dsinga.estimators import Classifier
 from dsinga.estimators import load as load_estimator
 from dsinga.job import load as load_job
-from dsinga.planner.rate_store import RateStore
 from tools.faults.moments import before_file_operation
 from tools.faults.verdicts import run_dsinga
 

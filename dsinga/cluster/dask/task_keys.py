@@ -19,7 +19,7 @@ from typing import Any
 import dask
 from distributed import Client, Future
 
-from dsinga.worker.config import WorkerKey
+from dsinga.cluster.worker.config import WorkerKey
 
 # The name of the span, and its id.
 SPAN = "dsinga"

@@ -8,8 +8,9 @@ Each is a dict with the keys "event", "run" and "job". All numbers are of plain 
   history; "groups", for each worker group that has ended rounds since the event before: "group", "steps", and for each
   of its workers the seconds that these steps took, as "compute", "exchange" and "data", and the bytes "crossing" to or
   from other processes and "within" its own; "staleness", for groups of asynchronous runs, (group, updates, total,
-  largest) as :class:`dsinga.server.GroupStaleness`; "sites", for servers that agree by the mean, (group, step, steps
-  since the changes were made by which it has agreed, bytes sent, seconds in which its busiest link was in use).
+  largest) as :class:`dsinga.cluster.server.GroupStaleness`; "sites", for servers that agree by the mean, (group,
+  step, steps since the changes were made by which it has agreed, bytes sent, seconds in which its busiest link was in
+  use).
 - "end": "step", and "state": "done", "stopped", "cancelled", "diverged" or "failed".
 """
 
@@ -33,12 +34,12 @@ from distributed.protocol.pickle import dumps
 from dsinga.base.errors import Cancelled, Diverged
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.queue.claims import user_name
+from dsinga.cluster.worker.config import RoundReport
 from dsinga.extensions import LoopView
 from dsinga.extensions.extension import Watcher
 from dsinga.job import Phase
 from dsinga.loop.cancellation import CANCELLED
 from dsinga.monitor import Row
-from dsinga.worker.config import RoundReport
 
 # Seconds between two events of a run.
 EVENT_SECONDS = 0.5
@@ -260,7 +261,7 @@ class EventSender:
 
 
 class DashboardLoader(SchedulerPlugin):
-    """Installs :mod:`dsinga.dashboard`, which its name refers to: the cluster's modules do not import the pages."""
+    """Installs :mod:`dsinga.cluster.dashboard`, named only: the cluster's other modules do not import the pages."""
 
     name = "dsinga-dashboard-loader"
     idempotent = True
@@ -268,4 +269,4 @@ class DashboardLoader(SchedulerPlugin):
     async def start(self, scheduler: Any) -> None:
         """Install the pages. What is missing or wrong there, such as another version of bokeh, fails no run."""
         with contextlib.suppress(Exception):
-            importlib.import_module("dsinga.dashboard").install(scheduler)
+            importlib.import_module("dsinga.cluster.dashboard").install(scheduler)

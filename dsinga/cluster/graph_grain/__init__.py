@@ -20,9 +20,9 @@ from dsinga.cluster.dask.task_keys import TaskKey, steps_text, task_key, worker_
 from dsinga.cluster.graph_grain.tasks import plan_iteration, report_round, run_segment
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.run.group_rounds import ROUNDS, Grain
+from dsinga.cluster.worker.config import WorkerKey
 from dsinga.job import AlgType, Job, Phase
 from dsinga.net.segments import Segment
-from dsinga.worker.config import WorkerKey
 
 # The largest number of iterations in one graph.
 MAX_STEPS = 16

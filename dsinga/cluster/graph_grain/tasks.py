@@ -21,14 +21,14 @@ from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import RunError
 from dsinga.base.serial_executor import SerialExecutor
 from dsinga.cluster.on_workers.worker_actor import find_worker
+from dsinga.cluster.transport.message import flatten, restore
+from dsinga.cluster.worker.config import RoundReport, WorkerKey
+from dsinga.cluster.worker.group_worker import GroupWorker
 from dsinga.job import Phase
 from dsinga.layers.interface.context import Peers
 from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet
 from dsinga.net.segments import LayerPass, Segment, segments
-from dsinga.transport.message import flatten, restore
-from dsinga.worker.config import RoundReport, WorkerKey
-from dsinga.worker.group_worker import GroupWorker
 
 Iterate = Callable[[Peers], Any]
 
@@ -159,7 +159,8 @@ def run_segment(key: WorkerKey, step: int, number: int, halts: Sequence[Halt], t
     """Task: run segment ``number`` of a worker's iteration ``step``; return the arrays that it sends.
 
     The segment receives arrays of the segments that ended with ``halts``. It runs after the task ``token``. Arrays are
-    sent with a description of their memory layout (:mod:`dsinga.transport.message`), which Dask would not preserve.
+    sent with a description of their memory layout (:mod:`dsinga.cluster.transport.message`), which Dask would not
+    preserve.
     """
     worker = find_worker(key)
     stepper, plan = _stepper(worker)
@@ -179,7 +180,7 @@ def report_round(key: WorkerKey, halts: Sequence[Halt], stop: int) -> RoundRepor
 
 
 def _restore(layouts: Sequence[Any], buffers: Sequence[Any]) -> Any:
-    """Return the array that :func:`dsinga.transport.message.flatten` described, aligned, in the same layout.
+    """Return the array that :func:`dsinga.cluster.transport.message.flatten` described, aligned, in the same layout.
 
     Dask's frames begin at any byte, and numpy computes products of arrays that are not aligned in another order, which
     gives other bits.

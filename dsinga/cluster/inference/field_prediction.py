@@ -10,16 +10,16 @@ import dask
 import dask.array as da
 import numpy as np
 
+from dsinga.addons.fields.definition import WindowDefinition
+from dsinga.addons.fields.leads import check_lead_names, lead_axis, windows_for_leads
+from dsinga.addons.fields.memory_reader import described
+from dsinga.addons.fields.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
 from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
 from dsinga.cluster.inference.tile_graph import BlockPlan, map_selections
-from dsinga.data.fields.definition import WindowDefinition
-from dsinga.data.fields.leads import check_lead_names, lead_axis, windows_for_leads
-from dsinga.data.fields.memory_reader import described
-from dsinga.data.fields.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
 from dsinga.data.sources.dask_graph import cluster_futures
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo

@@ -28,6 +28,7 @@ from dsinga.cluster.placing.devices import choose_processors
 from dsinga.cluster.placing.room import wanted_processes
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
+from dsinga.cluster.worker.config import new_run_name
 from dsinga.data import connect_sources
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import ClusterConf, Job, Precision
@@ -39,7 +40,6 @@ from dsinga.passes.evaluation import Forward
 from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.training import Metrics
-from dsinga.worker.config import new_run_name
 
 # Rounds for each Dask worker that are computed, or wait in its memory, at a time: enough to keep it busy.
 ROUNDS_AHEAD = 3

@@ -10,11 +10,11 @@ import dask
 import dask.array as da
 import numpy as np
 
+from dsinga.addons.fields.prediction_windows import PredictionWindows
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.inference.field_prediction import find_windows, predict_windows
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.data import FieldWindows
-from dsinga.data.fields.prediction_windows import PredictionWindows
 from dsinga.job import Job, Phase
 
 PART_BYTES = 1 << 28  # of predictions that are in memory at a time, but for a block of tasks

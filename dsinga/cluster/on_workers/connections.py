@@ -1,7 +1,7 @@
 """Opens connections to services on other hosts, through the addresses and the security of their Dask workers.
 
 A connection begins as one of Dask's, with its handshake and, where the cluster has it, TLS. Then its socket is taken
-out of the event loop, and :mod:`dsinga.transport.stream` uses it. So no other port is needed.
+out of the event loop, and :mod:`dsinga.cluster.transport.stream` uses it. So no other port is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distributed.core import Status, connect
 
 from dsinga.base.errors import WorkerLost
 from dsinga.cluster.dask.dask_workers import process
-from dsinga.transport.endpoints import OpenConnection, accept, find_service
+from dsinga.cluster.transport.endpoints import OpenConnection, accept, find_service
 
 OPERATION = "dsinga-connect"  # the name of the handler in Dask workers
 ACCEPTED = b"+"  # the first byte that the service's end sends

@@ -17,9 +17,7 @@ from dsinga.base.serial_executor import SerialExecutor
 from dsinga.cluster.dask.process_memory import give_back_after
 from dsinga.cluster.dask.shared_objects import Packed, unpacked
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
-from dsinga.ops import Array
-from dsinga.ops.processor import Processor
-from dsinga.server import (
+from dsinga.cluster.server import (
     BackgroundExecutor,
     Codec,
     CooperativeExecutor,
@@ -30,13 +28,15 @@ from dsinga.server import (
     Shard,
     SliceSpec,
 )
-from dsinga.server.change_sender import Key
-from dsinga.server.service import ShardService
+from dsinga.cluster.server.change_sender import Key
+from dsinga.cluster.server.service import ShardService
+from dsinga.cluster.transport.endpoints import Endpoint, connect, find_service
+from dsinga.cluster.transport.interface import Transport
+from dsinga.cluster.transport.shared_buffer import SharedArrays
+from dsinga.cluster.worker.config import ServerKey
+from dsinga.ops import Array
+from dsinga.ops.processor import Processor
 from dsinga.training import Updater
-from dsinga.transport.endpoints import Endpoint, connect, find_service
-from dsinga.transport.interface import Transport
-from dsinga.transport.shared_buffer import SharedArrays
-from dsinga.worker.config import ServerKey
 
 # Seconds that a server may take to reach the version of a snapshot.
 SNAPSHOT_SECONDS = 60.0

@@ -12,10 +12,10 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.dask.supervision import TaskLost
 from dsinga.cluster.on_workers.connections import connection_to
 from dsinga.cluster.on_workers.worker_actor import WORKERS, find_worker
+from dsinga.cluster.transport.endpoints import connect
+from dsinga.cluster.worker.config import ReplicaState, RoundReport, WorkerKey
 from dsinga.job import Phase
 from dsinga.training import Metrics
-from dsinga.transport.endpoints import connect
-from dsinga.worker.config import ReplicaState, RoundReport, WorkerKey
 
 P = ParamSpec("P")
 T = TypeVar("T")

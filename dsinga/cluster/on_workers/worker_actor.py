@@ -14,12 +14,12 @@ from dsinga.cluster.dask.dask_workers import process
 from dsinga.cluster.dask.process_memory import give_back_after
 from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
+from dsinga.cluster.transport.endpoints import Endpoint, close_endpoints
+from dsinga.cluster.worker.config import ServerKey, WorkerConfig, WorkerKey
+from dsinga.cluster.worker.group_worker import GroupWorker
 from dsinga.data import connect_sources
 from dsinga.ops import buffers
 from dsinga.ops.processor import Processor
-from dsinga.transport.endpoints import Endpoint, close_endpoints
-from dsinga.worker.config import ServerKey, WorkerConfig, WorkerKey
-from dsinga.worker.group_worker import GroupWorker
 
 # The workers that live in this process.
 WORKERS: dict[WorkerKey, GroupWorker] = {}

@@ -16,6 +16,22 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from dsinga.addons.planner.barrier import BarrierCost
+from dsinga.addons.planner.barrier_probe import (
+    TIMEOUT_SECONDS,
+    measure_barrier,
+    round_figure,
+    rounded_cost,
+    time_peer_barriers,
+)
+from dsinga.addons.planner.choice import compared, needs_several_workers
+from dsinga.addons.planner.cost_model import CostModel
+from dsinga.addons.planner.fitting import Fit, NetVariants, cheapest_that_fits, with_fit
+from dsinga.addons.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
+from dsinga.addons.planner.machine import MachineModel, measure_machine
+from dsinga.addons.planner.processes import ProcessMap, wire_bytes
+from dsinga.addons.planner.rate_store import RateStore, rates_file
+from dsinga.addons.planner.search import explicitly_cut_layers, layers_with_whole_params
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import RunError
 from dsinga.base.settings import read_setting
@@ -25,6 +41,12 @@ from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.task_keys import submit_to
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
+from dsinga.cluster.transport.endpoints import Endpoint, connect
+from dsinga.cluster.transport.handshake import Secret
+from dsinga.cluster.transport.interface import Items
+from dsinga.cluster.transport.shared_memory import SharedMemoryTransport, connect_to_host
+from dsinga.cluster.worker.exchange_options import Meter
+from dsinga.cluster.worker.mailbox import GroupPeers
 from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod
 from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
@@ -33,29 +55,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
 from dsinga.ops import Ops
 from dsinga.ops.processor import cpu_ops
-from dsinga.planner.barrier import BarrierCost
-from dsinga.planner.barrier_probe import (
-    TIMEOUT_SECONDS,
-    measure_barrier,
-    round_figure,
-    rounded_cost,
-    time_peer_barriers,
-)
-from dsinga.planner.choice import compared, needs_several_workers
-from dsinga.planner.cost_model import CostModel
-from dsinga.planner.fitting import Fit, NetVariants, cheapest_that_fits, with_fit
-from dsinga.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
-from dsinga.planner.machine import MachineModel, measure_machine
-from dsinga.planner.processes import ProcessMap, wire_bytes
-from dsinga.planner.rate_store import RateStore, rates_file
-from dsinga.planner.search import explicitly_cut_layers, layers_with_whole_params
 from dsinga.training import Updater
-from dsinga.transport.endpoints import Endpoint, connect
-from dsinga.transport.handshake import Secret
-from dsinga.transport.interface import Items
-from dsinga.transport.shared_memory import SharedMemoryTransport, connect_to_host
-from dsinga.worker.exchange_options import Meter
-from dsinga.worker.mailbox import GroupPeers
 
 # The bytes that timed calls carry, and the number of calls by these bytes.
 SMALL, LARGE = 1 << 16, 1 << 24

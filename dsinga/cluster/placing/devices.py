@@ -41,7 +41,7 @@ def choose_run_devices(
     locals_ = nets[Phase.kTrain].locals
 
     def needs(number: int) -> int:
-        from dsinga.planner.memory import device_memory  # the planner is for those who want a GPU
+        from dsinga.addons.planner.memory import device_memory  # the planner is for those who want a GPU
 
         return device_memory(locals_[number], slots, job.micro_batches)
 

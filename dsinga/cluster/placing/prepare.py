@@ -22,6 +22,9 @@ from dsinga.cluster.placing.room import await_room
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.claims import Claim, Request, claim_workers
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
+from dsinga.cluster.server import slicing
+from dsinga.cluster.worker.config import WorkerConfig, new_run_name
+from dsinga.cluster.worker.configure import OpenedJob, configure, evaluation_passes, open_job
 from dsinga.job import AlgType, ClusterConf, Job, PartitionMethod, Phase, Precision
 from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
@@ -36,10 +39,7 @@ from dsinga.passes.devices import Devices
 from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.reading.epochs import Epochs
 from dsinga.reading.nets import cut_nets
-from dsinga.server import slicing
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
-from dsinga.worker.config import WorkerConfig, new_run_name
-from dsinga.worker.configure import OpenedJob, configure, evaluation_passes, open_job
 
 _log = logging.getLogger(__name__)
 
@@ -273,9 +273,9 @@ def choose_training(
     The job has the micro-batches and the recomputation that the memory of its workers needs. Raises UserError where the
     net cannot be trained in it.
     """
+    from dsinga.addons.planner.fitting import NetVariants, fit_or_refuse, whole_job, with_fit
+    from dsinga.addons.planner.memory import FIXED
     from dsinga.cluster.placing.automatic import choose_cuts  # only partition: auto needs the planner
-    from dsinga.planner.fitting import NetVariants, fit_or_refuse, whole_job, with_fit
-    from dsinga.planner.memory import FIXED
 
     is_predicted = job.train_one_batch.alg in PREDICTED and not job.gpu
     limit = worker_limit(client, placement, FIXED) if is_predicted else sys.maxsize
@@ -293,7 +293,7 @@ def warn_of_memory(
 
     ``locals_`` are the training nets of the workers of a group.
     """
-    from dsinga.planner.memory import FIXED, worker_memory
+    from dsinga.addons.planner.memory import FIXED, worker_memory
 
     if job.train_one_batch.alg not in PREDICTED or job.gpu:
         return

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from dsinga.addons.planner.profile import profile
 from dsinga.base.errors import UserError
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.driver import train
@@ -23,7 +24,6 @@ from dsinga.layers.records.text import CharRNNConf
 from dsinga.loop.initial_state import RunOptions
 from dsinga.net import input_layers
 from dsinga.ops import get_ops
-from dsinga.planner.profile import profile
 from dsinga.reading.checked_job import check_job
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def measure(
     Returns a dict with ``ms_per_iteration`` and ``samples_per_second``; ``compute_ms`` and ``data_ms``, the longest
     computing and the longest wait for data among the partitions; ``exchange_ms``, the rest of the iteration;
     ``crossing_mb``, the megabytes that processes send each other in an iteration of a worker group; ``peak_rss_mb`` of
-    the largest process; and, if asked for, ``profile`` as :func:`dsinga.planner.profile.profile` returns it, and
+    the largest process; and, if asked for, ``profile`` as :func:`dsinga.addons.planner.profile.profile` returns it, and
     ``precisions``, a profile for each of the two.
 
     Raises UserError for bad input.

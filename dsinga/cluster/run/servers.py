@@ -18,12 +18,12 @@ from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_check
 from dsinga.cluster.dask.task_keys import generation_text, submit_to, task_key
 from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, link_server
+from dsinga.cluster.server import MeanPolicy, routes
+from dsinga.cluster.transport.interface import wait_for
+from dsinga.cluster.worker.config import ServerKey, WorkerConfig
+from dsinga.cluster.worker.group_states import group_state
+from dsinga.cluster.worker.param_slices import slice_specs, sliced_values
 from dsinga.job import Compression
-from dsinga.server import MeanPolicy, routes
-from dsinga.transport.interface import wait_for
-from dsinga.worker.config import ServerKey, WorkerConfig
-from dsinga.worker.group_states import group_state
-from dsinga.worker.param_slices import slice_specs, sliced_values
 
 # The values and the updater's state of the slices of a server, by slice id and slot.
 ServerValues = tuple[dict[int, Any], dict[int, Any] | None]

@@ -12,8 +12,8 @@ from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.run.group_rounds import Grain, GroupRounds
 from dsinga.cluster.run.recovery import RecoverableRun, RestartedGroups
+from dsinga.cluster.worker.config import RoundReport
 from dsinga.engine.engine import Loop, StepReport
-from dsinga.worker.config import RoundReport
 
 
 class WorkerGroups(RestartedGroups):

@@ -19,8 +19,8 @@ from dsinga.cluster.dask.supervision import Check, TaskChains, gather, no_check
 from dsinga.cluster.dask.task_keys import TaskKey, run_span, submit_to, task_key, worker_text
 from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.on_workers.worker_actor import WorkerActor, end_groups, end_run
+from dsinga.cluster.worker.config import ServerKey, WorkerConfig, WorkerKey
 from dsinga.ops.processor import Processor
-from dsinga.worker.config import ServerKey, WorkerConfig, WorkerKey
 
 # The priority of all tasks: ahead of other work of the cluster.
 PRIORITY = 10

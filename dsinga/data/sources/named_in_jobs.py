@@ -165,7 +165,7 @@ def import_once(source: str, kind: str, options: dict[str, Any], vocabulary: Seq
 
     if is_current():
         return destination
-    from dsinga.data.importers import import_records
+    from dsinga.addons.importers import import_records
 
     logger.info("importing %s %s into %s", kind, source, destination)
     try:
@@ -211,7 +211,7 @@ def _read(location: str) -> np.ndarray:
         except Exception as error:  # of the header's parser: any class
             fault = f"{type(error).__name__}: {error}"
             raise UserError(f"{location} cannot be read as a numpy file ({fault}); write it again") from None
-    from dsinga.data.importers.kvfile import read_kvfile
+    from dsinga.addons.importers.kvfile import read_kvfile
 
     return _single(location, (record.data for record in read_kvfile(location)))
 

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dsinga.addons.functions.libraries import value_of
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, is_user_code, lookup, nearest_or_listed, register
 from dsinga.base.score_curves import average_precision, roc_auc
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required
-from dsinga.layers.functions.libraries import value_of
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, to_matrix

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 import dsinga.api as api
+from dsinga.addons.functions.names import REMEDY, local_functions
 from dsinga.base.arguments import fail_for_name
 from dsinga.base.durable_files import explained_writing, finish_save, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
@@ -22,7 +23,6 @@ from dsinga.checkpoint.tensors import read_safetensors, write_tensors
 from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
-from dsinga.layers.functions.names import REMEDY, local_functions
 from dsinga.layers.interface.layer import as_text
 from dsinga.net import NeuralNet
 from dsinga.net.describe import describe

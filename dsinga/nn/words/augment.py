@@ -1,6 +1,6 @@
 """Augmentations of training records, for ``nn.Input(augment=[...])``: ``nn.augment.RandomCrop(pad=4)``.
 
-Each function is that of a class of :mod:`dsinga.augmentation`, or of a user's own, and takes its settings.
+Each function is that of a class of :mod:`dsinga.addons.augmentation`, or of a user's own, and takes its settings.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsinga.augmentation.augmentation import Augmentation
+from dsinga.addons.augmentation.augmentation import Augmentation
 from dsinga.job import AugmentationType, AugmentConf
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named, type_fields
 from dsinga.nn.words.keras_arguments import missing_names

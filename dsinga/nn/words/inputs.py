@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.augmentation import create_augmentations
+from dsinga.addons.augmentation import create_augmentations
 from dsinga.base.arguments import check_range, is_whole, shown, unknown_name
 from dsinga.base.errors import UserError
 from dsinga.data import DataSource

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.augmentation import mixes
+from dsinga.addons.augmentation import mixes
 from dsinga.base.arguments import shown, values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, is_user_code, nearest, register

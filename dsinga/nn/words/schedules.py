@@ -10,10 +10,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dsinga.addons.functions.names import name_of
 from dsinga.base.errors import UserError
 from dsinga.base.registry import registered
 from dsinga.job import ChangeMethod, LRGenConf, MomentumConf
-from dsinga.layers.functions.names import name_of
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields
 from dsinga.nn.words.keras_arguments import checked, extended, missing_names
 

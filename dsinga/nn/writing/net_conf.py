@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.functions.names import find_function
+from dsinga.addons.functions.probing import probe
 from dsinga.base.arguments import values_by_name
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, LayerType, Phase, StoreConf
 from dsinga.job.enums import PHASES
-from dsinga.layers.functions.names import find_function
-from dsinga.layers.functions.probing import probe
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.forecast_forms import form_of_call
 from dsinga.layers.losses.forecast_loss import ForecastLoss

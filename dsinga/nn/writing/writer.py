@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dsinga.layers  # noqa: F401  registers the built-in layers
+from dsinga.addons.functions.function_layers import CalledFunction, FunctionLoss, no_gradient
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, LayerType, ParamConf
 from dsinga.job.message import set_fields
-from dsinga.layers.functions.function_layers import CalledFunction, FunctionLoss, no_gradient
 from dsinga.layers.interface.declarations import ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.sequences.timedistributed import MustUnroll

@@ -1,0 +1,175 @@
+"""Augmentations that turn or move images, or change their colours."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import numpy as np
+
+from dsinga.addons.augmentation import image_filters
+from dsinga.addons.augmentation.augmentation import Augmentation, RecordFacts, between
+from dsinga.addons.augmentation.resampling import transform_bilinear
+from dsinga.base.registry import register
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import NonNegative, Positive, Range, Unit
+
+HalfTurn = Annotated[float, Range(0, 0.5)]
+# The principal components of the colours of ImageNet, of pixels from 0 to 255 (Krizhevsky's, as in common use).
+EIGENVALUES = np.array([55.46, 4.794, 1.148])
+EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
+
+
+@register("augmentation", kRandomFlip=3)
+class RandomFlip(Augmentation):
+    """Mirror images, each with a probability: from left to right, and from top to bottom.
+
+    As torchvision's RandomHorizontalFlip and RandomVerticalFlip.
+    """
+
+    class Conf(Settings):
+        """Settings of kRandomFlip."""
+
+        horizontal: Unit = setting(0.5, "the probability that left and right are exchanged")
+        vertical: Unit = setting(0.0, "the probability that top and bottom are exchanged")
+
+    draws = 2
+
+    def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        across, down = uniform[:, 0] < self.settings.horizontal, uniform[:, 1] < self.settings.vertical
+        if across.any():
+            records[across] = records[across, :, :, ::-1]
+        if down.any():
+            records[down] = records[down, :, ::-1]
+        return records
+
+
+@register("augmentation", kRandomRotation=4)
+class RandomRotation(Augmentation):
+    """Turn images around their centre by a random angle, bilinearly; what comes from outside is 0.
+
+    The angle is uniform between -``degrees`` and ``degrees``, counter-clockwise; the size stays. torchvision's
+    RandomRotation with bilinear interpolation (its default takes the nearest pixel).
+    """
+
+    class Conf(Settings):
+        """Settings of kRandomRotation."""
+
+        degrees: NonNegative = setting(15.0, "the largest angle, in degrees")
+
+    draws = 1
+
+    def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        angles = between(uniform[:, 0], -self.settings.degrees, self.settings.degrees)
+        return transform_bilinear(records, rotations(angles, records.shape[2], records.shape[3]))
+
+
+@register("augmentation", kRandomTranslation=12)
+class RandomTranslation(Augmentation):
+    """Move images by a random share of their height and width, bilinearly; what comes from outside is a mirror image.
+
+    As Keras's RandomTranslation with its fill_mode "reflect".
+    """
+
+    class Conf(Settings):
+        """Settings of kRandomTranslation."""
+
+        height: Unit = setting(0.1, "the largest way up or down, as a share of the height")
+        width: Unit = setting(0.1, "the largest way to the left or right, as a share of the width")
+
+    draws = 2
+
+    def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        height, width = records.shape[2:]
+        most = self.settings.height * height, self.settings.width * width
+        down, right = (between(uniform[:, axis], -way, way) for axis, way in enumerate(most))
+        rows, columns = (math.ceil(way) + 1 for way in most)
+        padded = np.pad(records, ((0, 0), (0, 0), (rows, rows), (columns, columns)), "symmetric")
+        one, zero = np.ones(len(records)), np.zeros(len(records))
+        moved = transform_bilinear(padded, np.stack([one, zero, -right, zero, one, -down], axis=1))
+        return np.ascontiguousarray(moved[:, :, rows : rows + height, columns : columns + width])
+
+
+def rotations(degrees: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Return the matrices (n, 6) of :func:`transform_nearest` that turn images around their centre."""
+    angles = np.deg2rad(degrees)
+    cosine, sine = np.round(np.cos(angles), 15), np.round(np.sin(angles), 15)
+    x, y = width / 2, height / 2
+    return np.stack([cosine, -sine, x - cosine * x + sine * y, sine, cosine, y - sine * x - cosine * y], axis=1)
+
+
+@register("augmentation", kColorJitter=6)
+class ColorJitter(Augmentation):
+    """Change brightness, contrast, saturation and hue of uint8 images at random, in this order.
+
+    As torchvision's ColorJitter, which shuffles the order. The factor of each of the first three is uniform between
+    1 - x and 1 + x, at least 0; the hue is turned by a share of the circle between -``hue`` and ``hue``. Brightness,
+    contrast and saturation have the bits of Pillow's ImageEnhance.
+    """
+
+    class Conf(Settings):
+        """Settings of kColorJitter."""
+
+        brightness: NonNegative = setting(0.0, "by how much the factor of the brightness may differ from 1")
+        contrast: NonNegative = setting(0.0, "by how much the factor of the contrast may differ from 1")
+        saturation: NonNegative = setting(0.0, "by how much the factor of the saturation may differ from 1")
+        hue: HalfTurn = setting(0.0, "the largest turn of the hue, as a share of the circle")
+
+    draws = 4
+    dtypes = (np.uint8,)
+
+    def __init__(self, conf: Any, facts: RecordFacts):
+        super().__init__(conf, facts)
+        check_channels(self)
+
+    def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        for column, name in enumerate(("brightness", "contrast", "saturation")):
+            if most := getattr(self.settings, name):
+                factors = between(uniform[:, column], max(0.0, 1 - most), 1 + most)
+                records = getattr(image_filters, name)(records, factors)
+        if self.settings.hue:
+            records = image_filters.hue(records, between(uniform[:, 3], -self.settings.hue, self.settings.hue))
+        return records
+
+
+@register("augmentation", kLighting=7)
+class Lighting(Augmentation):
+    """Add to all pixels of an image a random sum of the principal components of ImageNet's colours, as AlexNet does.
+
+    Krizhevsky et al., ImageNet Classification with Deep Convolutional Neural Networks (2012), 4.1: (p1, p2, p3)·(α1·λ1,
+    α2·λ2, α3·λ3) with αi normally distributed, of the standard deviation ``std``. The result is float32 and is neither
+    rounded nor limited.
+    """
+
+    class Conf(Settings):
+        """Settings of kLighting."""
+
+        std: NonNegative = setting(0.1, "the standard deviation of the factors")
+        pixel_max: Positive = setting(255.0, "the number of a white pixel: 255, or 1 for records from 0 to 1")
+
+    draws = 4
+
+    def __init__(self, conf: Any, facts: RecordFacts):
+        super().__init__(conf, facts)
+        if facts.shape[0] != 3:
+            raise self.fail(f"takes images of 3 channels, not of {facts.shape[0]}; leave it out")
+        self.dtype = np.dtype(np.float32)
+
+    def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        factors = normal(uniform)[:, :3] * (self.settings.std * self.settings.pixel_max / 255) * EIGENVALUES
+        shift = (factors[:, None, :] * EIGENVECTORS).sum(axis=2).astype(np.float32)
+        return records + shift[:, :, None, None]
+
+
+def normal(uniform: np.ndarray) -> np.ndarray:
+    """Return as many normal numbers as there are uniform ones in (0, 1), (n, an even number), by Box and Muller."""
+    radius = np.sqrt(-2 * np.log(uniform[:, ::2]))
+    angle = 2 * np.pi * uniform[:, 1::2]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+
+
+def check_channels(augmentation: Augmentation) -> None:
+    """Raise JobError for images that have neither 1 nor 3 channels."""
+    channels = augmentation.facts.shape[0]
+    if channels not in (1, 3):
+        raise augmentation.fail(f"takes images of 1 or 3 channels, not of {channels}; leave it out")

@@ -1,0 +1,220 @@
+"""One dimension of a window: where windows begin, what they read, and what lies beyond the ends of the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.fields.definition import WindowDefinition
+from dsinga.addons.fields.time_gaps import crossing
+from dsinga.base.errors import UserError
+
+GAP_REMEDY = "; fill the gaps (ds.resample or ds.reindex), or cut windows that count points (over_gaps=True)"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The windows along one dimension.
+
+    Attributes:
+        name: the dimension.
+        length: points of the data.
+        size: points of a window.
+        stride: points from the begin of a window to that of the next one.
+        before: points of context before a window.
+        after: points of context after a window.
+        lead: offset of the target in points.
+        leads: how many targets a window has, each one offset after the one before.
+        edge: what lies beyond the data, one of ``EDGES``.
+        has_targets: whether targets are read.
+        starts: the first point of each window, without its context, increasing.
+        gaps: the points after which there is a gap of time, over which no window reaches, increasing.
+        all_starts: the first points of all windows, those that reach over a gap among them; None where none does.
+        input_part: the points [start, stop) of a window and its context that are read; None for all.
+        target_part: those of a target.
+    """
+
+    name: str
+    length: int
+    size: int
+    stride: int
+    before: int = 0
+    after: int = 0
+    lead: int = 0
+    edge: str = "inside"
+    has_targets: bool = True
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+    input_part: tuple[int, int] | None = None
+    target_part: tuple[int, int] | None = None
+    leads: int = 1
+    gaps: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    all_starts: np.ndarray | None = None
+
+    @property
+    def input_size(self) -> int:
+        """Points of a window, with its context, that inputs read."""
+        start, stop = self.input_part or (0, self.before + self.size + self.after)
+        return stop - start
+
+    @property
+    def target_size(self) -> int:
+        """Points of a window that targets read."""
+        start, stop = self.target_part or (0, self.size)
+        return stop - start
+
+    @property
+    def ahead(self) -> int:
+        """Points from the first lead to the last."""
+        return (self.leads - 1) * self.lead
+
+    def offset(self, is_target: bool, number: int = 0) -> int:
+        """Return how far the first point that the targets, or the inputs, of a window read lies from its start.
+
+        ``number`` counts leads from 0.
+        """
+        part = self.target_part if is_target else self.input_part
+        later = number * self.lead if self.leads > 1 else 0
+        return (self.lead if is_target else -self.before) + later + (part[0] if part else 0)
+
+    def input_range(self, first: int, last: int) -> tuple[int, int]:
+        """Return the points [low, high) that the inputs of windows number ``first`` to ``last`` read."""
+        offset = self.offset(is_target=False)
+        return int(self.starts[first]) + offset, int(self.starts[last]) + offset + self.input_size + self.ahead
+
+    def target_range(self, first: int, last: int) -> tuple[int, int]:
+        """Return the points [low, high) that the targets of windows number ``first`` to ``last`` read."""
+        offset = self.offset(is_target=True)
+        return int(self.starts[first]) + offset, int(self.starts[last]) + offset + self.target_size + self.ahead
+
+    def positions(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the point of the data for each of ``low`` to ``high``, and whether it lies beyond the data.
+
+        Points beyond are those that the edge takes in their place, as numpy.pad has them; for "zero" any.
+        """
+        points = np.arange(low, high)
+        outside = (points < 0) | (points >= self.length)
+        if self.edge == "periodic":
+            return points % self.length, outside
+        if self.edge == "reflect" and self.length > 1:
+            period = 2 * (self.length - 1)
+            points = points % period
+            return np.where(points < self.length, points, period - points), outside
+        return np.clip(points, 0, self.length - 1), outside
+
+    def left_out(self) -> tuple[int, int]:
+        """Return the points at the begin and at the end of the data that fill no window."""
+        if self.edge == "periodic":
+            return 0, 0
+        starts = self.starts if self.all_starts is None else self.all_starts
+        before, after = (self.before, self.after) if self.edge == "inside" else (0, 0)
+        low, high = int(starts[0]) - before, int(starts[-1]) + self.size + after
+        if self.has_targets:
+            ahead = self.offset(is_target=True)
+            last = int(starts[-1]) + ahead + self.ahead + self.target_size
+            low, high = min(low, int(starts[0]) + ahead), max(high, last)
+        return max(low, 0), max(self.length - high, 0)
+
+    def over_gaps(self, ahead: int | None = None) -> np.ndarray:
+        """Return which of the windows reach over a gap from the begin of their context to the end of their targets.
+
+        ``ahead`` takes the place of the offset of targets; without targets, and without it, inputs count alone.
+        """
+        low, high = self.starts - self.before, self.starts + self.size + self.after
+        if ahead is None and self.has_targets:
+            ahead = self.lead + self.ahead
+        if ahead is not None:
+            low, high = np.minimum(low, self.starts + ahead), np.maximum(high, self.starts + ahead + self.size)
+        return crossing(self.gaps, np.maximum(low, 0), np.minimum(high, self.length))
+
+    def widest(self, count: int) -> tuple[int, int]:
+        """Return the first and last of ``count`` windows that lie furthest apart, where each count-th begins some."""
+        if self.all_starts is None:
+            return 0, count - 1
+        firsts = np.arange(0, len(self.starts) - count + 1, count)
+        first = int(firsts[np.argmax(self.starts[firsts + count - 1] - self.starts[firsts])])
+        return first, first + count - 1
+
+    def without_gaps(self, ahead: int | None = None) -> Axis:
+        """Return the axis without the windows of :meth:`over_gaps`; it may have none."""
+        is_left_out = self.over_gaps(ahead)
+        if not is_left_out.any():
+            return self
+        starts = self.starts if self.all_starts is None else self.all_starts
+        return replace(self, starts=self.starts[~is_left_out], all_starts=starts)
+
+
+def make_axis(
+    name: str,
+    length: int,
+    definition: WindowDefinition,
+    has_targets: bool,
+    starts: Any = None,
+    gaps: np.ndarray | None = None,
+) -> Axis:
+    """Return the windows along a dimension of the data, without those that reach over one of the ``gaps``.
+
+    ``starts`` takes the place of the first points of windows at the stride, all of which remain. Raises UserError where
+    not even one window fits.
+    """
+    size = definition.input_dims.get(name, -1)
+    size = length if size == -1 else size
+    before, after = definition.context.get(name, (0, 0))
+    lead, edge = definition.lead.get(name, 0), definition.edge(name)
+    leads = definition.leads if has_targets and lead else 1
+    last = leads * lead  # the offset of the last target
+    stride = size - definition.input_overlap.get(name, 0)
+    if stride < 1:
+        raise UserError(
+            f"input_overlap of {name!r} is {size - stride}, but a window has {size} points; give less, such as "
+            f"{size - 1}"
+        )
+    if size > length:
+        raise UserError(
+            f"windows have {size} points of {name!r}, but the data {length}; give input_dims of at most that"
+        )
+    if leads > 1 and last + size > length:
+        raise UserError(
+            f"leads={leads} with a lead of {lead} takes targets up to {last + size - 1} points of {name!r} after the "
+            f"first, but the data have {length} points; give fewer leads, or more data"
+        )
+    if has_targets and abs(lead) >= length:
+        raise UserError(
+            f"lead of {name!r} is {lead} points, which lies beyond the {length} points of the data; give a shorter one"
+        )
+    if edge == "periodic":
+        first, stop = 0, length
+    else:
+        inside_before, inside_after = (before, after) if edge == "inside" else (0, 0)
+        first = max(inside_before, -lead if has_targets else 0)
+        later = last - lead if leads > 1 else 0  # the offset of the inputs of the last lead
+        stop = length - size - max(inside_after + later, last if has_targets else 0) + 1
+    is_given = starts is not None
+    starts = np.asarray(starts if is_given else np.arange(first, stop, stride), np.int64)
+    if not len(starts) or starts[0] < first or starts[-1] >= stop:
+        parts = {"of its own": size, "of context": before + after if edge == "inside" else 0, "of lead": abs(last)}
+        points = " + ".join(f"{number} {what}" for what, number in parts.items() if number)
+        remedy = "give fewer, or edges other than 'inside'" if parts["of context"] else "give fewer"
+        raise UserError(
+            f"no window fits along {name!r}: it takes {sum(parts.values())} points ({points}), and the data have "
+            f"{length}; {remedy}"
+        )
+    axis = Axis(name, length, size, stride, before, after, lead, edge, has_targets, starts, leads=leads)
+    if gaps is None or not len(gaps):
+        return axis
+    axis = replace(axis, gaps=gaps)
+    axis = axis if is_given else axis.without_gaps()
+    if not len(axis.starts):
+        raise UserError(f"all windows along {name!r} ({len(starts)}) reach over a gap of time{GAP_REMEDY}")
+    return axis
+
+
+def label_text(value: Any) -> str:
+    """Return a coordinate as messages have it: a date without the digits below its minutes, a number in short."""
+    value = np.asarray(value)[()]
+    if isinstance(value, np.datetime64):
+        return str(value.astype("datetime64[s]")).removesuffix(":00").removesuffix("T00:00")
+    if isinstance(value, np.timedelta64):
+        return f"{value / np.timedelta64(1, 'h'):g} h"
+    return f"{value:g}" if isinstance(value, (float, np.floating)) else str(value)

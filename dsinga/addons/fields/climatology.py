@@ -1,0 +1,116 @@
+"""A climatology: what variables have at each point in a month, or on a day of the year, in the mean over years."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.fields.longitudes import places_of
+from dsinga.addons.fields.readers import turns_of
+from dsinga.addons.fields.time_gaps import date_index, is_date_index
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
+from dsinga.data.array_kinds import is_data_array
+from dsinga.data.sources.xarray_objects import missing_name
+
+MONTH, DAY = "month", "day"
+HARMONICS = 3  # waves a year of a climatology by day: NCAR's clmDayTLL and smthClmDayTLL keep two to four
+TERM = "term"  # the dimension of a climatology by day: 1, then cosine and sine of 1, 2 and 3 waves a year
+
+
+@dataclass(frozen=True, eq=False)
+class FieldClimatology:
+    """A mean by month, or a yearly cycle of three waves, of each variable at each point, in float64.
+
+    Attributes:
+        means: a Dataset whose first dimension is "month" (1 to 12), or "term" with the coefficients of a mean and of
+            cosine and sine of 1, 2 and 3 waves a year. So calendars with other years can be compared.
+    """
+
+    means: Any
+
+    def __post_init__(self) -> None:
+        sizes = {MONTH: 12, TERM: 1 + 2 * HARMONICS}
+        for name, array in self.means.items():
+            first = str(array.dims[0]) if array.dims else ""
+            if sizes.get(first) != (array.sizes[first] if first else 0):
+                raise UserError(
+                    f"the climatology of {name!r} has the dimensions {listed(array.dims)}; the first one is {MONTH!r} "
+                    f"with 12 points, or {TERM!r} with {sizes[TERM]}"
+                )
+
+    @property
+    def by(self) -> str:
+        """What it is a function of: "month" or "day"."""
+        return MONTH if MONTH in self.means.dims else DAY
+
+    def at(self, times: Any) -> Any:
+        """Return the climatology at the dates of a DataArray (n,), of any calendar, as a Dataset (n, ...) in float64.
+
+        ``dataset - climatology.at(dataset.time)`` are the anomalies. Raises UserError for what is no date, and a month
+        of which the climatology has no mean.
+        """
+        dates = dates_of(times)
+        (dim,) = dates.dims
+        variables = {
+            name: ((dim, *array.dims[1:]), values_at(array, dates, self.by)) for name, array in self.means.items()
+        }
+        coordinates = {name: array for name, array in self.means.coords.items() if name not in (MONTH, TERM)}
+        return type(self.means)(variables, {**coordinates, dim: times})
+
+    def at_points_of(self, dataset: Any, dim: str) -> FieldClimatology:
+        """Return the climatology at the points of a Dataset, in its order; ``dim`` is its dimension of time.
+
+        Raises UserError for a variable, or a point, that it lacks.
+        """
+        chosen = {}
+        for name, array in dataset.data_vars.items():
+            if name not in self.means:
+                raise missing_name("variable", str(name), [str(known) for known in self.means], "climatology")
+            mean = self.means[name]
+            dims = [str(each) for each in array.dims if each != dim]
+            if set(dims) != set(mean.dims[1:]):
+                raise UserError(
+                    f"the climatology of {name!r} has the dimensions {listed(mean.dims[1:])}, the data {listed(dims)}"
+                )
+            for each in dims:
+                if (places := places_of(dataset, mean, each)) is None:
+                    raise UserError(
+                        f"the climatology lacks points of {each!r} that the data have; take it from data of the same "
+                        "grid"
+                    )
+                mean = mean.isel({each: places})
+            chosen[name] = mean.transpose(mean.dims[0], *dims)
+        return FieldClimatology(type(dataset)(chosen))
+
+
+def values_at(mean: Any, dates: Any, by: str) -> np.ndarray:
+    """Return a mean at dates (n,), (n, ...) float64: the same bits for any part of its points."""
+    if by == MONTH:
+        months = np.asarray(dates.dt.month.values)
+        return np.asarray(mean.values[months - 1])
+    total: Any = 0
+    for waves, coefficients in zip(waves_at(dates).T, mean.values, strict=True):  # whose order is that of any part
+        total = total + waves.reshape(-1, *(1,) * (mean.ndim - 1)) * coefficients
+    return np.asarray(total)
+
+
+def waves_at(dates: Any) -> np.ndarray:
+    """Return 1, and cosine and sine of each wave a year, at dates: (n, terms) float64."""
+    angles = turns_of(dates.values, "day of year")[:, None] * (2 * np.pi) * np.arange(1, HARMONICS + 1)
+    waves = np.stack([np.cos(angles), np.sin(angles)], axis=2).reshape(len(angles), -1)
+    return np.concatenate([np.ones((len(angles), 1)), waves], axis=1)
+
+
+def dates_of(times: Any) -> Any:
+    """Return a coordinate (n,) as a DataArray of dates; raise UserError where it is none, or has none."""
+    if not is_data_array(times):
+        raise UserError(
+            f"a climatology is taken at a DataArray of dates, such as dataset.time, not a {type(times).__name__}"
+        )
+    index = date_index(times) if times.ndim == 1 else None
+    if index is None or not is_date_index(index):
+        raise UserError(f"a climatology is a function of dates, which the coordinate {times.name!r} does not have")
+    return type(times)(index, dims=times.dims)

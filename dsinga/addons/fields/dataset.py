@@ -1,0 +1,249 @@
+"""Opens and checks the Dataset that windows are cut out of; errors name what is damaged in a store.
+
+xarray is imported only to open a path: whoever has a Dataset has imported it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dsinga.addons.fields.axis import label_text
+from dsinga.addons.fields.definition import WindowDefinition
+from dsinga.addons.fields.readers import is_date
+from dsinga.addons.fields.time_gaps import date_index, is_date_index
+from dsinga.addons.microscopes.opening import open_path_of_image
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact, redacted_cause
+from dsinga.base.registry import listed, nearest
+from dsinga.base.regular_files import open_regular
+from dsinga.data.array_kinds import is_a, is_data_array
+from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
+from dsinga.data.missing_values import with_nan
+from dsinga.data.sources.xarray_objects import missing_name
+from dsinga.data.sources.zarr_faults import check_group, check_members
+
+OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
+
+
+def reading_files(dataset: Any) -> Any:
+    """Return a Dataset whose variables in files are read as :mod:`.chunk_variable` says, which imports xarray."""
+    from dsinga.addons.fields import chunk_variable
+
+    return chunk_variable.reading_files(dataset)
+
+
+def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tuple[Any, str | None]:
+    """Return the Dataset that ``source`` is, or is the path or URL of, and that path.
+
+    Of a path nothing but coordinates is read. The Dataset has the targets of a definition that are made from label
+    images, such as "border(cells)". Raises UserError where there is none.
+    """
+    dataset, path = _opened(source)
+    names = (*definition.inputs, *definition.targets) if definition else ()
+    if any("(" in name for name in names):
+        from dsinga.addons.microscopes.instance_targets import with_instance_targets
+
+        dataset = with_instance_targets(dataset, names)
+    return dataset, path
+
+
+def _opened(source: Any) -> tuple[Any, str | None]:
+    if is_a(source, "xarray", "Dataset"):
+        return reading_files(with_nan(source, "x")), None
+    if is_data_array(source):
+        return reading_files(with_nan(source.to_dataset(name=str(source.name or "x")), "x")), None
+    if not isinstance(source, (str, os.PathLike)):
+        remedy = "name its dimensions: xarray.DataArray(array, dims=('time', 'lat', 'lon'))"
+        if isinstance(source, (list, tuple)):
+            remedy = OPEN_SEVERAL
+        elif is_a(source, "xarray", "DataTree"):
+            remedy = "give a node of it: tree['GROUP'].to_dataset()"
+        raise UserError(
+            f"windows are cut out of an xarray Dataset or DataArray, or the path of one, not a {type(source).__name__}"
+            f"; {remedy}"
+        )
+    path = os.fspath(source)
+    path = path if is_url(path) else os.path.abspath(path)
+    opened = open_path(path)
+    if not opened.data_vars:
+        raise UserError(
+            f"{redact(path)} has no variables at its root; where they are in a group, give that: the path of the group "
+            "in a zarr store, or xarray.open_dataset(path, group='GROUP')"
+        )
+    return reading_files(opened), path
+
+
+def check_dataset(dataset: Any, definition: WindowDefinition) -> None:
+    """Raise UserError where variables or dimensions of a definition are not those of a Dataset."""
+    variables = [*definition.inputs, *definition.targets, *definition.static]
+    known = [str(name) for name in dataset.data_vars]
+    named = [*variables, *(name for name in (*definition.mask, *definition.fill) if name != "*")]
+    for name in named:
+        if name not in dataset.variables:
+            raise missing_name("variable", name, known, "Dataset")
+    dims = list(dict.fromkeys(str(dim) for name in variables for dim in dataset[name].dims))
+    settings = ("input_dims", "input_overlap", "context", "lead", "edges", "within")
+    for what, names in [
+        *((what, getattr(definition, what)) for what in settings),
+        ("channels", definition.channels or ()),
+    ]:
+        for dim in names:
+            if dim not in dims:
+                hint = nearest(dim, dims) or f"; they have {listed(map(repr, dims))}"
+                raise UserError(
+                    f"{what} names the dimension {dim!r}, which the variables of the windows do not have{hint}"
+                )
+    _check_grids(dataset, definition)
+    for dim in dict.fromkeys([*definition.input_dims, *definition.lead]):
+        check_increasing(dataset, dim, is_time(dataset, dim, definition))
+
+
+def _check_grids(dataset: Any, definition: WindowDefinition) -> None:
+    """Raise UserError for inputs and targets along dimensions of different grids."""
+    first = definition.inputs[0]
+    dims = set(dataset[first].dims)
+    for name in (*definition.inputs, *definition.targets):
+        lacks = [dim for dim in dataset[first].dims if dim not in dataset[name].dims and dim in definition.input_dims]
+        more = [dim for dim in dataset[name].dims if dim not in dims]
+        if lacks and more:
+            raise UserError(
+                f"{first!r} has the dimensions {_listed(dataset[first].dims)}, {name!r} {_listed(dataset[name].dims)}: "
+                f"variables of a window lie on one grid; interpolate one: ds[{name!r}].interp_like(ds[{first!r}]), or "
+                "rename its dimensions"
+            )
+    for name in definition.static:
+        times = [dim for dim in dataset[name].dims if dim in definition.lead or dim == "time"]
+        if times:
+            raise UserError(
+                f"the static variable {name!r} has the dimension {times[0]!r}; name it in inputs, or take it once: "
+                f"ds.assign({name}=ds[{name!r}].isel({times[0]}=0, drop=True))"
+            )
+
+
+def _listed(dims: Iterable[Any]) -> str:
+    return f"({', '.join(map(str, dims))})"
+
+
+def check_increasing(dataset: Any, dim: str, is_time: bool) -> None:
+    """Raise UserError unless the coordinates of a dimension increase; numbers may as well decrease, as latitudes do.
+
+    Texts along time that are no dates have no order, but none is there twice.
+    """
+    if dim not in dataset.indexes or dataset.sizes[dim] < 2:
+        return
+    index = date_index(dataset[dim]) if is_time else dataset.indexes[dim]
+    is_date, values = is_date_index(index), dataset[dim].values
+    if not is_date and index.dtype.kind not in "iuf":
+        if is_time and not index.is_unique:
+            place = int(np.argmax(index.duplicated()))
+            raise UserError(
+                f"the coordinates of {dim!r} have {label_text(values[place])} twice, again at index {place}; leave out "
+                f"what is there twice, ds.drop_duplicates({dim!r})"
+            )
+        return
+    if index.is_monotonic_increasing and index.is_unique:
+        return
+    if not is_date and index.is_monotonic_decreasing and index.is_unique:
+        return
+    steps = index.values[1:] > index.values[:-1]
+    place = int(np.argmin(steps)) if is_date or steps.mean() >= 0.5 else int(np.argmax(steps))
+    raise UserError(
+        f"the coordinates of {dim!r} do not increase: {label_text(values[place + 1])} (index {place + 1}) follows "
+        f"{label_text(values[place])}; sort them, ds.sortby({dim!r}), and leave out what is there twice, "
+        f"ds.drop_duplicates({dim!r})"
+    )
+
+
+def is_time(dataset: Any, dim: str, definition: WindowDefinition) -> bool:
+    """Whether a dimension is one of time: its coordinate is dates, a target lies ahead along it, or it is so called."""
+    if dim in definition.lead or dim == "time":
+        return True
+    return dim in dataset.coords and is_date(dataset[dim])
+
+
+def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
+    """Return a Dataset with the variables that windows read alone, so that others are not sent to workers.
+
+    Those of which the definition has a climatology are departures from it.
+    """
+    names = [*definition.inputs, *definition.targets, *definition.static, definition.weights]
+    used = dataset[[name for name in dict.fromkeys(names) if name in dataset.data_vars]]
+    if not definition.climatology:
+        return used
+    from dsinga.addons.fields.departures import departures  # which imports xarray
+
+    return departures(used, definition.climatology)
+
+
+def open_path(path: str) -> Any:
+    """Return the Dataset at an absolute path or URL, of which nothing but coordinates is read.
+
+    An OME-Zarr image, or one of its levels, is opened as :func:`dsinga.data.open_ome_zarr` does. Raises UserError
+    where there is none, or it cannot be opened.
+    """
+    try:
+        import xarray
+    except ImportError:
+        raise UserError("windows of fields need xarray: pip install 'dsinga[xarray]'") from None
+    if (image := open_path_of_image(path)) is not None:
+        return image
+    is_zarr = path.rstrip("/").endswith(".zarr") or has_zarr_metadata(path)
+    try:
+        if is_zarr:
+            with warnings.catch_warnings():  # of a store without consolidated metadata, which is as good
+                warnings.filterwarnings("ignore", "Failed to open Zarr store with consolidated metadata")
+                opened = xarray.open_zarr(zarr_store(path, read_only=True), chunks=None)
+            _check_group(path, map(str, opened.variables))
+            opened.encoding["source"] = path  # as xarray says of files
+            return opened
+        if not is_url(path):
+            _check_file(path)
+        return xarray.open_dataset(path)
+    except UserError:
+        raise
+    except Exception as error:  # of any engine: any class
+        fault = f"{type(error).__name__}: {error}"
+        if is_zarr:
+            _name_fault(path)
+        remedy = f"; {OPEN_SEVERAL}" if "*" in path else ""
+        raise UserError(f"{path} cannot be opened as a Dataset ({redact(fault, path)}){remedy}") from redacted_cause(
+            error, path
+        )
+
+
+def _check_group(path: str, names: Iterable[str]) -> None:
+    """Raise UserError where the consolidated metadata of a zarr group contradict the arrays of some names."""
+    group = zarr.open_group(store=zarr_store(path, read_only=True), mode="r")
+    is_listed = group.metadata.consolidated_metadata is not None or not is_url(path)
+    check_group(group, [group[name] for name in names] if is_listed else ())  # type: ignore[misc]
+
+
+def _check_file(path: str) -> None:
+    """Raise an error where there is no regular file, or one of HDF5 that is damaged."""
+    if os.path.isdir(path):  # of an engine that reads folders
+        return
+    with open_regular(path) as file:
+        is_hdf5 = file.read(4) == b"\x89HDF"
+    if is_hdf5:
+        try:
+            import h5py  # type: ignore[import-untyped]
+        except ImportError:
+            return
+        with h5py.File(path, "r") as file:  # h5netcdf, where this fails, prints another error when it is freed
+            file.attrs.get("_nc3_strict")
+
+
+def _name_fault(path: str) -> None:
+    """Raise UserError for the part of a zarr store that is damaged, where one is found."""
+    try:
+        check_members(path)
+    except UserError:
+        raise
+    except Exception:  # of the group itself, of which the error that was raised first says as much
+        return

@@ -1,0 +1,214 @@
+"""Departures of the variables of a Dataset from a climatology, where they are read; and the way back.
+
+This file imports xarray, and is imported where somebody has a Dataset.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from xarray import Variable
+from xarray.backends import BackendArray
+from xarray.core.indexing import IndexingSupport, LazilyIndexedArray, explicit_indexing_adapter
+
+from dsinga.addons.fields.climatology import dates_of, values_at
+from dsinga.addons.fields.climatology_text import DEPARTURE, MARKS, climatology_of
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed
+
+PARAMETER = "parameter"  # the dimension of the parameters of a distribution
+
+
+class _Field:
+    """The climatology of one variable, at any region of it: an index for each dimension.
+
+    Args:
+        means: the mean, with the dimensions of the variable apart from time, after its own.
+        by: what the climatology is a function of.
+        dates: the dates of the variable.
+        dims: the dimensions of the variable.
+    """
+
+    def __init__(self, means: Any, by: str, dates: Any, dims: tuple[str, ...]):
+        self._means, self._by, self._dates, self._dims = means.drop_vars(list(means.coords)), by, dates, dims
+
+    @property
+    def time(self) -> str:
+        """The dimension of the dates."""
+        return str(self._dates.dims[0])
+
+    def read(self, key: tuple[Any, ...]) -> np.ndarray:
+        """Return the climatology of a region, float64."""
+        keys = dict(zip(self._dims, key, strict=True))
+        (time,) = self._dates.dims
+        dates = self._dates.isel({time: np.atleast_1d(np.arange(self._dates.size)[keys[time]])})
+        means = self._means.isel({dim: each for dim, each in keys.items() if dim != time})
+        values = values_at(means, dates, self._by)
+        if np.ndim(np.empty(self._dates.size)[keys[time]]) == 0:
+            return np.asarray(values[0])
+        before = self._dims[: self._dims.index(time)]
+        return np.moveaxis(values, 0, sum(dim in means.dims for dim in before))
+
+
+class _Departures(BackendArray):
+    """A variable that is not in memory, less its climatology, as float32."""
+
+    def __init__(self, variable: Any, field: _Field):
+        self._variable, self._field = variable, field
+        self.shape, self.dtype = variable.shape, np.dtype(np.float32)
+
+    def __getitem__(self, key: Any) -> Any:
+        return explicit_indexing_adapter(key, self.shape, IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> np.ndarray:
+        return _added(self._variable[key].values, self._field.read(key), -1)
+
+
+def departures(dataset: Any, text: str) -> Any:
+    """Return a Dataset with the departures from a climatology of the variables that this has; others stay.
+
+    Variables in files, and of Dask, are computed when they are read. Those that are departures already stay, too.
+
+    Raises UserError where the climatology has none of the variables, or lacks points of them, and for variables that
+    are departures from another one, or made from departures.
+    """
+    if not text:
+        return dataset
+    means = climatology_of(text).means
+    names = [name for name in dataset.data_vars if name in means]
+    if not names:
+        raise UserError(
+            f"the climatology has {listed(map(repr, means))}, and the windows none of these, but "
+            f"{listed(map(repr, dataset.data_vars))}; take it of the variables of the windows"
+        )
+    number = zlib.crc32(text.encode())
+    changed, time = {}, None
+    for name in names:
+        if not _is_departure(dataset, name, number):
+            field = _field(dataset, name, text)
+            changed[name], time = _with_field(dataset[name].variable, field, -1, {DEPARTURE: number}), field.time
+    if time is None:
+        return dataset
+    attributes = {"long_name": "the climatology that was subtracted"}
+    marks = (time, np.full(dataset.sizes[time], number), attributes), ((), number, attributes)
+    return dataset.assign(changed).assign_coords(dict(zip(MARKS, marks, strict=True)))
+
+
+def _is_departure(dataset: Any, name: Any, number: int) -> bool:
+    """Whether a variable is a departure from the climatology of this number; raise UserError where it may be another.
+
+    Selection and chunks keep all marks, and whoever drops the coordinates alone has departures still.
+    """
+    kept = dataset.variables[name].encoding.get(DEPARTURE)
+    coordinates = [mark for mark in MARKS if mark in dataset.coords]
+    marks = {number for mark in coordinates for number in np.unique(dataset[mark].values).tolist()}
+    if kept is None and not marks:
+        return False
+    if kept is None or any(mark != mark for mark in marks):
+        raise UserError(
+            f"{name!r} was made from departures from a climatology, by arithmetic, a file, or with other data, so that "
+            "nothing says whether it has departures or fields; give windows.dataset as it is, or the fields: "
+            f"(dataset + climatology.at(dataset.time)).drop_vars({coordinates!r})"
+        )
+    if {kept, *marks} != {number}:
+        raise UserError(
+            f"{name!r} has departures from another climatology than that of the windows; give the data from which that "
+            "was subtracted"
+        )
+    return True
+
+
+def check_fields(dataset: Any) -> None:
+    """Raise UserError for a Dataset of departures from a climatology, or of what was made from them."""
+    if any(mark in dataset.coords for mark in MARKS):
+        raise UserError(
+            "these data are departures from a climatology, or were made from some, and a climatology is taken from the "
+            "data themselves, not from windows.dataset"
+        )
+
+
+def with_climatology(
+    dataset: Any, names: list[str], text: str, lead: str, valid_time: str, numbers: str | None = None
+) -> Any:
+    """Return a prediction of departures, lazy dask arrays, plus the climatology at the times of the predictions.
+
+    Along the dimension ``lead`` these are in the coordinate ``valid_time``. Along ``numbers`` are several numbers for
+    each departure: quantiles, members, or the parameters of a distribution, of which "loc" alone moves with it.
+    """
+    means = climatology_of(text).means if text else {}
+    changed = {}
+    for name in (name for name in names if name in means):
+        array = dataset[name]
+        if numbers in array.dims:
+            each = [dataset[[name]].isel({numbers: [number]}) for number in range(array.sizes[numbers])]
+            moved = [
+                with_climatology(part.isel({numbers: 0}, drop=True), [name], text, lead, valid_time)
+                .expand_dims({numbers: part[numbers]})
+                .transpose(*array.dims, ...)
+                if numbers != PARAMETER or part[numbers].item() == "loc"
+                else part
+                for part in each
+            ]
+            changed[name] = _joined([part[name].variable for part in moved], numbers, array)
+            continue
+        if lead not in array.dims:
+            changed[name] = _with_field(array.variable, _field(dataset, name, text), 1)
+            continue
+        others = dataset[[name]].isel({lead: 0}, drop=True)
+        (time,) = (dim for dim in dataset[valid_time].dims if dim != lead)
+        parts = []
+        for number in range(array.sizes[lead]):
+            dates = dataset[valid_time].variable.isel({lead: number})
+            part = array.variable.isel({lead: number})
+            field = _field(others.assign_coords({time: (time, dates.values)}), name, text)
+            parts.append(_with_field(part, field, 1))
+        changed[name] = _joined(parts, lead, array)
+    return dataset.assign(changed)
+
+
+def _joined(parts: list[Any], dim: str | None, like: Any) -> Any:
+    """Return Variables joined along ``dim``, with the order of dimensions, attributes and encoding of ``like``."""
+    joined: Any = Variable.concat(parts, dim)  # type: ignore[no-untyped-call]
+    joined = joined.transpose(*like.dims)
+    return Variable(joined.dims, joined.data, like.attrs, like.encoding)
+
+
+def _field(dataset: Any, name: str, text: str) -> _Field:
+    climatology = climatology_of(text)
+    array, kept = dataset[name], climatology.means[name].dims[1:]
+    times = [dim for dim in array.dims if dim not in kept]
+    if len(times) != 1 or times[0] not in dataset.coords:
+        raise UserError(
+            f"{name!r} has the dimensions {listed(array.dims)}, its climatology {listed(kept)}, and these must be all "
+            "but that of dates; take the climatology of data with the same dimensions"
+        )
+    means = climatology.at_points_of(dataset[[name]], str(times[0])).means[name]
+    return _Field(means, climatology.by, dates_of(dataset[times[0]]), tuple(map(str, array.dims)))
+
+
+def _with_field(variable: Any, field: _Field, sign: int, mark: Mapping[str, int] | None = None) -> Any:
+    """Return a variable plus, or less, a climatology, with a mark in its encoding."""
+    encoding = {**variable.encoding, **(mark or {})}
+    if variable.chunks is not None:
+        data = variable.data.map_blocks(
+            partial(_of_block, field, sign), dtype=np.float32, meta=np.empty((), np.float32)
+        )
+    elif getattr(variable, "_in_memory", True):
+        data = _added(variable.values, field.read((slice(None),) * variable.ndim), sign)
+    else:
+        data = LazilyIndexedArray(_Departures(variable, field))
+    return Variable(variable.dims, data, variable.attrs, encoding)
+
+
+def _of_block(field: _Field, sign: int, block: np.ndarray, block_info: Any = None) -> np.ndarray:
+    """Task: a block plus, or less, the climatology at its place."""
+    place = tuple(slice(start, stop) for start, stop in block_info[0]["array-location"])
+    return _added(block, field.read(place), sign)
+
+
+def _added(numbers: Any, climatology: np.ndarray, sign: int) -> np.ndarray:
+    return (np.asarray(numbers, np.float64) + sign * climatology).astype(np.float32)

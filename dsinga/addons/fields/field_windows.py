@@ -1,0 +1,275 @@
+"""Windows of an xarray Dataset as records: what training, evaluation and prediction read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.fields.dataset import check_dataset, open_dataset, used_variables
+from dsinga.addons.fields.definition import SAMPLER_SHARE, WindowDefinition
+from dsinga.addons.fields.layout import Layout, make_layout
+from dsinga.addons.fields.lead_channels import check_ends, lead_plan
+from dsinga.addons.fields.leads import check_lead_names
+from dsinga.addons.fields.remarks import chunk_texts, gap_texts, left_out_texts, period_texts, uneven_texts
+from dsinga.addons.fields.selection import select, split_ends
+from dsinga.addons.fields.trained_layout import align, trained_layout_of
+from dsinga.addons.fields.window_blocks import BlockCache, WindowBlocks
+from dsinga.addons.fields.window_column import WindowColumn
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact
+from dsinga.data.column import PointRanges
+from dsinga.data.record_source import RecordSource
+
+FILTERED_BYTES = 16 << 20  # of the windows whose share of NaN is counted at once
+logger = logging.getLogger(__name__)
+
+
+class FieldWindows(RecordSource):
+    """The windows of a Dataset: records (C, *space) float32 and labels (C', *space) float32, in the data's units.
+
+    :func:`dsinga.windows` makes them and explains the settings. Nothing is copied to disk, and of data in files only
+    what windows are read from is read. Records are numbered in the order of the dimensions, the last one fastest.
+
+    Attributes:
+        definition: the settings, which may be applied to another Dataset.
+        dataset: the Dataset, as far as ``definition.within`` says.
+        layout: which variable and which point is which channel.
+        leads: how records of several leads are made of the one that is read; None for one lead, and the direct form.
+        left_out: a sentence for each dimension with points that fill no window, and one for windows with much NaN.
+        path: the path or URL from which the Dataset was opened, None where it was given.
+
+    Args:
+        dataset: an xarray Dataset or DataArray, or the path or URL of one: a zarr store, or a file of netCDF.
+        definition: the settings.
+        has_targets: whether labels are read; without them windows need no targets within the data, for prediction.
+        starts: the first points of windows by dimension, in place of those at the stride.
+        path: where a Dataset was opened that is given.
+
+    Raises:
+        UserError: the definition does not fit the Dataset; the message says what would.
+    """
+
+    kind = "windows of fields"
+    cache_name = "fields"
+
+    def __init__(
+        self,
+        dataset: Any,
+        definition: WindowDefinition,
+        *,
+        has_targets: bool = True,
+        starts: Mapping[str, Sequence[int]] | None = None,
+        path: str | None = None,
+    ):
+        dataset, opened = open_dataset(dataset, definition)
+        self.path = path or opened
+        self._is_plain = starts is None and has_targets
+        check_dataset(dataset, definition)
+        dataset, _ = align(used_variables(dataset, definition), definition)
+        self.definition, self.dataset = definition, select(dataset, definition.within)
+        has_targets = has_targets and bool(definition.targets)
+        self.layout: Layout = make_layout(self.dataset, definition, has_targets, starts)
+        self.leads = None
+        if self.layout.leads > 1:
+            check_lead_names(self.layout, definition.targets)
+        if self.layout.leads > 1 and not definition.direct:
+            self.leads = lead_plan(self.layout, definition.lead_weights, definition.lead_start)
+            check_ends(self.layout)
+        self._blocks = WindowBlocks(self.layout, definition.memory // SAMPLER_SHARE)
+        self._cache = BlockCache()
+        self._register()
+        location = "xarray Dataset" if self.path is None else self.path
+        axes, labels = self.layout.axes, self.layout.coordinates
+        self.left_out = [*left_out_texts(axes, labels), *gap_texts(axes, labels)]
+        self.window_numbers = self._filtered(location)
+        columns = [
+            WindowColumn(self._blocks, self._cache, self.window_numbers, is_target, location)
+            for is_target in ((False, True) if has_targets else (False,))
+        ]
+        super().__init__(location, *columns)
+        if self.leads is not None:
+            self.shape, self.label_shape = self.leads.shape, self.leads.label_shape
+        advice = [*chunk_texts(self._blocks), *uneven_texts(axes, labels), *period_texts(axes, labels)]
+        for sentence in [*self.left_out, *advice]:
+            logger.warning("%s: %s", redact(location), sentence)
+
+    def _register(self) -> None:
+        self._cache.register(self, self.definition.memory)
+
+    def _gather(self, column: Any, rows: Any) -> np.ndarray:
+        rows = np.asarray(rows, np.int64)
+        if not rows.size:
+            return np.empty((0, *column.shape), column.dtype)
+        least, most = int(rows.min()), int(rows.max())
+        if not 0 <= least <= most < len(self):
+            raise IndexError(f"rows {least} to {most} are not all in the {len(self)} windows of {self.location}")
+        return column.take(rows, self.allows_nonfinite)
+
+    def in_region(self, data: PointRanges | None, labels: PointRanges | None = None) -> RecordSource:
+        """Return these windows with only some points of each record, and of each label, but with all channels.
+
+        Their blocks have the same windows, but smaller fields: threads that each read a part keep as much as one that
+        reads the whole.
+        """
+        data, labels = (
+            ranges if ranges and ranges[0] == (0, shape[0]) else None
+            for ranges, shape in ((data, self._data.shape), (labels, self._labels.shape if self._labels else ()))
+        )
+        if data is None and labels is None:
+            return self
+        layout, cache = self.layout.in_region(data, labels), BlockCache()
+        blocks = WindowBlocks(layout, 0, self._blocks.block_counts)
+        columns = [
+            WindowColumn(blocks, cache, self.window_numbers, is_target, self.location)
+            for is_target in ((False, True) if self.has_labels else (False,))
+        ]
+        shapes = [column.shape for column in columns]
+        return self._changed(
+            layout=layout,
+            shape=shapes[0],
+            label_shape=shapes[-1] if self.has_labels else (),
+            _blocks=blocks,
+            _cache=cache,
+            _data=columns[0],
+            _labels=columns[-1] if self.has_labels else None,
+        )
+
+    def _filtered(self, location: str) -> np.ndarray | None:
+        """Return the numbers of the windows that have at most ``max_nan`` of NaN, None where it is not given."""
+        most = self.definition.max_nan
+        if most is None:
+            return None
+        roles = (False, True) if self.layout.targets else (False,)
+        columns = [WindowColumn(self._blocks, self._cache, None, is_target, location) for is_target in roles]
+        step = max(1, FILTERED_BYTES // max(column.row_bytes for column in columns))
+        numbers = [
+            start + np.flatnonzero(np.max([column.nan_shares(rows) for column in columns], axis=0) <= most)
+            for start in range(0, len(self._blocks), step)
+            for rows in [np.arange(start, min(start + step, len(self._blocks)))]
+        ]
+        kept = np.concatenate(numbers)
+        count = len(self._blocks) - len(kept)
+        if not len(kept):
+            raise UserError(
+                f"{location}: all {count} windows have more than max_nan={most} of NaN; give a larger share"
+            )
+        if count:
+            self.left_out.append(f"{count} of {len(self._blocks)} windows have more than max_nan={most} of NaN")
+        return kept
+
+    @property
+    def cached_bytes(self) -> int:
+        """The bytes of decoded fields that this process keeps, at most ``definition.memory``."""
+        return self._cache.bytes
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of the fields that windows are cut out of, in memory."""
+        return self._blocks.bytes_of(self._blocks.counts)
+
+    @property
+    def cache_limit(self) -> int:
+        """Bytes of decoded fields that a process keeps, at most, of all windows together."""
+        return self.definition.memory
+
+    @property
+    def is_named(self) -> bool:
+        """Whether ``path`` and ``definition`` say all, so that a job may name these windows."""
+        return self.path is not None and self._is_plain
+
+    def described(self) -> WindowDefinition:
+        """Return the definition with how the data lie, as jobs and checkpoints keep it for the prediction of others."""
+        trained = self.definition.trained or trained_layout_of(self.dataset, self.definition, self.layout)
+        return self.definition.replace(trained=trained)
+
+    def in_order_of(self, training: WindowDefinition) -> FieldWindows:
+        """Return windows of the same Dataset that lie as the data of training lay, and are departures if those were.
+
+        The same variables have their order in training. These are the same windows where they lie so already, or where
+        a definition of training has cut them. Raises UserError where the Dataset lacks points that are channels, such
+        as levels, and for departures where training had none.
+        """
+        if self.definition.climatology and not training.climatology:
+            raise UserError(
+                "the windows are departures from a climatology, but the net was trained on the fields themselves; "
+                "leave climatology out, or train on departures"
+            )
+        definition = self.definition.replace(climatology=training.climatology)
+        for role in ("inputs", "targets", "static", "coordinates"):
+            here, there = (getattr(each, role) for each in (definition, training))
+            definition = definition.replace(**{role: there}) if sorted(here) == sorted(there) else definition
+        is_same = definition == self.definition
+        if is_same and (training.trained is None or self.definition.trained is not None):
+            return self
+        definition = definition.replace(trained=self.definition.trained or training.trained)
+        aligned, _ = align(self.dataset, definition)
+        variables = {name: tuple(map(str, array.dims)) for name, array in self.dataset.data_vars.items()}
+        if (
+            is_same
+            and aligned is self.dataset
+            and all(definition.ordered_dims(*each) == each[1] for each in variables.items())
+        ):
+            return self
+        return FieldWindows(self.dataset, definition, has_targets=self.has_labels, path=self.path)
+
+    def positions(self, rows: Any) -> dict[str, np.ndarray]:
+        """Return the index in ``dataset`` of the first point of each window, without context, by dimension."""
+        rows = np.asarray(rows, np.int64)
+        numbers = rows if self.window_numbers is None else self.window_numbers[rows]
+        places = self._blocks.places(numbers)
+        return {axis.name: axis.starts[place] for axis, place in zip(self._blocks.axes, places, strict=True)}
+
+    def split(self, gap: int = 0, **cuts: Any) -> tuple[FieldWindows, ...]:
+        """Return the windows before and after coordinates of one dimension, as of Datasets that were cut there.
+
+        A part has the windows that lie in it with their context and their targets, so that no point is in two parts.
+
+        >>> train, test = windows.split(time="2018-01-01", gap=24)  # doctest: +SKIP
+        >>> train, val, test = windows.split(time=["2016-01-01", "2018-01-01"])  # doctest: +SKIP
+
+        Args:
+            gap: points that are left out before each cut.
+            **cuts: a dimension, and the coordinates at which later parts begin.
+
+        Raises:
+            UserError: the dimension is not there or has no increasing coordinates, or a part has no window.
+        """
+        parts = []
+        for ends in split_ends(self.dataset, self.definition, cuts, gap):
+            (dim,) = ends
+            definition = self.definition.replace(within={**self.definition.within, **ends})
+            parts.append(FieldWindows(self.dataset, definition, has_targets=self.has_labels, path=self.path))
+        return tuple(parts)
+
+    def storage(self) -> dict[str, Any]:
+        """Return the channels, what is left out, and the dimensions, for :func:`dsinga.data.describe`."""
+        axes = self.layout.axes.values()
+        facts: dict[str, Any] = {
+            "dimensions": {
+                axis.name: f"{axis.length} points, {len(axis.starts)} windows of {axis.size}" for axis in axes
+            },
+            "space": self.layout.space,
+            "channels": self.layout.channel_names(),
+            "targets": self.layout.target_names(),
+        }
+        if self.left_out:
+            facts["left_out"] = self.left_out
+        return facts
+
+    def __repr__(self) -> str:
+        inputs, targets = self.layout.channel_names(), self.layout.target_names()
+        space = ", ".join(self.layout.space)
+        lines = [
+            f"<FieldWindows of {redact(self.location)}: {len(self)} windows",
+            f"  records {self.shape} float32: {_shortened(inputs)}; space {space or 'none'}",
+        ]
+        if self.has_labels:
+            lines.append(f"  targets {self.label_shape} float32: {_shortened(targets)}")
+        return "\n".join([*lines, *(f"  {sentence}" for sentence in self.left_out)]) + ">"
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f", ... ({len(names)} channels)" if len(names) > 6 else "")

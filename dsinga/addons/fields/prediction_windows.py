@@ -1,0 +1,245 @@
+"""A definition of windows applied to another Dataset, for prediction: whole fields in place of windows of space."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.fields.axis import Axis
+from dsinga.addons.fields.cf_variables import related_names
+from dsinga.addons.fields.continued import continued, goes_on
+from dsinga.addons.fields.dataset import check_dataset, is_time, open_dataset, used_variables
+from dsinga.addons.fields.definition import WindowDefinition
+from dsinga.addons.fields.layout import Layout, make_layout
+from dsinga.addons.fields.remarks import gap_texts
+from dsinga.addons.fields.trained_layout import Alignment, align
+from dsinga.base.errors import UserError
+
+CLASS = "class"  # the dimension of scores of classes
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A variable that is predicted.
+
+    Attributes:
+        name: its name.
+        dims: its dimensions, in the order of the result.
+        channel_dims: those whose points are channels of the net's feature, in their order.
+        known: whether the Dataset has it, so that the result has its attributes.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    channel_dims: tuple[str, ...]
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class PredictionWindows:
+    """The windows of a definition in another Dataset: as many steps and levels, but whole fields.
+
+    Attributes:
+        dataset: the Dataset, whose variables are those of the windows.
+        definition: the definition as it was, for example for the size of its windows.
+        layout: which variable and which point is which channel. Windows begin at each step of time, or after the size
+            of a window where that is several steps.
+        samples: the dimensions along which there are several windows, or whose points are channels.
+        times: the dimensions of time.
+        targets: what is predicted.
+        alignment: how the Dataset was put in the order of the data of training.
+        related: grid mappings and bounds of CF, as xarray Variables by name, which lie as the Dataset does.
+        numbers: the dimension of the numbers that are predicted for each number of a target, such as scores of classes
+            or quantiles, and their coordinates; None where each is predicted by one.
+    """
+
+    dataset: Any
+    definition: WindowDefinition
+    layout: Layout
+    samples: tuple[Axis, ...]
+    times: tuple[str, ...]
+    targets: tuple[Target, ...]
+    alignment: Alignment = Alignment()
+    related: Mapping[str, Any] = field(default_factory=dict)
+    numbers: tuple[str, Sequence[Any]] | None = None
+
+    @property
+    def space(self) -> tuple[Axis, ...]:
+        """The dimensions of space."""
+        return tuple(self.layout.axes[dim] for dim in self.layout.space)
+
+    def margins(self, axis: Axis) -> tuple[int, int]:
+        """Return how many points along an axis of space lack context, and are not predicted."""
+        return (axis.before, axis.after) if axis.edge == "inside" else (0, 0)
+
+    def step(self, dim: str) -> str:
+        """Return the step of the coordinate of a dimension in training, "" where it is not known."""
+        return self.definition.trained.steps.get(dim, "") if self.definition.trained else ""
+
+    def goes_on(self, dim: str, before: bool = False) -> bool:
+        """Whether the coordinate of a dimension follows a rule by which it goes on beyond the data, or before them."""
+        return goes_on(self.dataset[dim], self.step(dim), self.axis(dim).gaps, before)
+
+    def continued(self, dim: str, points: np.ndarray) -> Any:
+        """Return the coordinate of a dimension at points that may lie beyond the data, as an xarray Variable."""
+        return continued(self.dataset[dim], points, self.step(dim), self.axis(dim).gaps)
+
+    def axis(self, dim: str) -> Axis:
+        """Return the axis of a dimension of the data, or that of ``numbers``."""
+        if self.numbers is not None and dim == self.numbers[0]:
+            count = len(self.numbers[1])
+            return Axis(dim, count, count, count)
+        return self.layout.axes[dim]
+
+    def channels(self, target: Target) -> int:
+        """Return the number of channels of a target."""
+        return math.prod(self.axis(dim).size for dim in target.channel_dims)
+
+    def with_numbers(self, dim: str, coordinates: Sequence[Any]) -> PredictionWindows:
+        """Return the windows for each number of whose targets several are predicted, along the new dimension ``dim``.
+
+        It stands before those of space. The channels of these numbers are neighbours. Raises UserError where the data
+        have it already.
+        """
+        check_free(self.layout, [target.name for target in self.targets], dim)
+        targets = []
+        for target in self.targets:
+            place = min((target.dims.index(name) for name in self.layout.space), default=len(target.dims))
+            dims = (*target.dims[:place], dim, *target.dims[place:])
+            targets.append(replace(target, dims=dims, channel_dims=(*target.channel_dims, dim)))
+        return replace(self, targets=tuple(targets), numbers=(dim, coordinates))
+
+    def channel_slice(self, target: Target) -> slice:
+        """Return the channels of a target among those of all."""
+        first = sum(self.channels(other) for other in self.targets[: self.targets.index(target)])
+        return slice(first, first + self.channels(target))
+
+
+def check_free(layout: Layout, targets: Collection[str], name: str, example: str = "") -> None:
+    """Raise UserError where a dimension, or a target, has a name that predictions need for a dimension of their own."""
+    if name in layout.axes or name in targets:
+        raise UserError(f"the data have {name!r} already, which predictions need for themselves; rename it{example}")
+
+
+def apply_windows(
+    source: Any, definition: WindowDefinition, starts: Mapping[str, Any] | None = None
+) -> PredictionWindows:
+    """Return the windows of ``definition`` in another Dataset, in which targets need not be.
+
+    ``starts`` takes the place of the first points of windows by dimension, as far as these are none of space.
+    Raises UserError where the definition does not fit it.
+    """
+    dataset, _ = open_dataset(source, definition)
+    if not definition.targets:
+        raise UserError("the windows have no targets, so that nothing says what is predicted; name them: targets=[...]")
+    known = tuple(name for name in definition.targets if name in dataset.data_vars)
+    one_lead: dict[str, Any] = {"leads": 1, "direct": False, "lead_weights": (), "lead_start": ()}
+    definition_here = definition.replace(
+        targets=known, within={}, weights="", max_nan=None, input_overlap={}, **one_lead
+    )
+    check_dataset(dataset, definition_here)
+    names = related_names(dataset)
+    used = used_variables(dataset, definition_here)
+    whole, alignment = align(used.assign({name: dataset[name] for name in names}), definition)
+    related = {name: whole[name].variable for name in names}
+    dataset = whole.drop_vars([name for name in names if name not in used.data_vars])
+    sketch = _without_numbers(dataset)
+    # Sizes of 1 and of time decide which dimensions are channels; the others are whole, with any context.
+    sizes = {
+        dim: size if size == 1 or is_time(dataset, dim, definition) else -1
+        for dim, size in definition.input_dims.items()
+    }
+    edges = {dim: "edge" if sizes[dim] == -1 else definition.edge(dim) for dim in sizes}
+    first = make_layout(sketch, definition_here.replace(input_dims=sizes, edges=edges), has_targets=False)
+    space = first.space
+    for dim in space:
+        sizes[dim] = dataset.sizes[dim]
+        if definition.edge(dim) == "inside":
+            sizes[dim] -= sum(definition.context.get(dim, (0, 0)))
+        if sizes[dim] < 1:
+            context = sum(definition.context[dim])
+            raise UserError(
+                f"the context of windows takes {context} points of {dim!r}, but the data have {dataset.sizes[dim]}; "
+                "predict larger fields, or give edges other than 'inside'"
+            )
+    channels = tuple(dim for dim in first.axes if dim not in space)
+    definition_here = definition_here.replace(input_dims=sizes, channels=channels)
+    given = {dim: starts[dim] for dim in channels if dim in starts} if starts else None
+    layout = make_layout(sketch, definition_here, has_targets=False, starts=given)
+    times = tuple(dim for dim in channels if is_time(dataset, dim, definition))
+    targets = tuple(_target(dataset, layout, name, times, definition) for name in definition.targets)
+    samples = tuple(layout.axes[dim] for dim in channels)
+    for sentence in gap_texts(layout.axes, layout.coordinates):
+        logger.warning("%s", sentence)
+    return PredictionWindows(dataset, definition, layout, samples, times, targets, alignment, related)
+
+
+def with_known_times(windows: PredictionWindows, leads: int) -> PredictionWindows:
+    """Return the windows whose targets, so many leads ahead, lie at coordinates that are known.
+
+    Targets beyond a gap of time lie at other times than those of training, and a coordinate whose steps follow no rule
+    does not go on beyond the data: the log says which windows are left out for it. Raises UserError where none is left.
+    """
+    axes = dict(windows.layout.axes)
+    for axis in windows.samples:
+        if not axis.lead or axis.name not in windows.dataset.coords:
+            continue
+        ahead = leads * axis.lead
+        over_gap = axis.over_gaps(ahead)
+        low, high = axis.starts + ahead, axis.starts + ahead + axis.size
+        beyond = np.zeros(len(low), bool)
+        for is_outside, before in ((low < 0, True), (high > axis.length, False)):
+            if is_outside.any() and not windows.goes_on(axis.name, before):
+                beyond |= is_outside
+        faults = {
+            "beyond a gap of time, at other times than those of training": over_gap,
+            "beyond the data, and the coordinate follows no rule by which it could go on": beyond & ~over_gap,
+        }
+        kept = ~(over_gap | beyond)
+        for where, is_left_out in faults.items():
+            if not is_left_out.any():
+                continue
+            sentence = f"{is_left_out.sum()} of {len(low)} windows along {axis.name!r} are not predicted: their targets"
+            sentence += f" lie {where}"
+            if not kept.any():
+                raise UserError(f"{sentence}; give more data, or a regular coordinate")
+            logger.warning("%s", sentence)
+        axes[axis.name] = replace(axis, starts=axis.starts[kept])
+    samples = tuple(axes[axis.name] for axis in windows.samples)
+    return replace(windows, layout=replace(windows.layout, axes=axes), samples=samples)
+
+
+def _without_numbers(dataset: Any) -> Any:
+    """Return a Dataset of the same variables without their numbers, for the layout alone: a cluster may have these."""
+    variables = {
+        name: (array.dims, np.broadcast_to(np.zeros((), array.dtype), array.shape), array.attrs)
+        for name, array in dataset.data_vars.items()
+    }
+    return dataset.assign(variables)
+
+
+def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...], definition: WindowDefinition) -> Target:
+    """Return a target; one that the Dataset lacks has the dimensions of training, or of time and space."""
+    known = name in dataset.data_vars
+    trained = definition.trained.dims.get(name, ()) if definition.trained else ()
+    if known:
+        dims = tuple(map(str, dataset[name].dims))
+    elif trained and set(trained) <= set(layout.axes):
+        dims = trained
+    else:
+        dims = (*times, *layout.space)
+    missing = [
+        dim
+        for dim in (*layout.space, *(axis.name for axis in layout.axes.values() if len(axis.starts) > 1))
+        if dim not in dims
+    ]
+    ordered = definition.ordered_dims(name, dims)
+    channels = [dim for dim in ordered if dim not in layout.space and dim not in times]
+    channels += [dim for dim in ordered if dim in times]
+    return Target(name, (*missing, *dims), tuple(channels), known)

@@ -1,0 +1,120 @@
+"""What the log says of windows: points and windows that are left out, uneven steps, chunks that are decoded often."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.fields.axis import GAP_REMEDY, Axis, label_text
+from dsinga.addons.fields.definition import SAMPLER_SHARE
+from dsinga.addons.fields.longitudes import LONGITUDES
+from dsinga.addons.fields.time_gaps import date_index, has_frequency, is_date_index, step_lengths
+from dsinga.addons.fields.window_blocks import WindowBlocks
+
+MOST_DECODED = 4  # times in an epoch, above which it is said
+
+
+def left_out_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each dimension that has points which fill no window.
+
+    ``labels`` has the coordinates of a dimension, where there are any.
+    """
+    sentences = []
+    for name, axis in axes.items():
+        for points, which, place in zip(axis.left_out(), ("first", "last"), (0, -1), strict=True):
+            if points:
+                ends = (0, points - 1) if place == 0 else (axis.length - points, axis.length - 1)
+                words = " to ".join(dict.fromkeys(_label(labels.get(name), end) for end in ends))
+                sentences.append(
+                    f"the {which} {points} of {axis.length} points of {name!r} ({words}) fill no window: windows have "
+                    f"{axis.input_size} points, a new one every {axis.stride}"
+                )
+    return sentences
+
+
+def gap_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each dimension of time along which windows are left out that reach over a gap."""
+    sentences = []
+    for name, axis in axes.items():
+        if axis.all_starts is not None:
+            count = len(axis.all_starts) - len(axis.starts)
+            index = date_index(labels[name])
+            steps, unit = step_lengths(index), " h" if is_date_index(index) else ""
+            place = int(axis.gaps[np.argmax(steps[axis.gaps])])
+            sentences.append(
+                f"{count} of {len(axis.all_starts)} windows along {name!r} reach over a gap of time and are left out "
+                f"(the longest, {steps[place]:g}{unit}, follows {label_text(labels[name].values[place])}){GAP_REMEDY}"
+            )
+    return sentences
+
+
+def uneven_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each dimension of dates whose steps differ within windows.
+
+    Months are equal steps: the longest must be one and a half times the shortest.
+    """
+    sentences = []
+    for name, axis in axes.items():
+        if name not in labels or (axis.input_size == 1 and not axis.lead):
+            continue
+        index = date_index(labels[name])
+        if not is_date_index(index):
+            continue
+        hours = step_lengths(index)
+        hours[axis.gaps] = np.nan
+        if np.isfinite(hours).sum() > 1 and np.nanmax(hours) > 1.5 * np.nanmin(hours) and not has_frequency(index):
+            place = int(np.nanargmax(hours))
+            sentences.append(
+                f"points of {name!r} lie {np.nanmin(hours):g} to {np.nanmax(hours):g} h apart (the longest after "
+                f"{label_text(labels[name].values[place])}), and windows count points; where that matters, fill the "
+                "gaps: ds.resample or ds.reindex"
+            )
+    return sentences
+
+
+def period_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each periodic dimension of longitudes in degrees that are not once round a circle."""
+    sentences = []
+    for name, axis in axes.items():
+        is_longitude = name in labels and str(labels[name].attrs.get("units", "")).startswith("degree")
+        if axis.edge != "periodic" or not (is_longitude or name in labels and name in LONGITUDES) or axis.length < 2:
+            continue
+        first, last = float(labels[name].values[0]), float(labels[name].values[-1])
+        step = abs(last - first) / (axis.length - 1)
+        if abs(step * axis.length - 360) > step / 2:
+            sentences.append(
+                f"{name!r} is periodic, but its {axis.length} points from {first:g} to {last:g} with "
+                f"a step of {step:g} are not once round 360 degrees; leave out a point that is there twice, or give "
+                "other edges to a part of a circle"
+            )
+    return sentences
+
+
+def _label(labels: Any, index: int) -> str:
+    return str(index) if labels is None else label_text(labels[index])
+
+
+def chunk_texts(blocks: WindowBlocks) -> list[str]:
+    """Return a sentence for each variable whose chunks are decoded more than four times in an epoch."""
+    extents = {
+        axis.name: int(axis.starts[count - 1] - axis.starts[0]) + axis.size
+        for axis, count in zip(blocks.axes, blocks.block_counts, strict=True)
+    }
+    sentences = []
+    for reader in {part.name: part.reader for part in (*blocks.layout.inputs, *blocks.layout.targets)}.values():
+        chunk = reader.chunk_shape
+        if chunk is None:
+            continue
+        times = math.prod(max(1.0, size / extents[dim]) for dim, size in zip(reader.dims, chunk, strict=True))
+        if times > MOST_DECODED:
+            block = tuple(min(extents[dim], size) for dim, size in zip(reader.dims, reader.shape, strict=True))
+            needed = math.prod(map(max, chunk, block)) * 4 * SAMPLER_SHARE
+            sentences.append(
+                f"the chunks of {reader.name!r} have {chunk} points, a block of windows {block}: each chunk is "
+                f"decoded about {times:.0f} times an epoch; give memory={-(-needed >> 20)} << 20 or more, or write "
+                "smaller chunks"
+            )
+    return sentences

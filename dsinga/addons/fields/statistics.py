@@ -1,0 +1,245 @@
+"""Mean, standard deviation and range of fields of any size, streamed in blocks; those of the channels of windows."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import reprlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.fields.axis import label_text
+from dsinga.addons.fields.dataset import open_dataset
+from dsinga.addons.fields.field_windows import FieldWindows
+from dsinga.addons.fields.layout import ChannelGroup
+from dsinga.addons.fields.moments import moments_over
+from dsinga.addons.fields.readers import CoordinateReader
+from dsinga.addons.fields.window_settings import names_of
+from dsinga.base.errors import ClusterNotReady, UserError
+from dsinga.base.redaction import redacted_cause
+from dsinga.base.registry import listed
+from dsinga.data.missing_values import check_decoded
+from dsinga.data.sources.xarray_objects import missing_name
+
+PATIENCE = 600.0  # seconds of a wait for the first Dask worker, as those of a job
+MOMENTS = ("count", "mean", "std", "min", "max")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FieldStatistics:
+    """Statistics of the variables of a Dataset, each an xarray Dataset with the dimensions that were kept, in float64.
+
+    Attributes:
+        count: how many numbers are not NaN.
+        mean: their mean; NaN where there are none, as for the others.
+        std: their standard deviation, divided by the count.
+        min: the least.
+        max: the largest.
+    """
+
+    count: Any
+    mean: Any
+    std: Any
+    min: Any
+    max: Any
+
+    def of_inputs(self, windows: FieldWindows) -> dict[str, np.ndarray]:
+        """Return the mean and std of the channels of records: {"mean": (C,) or (C, *space), "std": ...} in float64.
+
+        They are arguments of ``nn.Normalization``. Coordinates and masks keep their numbers: mean 0, std 1. Raises
+        UserError for a variable that is constant, that has no statistics, or whose statistics are of NaN only.
+        """
+        _check_windows(windows)
+        parts = windows.layout.of_first_lead().inputs
+        masks = sum(part.channels for part in parts if part.masked)
+        return self._of_channels(windows, parts, windows.shape[1:], masks)
+
+    def of_targets(self, windows: FieldWindows) -> dict[str, np.ndarray]:
+        """Return the mean and std of the channels of labels, without that of weights, as :meth:`of_inputs` does."""
+        _check_windows(windows)
+        layout = windows.layout if windows.leads is None else windows.layout.of_first_lead()
+        return self._of_channels(windows, layout.targets, windows.label_shape[1:], 0)
+
+    def _of_channels(
+        self, windows: FieldWindows, parts: Iterable[ChannelGroup], space: tuple[int, ...], others: int
+    ) -> dict[str, np.ndarray]:
+        means, stds = [], []
+        for part in parts:
+            mean, std = self._of_part(windows, part, space)
+            means.append(mean)
+            stds.append(std)
+        means.append(np.zeros((others, *(1,) * len(space))))
+        stds.append(np.ones((others, *(1,) * len(space))))
+        by_point = any(math.prod(array.shape[1:]) > 1 for array in means)
+        shape = space if by_point else (1,) * len(space)
+        mean, std = (
+            np.concatenate([np.broadcast_to(array, (len(array), *shape)) for array in arrays])
+            for arrays in (means, stds)
+        )
+        return {"mean": mean, "std": std} if by_point else {"mean": mean.reshape(-1), "std": std.reshape(-1)}
+
+    def _of_part(
+        self, windows: FieldWindows, part: ChannelGroup, space: tuple[int, ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean and std (channels, *space), with axes of one point where they are the same everywhere."""
+        flat = (part.channels, *(1,) * len(space))
+        if isinstance(part.reader, CoordinateReader):
+            return np.zeros(flat), np.ones(flat)
+        if part.name not in self.mean:
+            raise UserError(
+                f"there are no statistics of the variable {part.name!r}, only of {listed(map(repr, self.mean))}; take "
+                "them of all variables of the windows: field_statistics(windows.dataset)"
+            )
+        mean, std = self.mean[part.name], self.std[part.name]
+        is_empty = (self.count[part.name] == 0).all([dim for dim in mean.dims if dim in part.space])
+        if bool(is_empty.any()):
+            raise UserError(
+                f"the statistics of {part.name!r} are of no number{_place(is_empty)}: the data are NaN there, or have "
+                "no point; take them of data that have some, or leave the variable out"
+            )
+        if bool((std == 0).any()):
+            raise UserError(
+                f"the variable {part.name!r} is constant{_place(std == 0)}, so it cannot be divided by its std of 0; "
+                "leave it out, or take statistics over more dimensions"
+            )
+        for dim in mean.dims:
+            axis = windows.layout.axes[dim]
+            if mean.sizes[dim] != axis.length:
+                raise UserError(
+                    f"the statistics of {part.name!r} have {mean.sizes[dim]} points along {dim!r}, but the windows' "
+                    f"data {axis.length}; take the statistics of the same fields, or over {dim!r}, too"
+                )
+            labels = windows.layout.coordinates.get(dim)
+            if labels is not None and dim in mean.coords and not np.array_equal(labels.values, mean[dim].values):
+                raise UserError(
+                    f"the statistics of {part.name!r} are at other coordinates of {dim!r} than the windows' data, or "
+                    f"in another order; select theirs: statistics of ds.sel({dim}=windows.dataset[{dim!r}])"
+                )
+            if dim in part.space and axis.input_size != axis.length:
+                raise UserError(
+                    f"the statistics of {part.name!r} have a number for each point along {dim!r}, but windows have "
+                    f"{axis.input_size} of its {axis.length} points; take the statistics over {dim!r}, too"
+                )
+        channel_dims = part.dims[: len(part.channel_sizes)]
+        shapes = [1 if dim not in mean.dims else size for dim, size in zip(part.dims, part.sizes, strict=True)]
+        points = [1 if dim not in mean.dims else windows.layout.axes[dim].length for dim in part.space]
+        arrays = []
+        for array in (mean, std):
+            ordered = array.transpose(*(dim for dim in part.dims if dim in array.dims)).values
+            ordered = ordered.reshape(*shapes[: len(channel_dims)], *points)
+            arrays.append(np.broadcast_to(ordered, (*part.channel_sizes, *points)).reshape(part.channels, *points))
+        return np.nan_to_num(arrays[0]), np.where(np.isfinite(arrays[1]), arrays[1], 1.0)
+
+
+def _check_windows(windows: Any) -> None:
+    if not isinstance(windows, FieldWindows):
+        raise UserError(f"statistics are taken for windows, as of dsinga.windows, not for {reprlib.repr(windows)}")
+
+
+def _place(constant: Any) -> str:
+    """Return where the first number of kept dimensions is that is True, in words."""
+    if not constant.dims:
+        return ""
+    index = np.argwhere(constant.values)[0]
+    words = [f"{dim}={_label(constant, dim, int(at))}" for dim, at in zip(constant.dims, index, strict=True)]
+    return f" at {', '.join(words)}"
+
+
+def _label(array: Any, dim: str, at: int) -> str:
+    return label_text(array[dim].values[at]) if dim in array.coords else str(at)
+
+
+def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, client: Any = None) -> FieldStatistics:
+    """Return mean, standard deviation, count, minimum and maximum of each variable over dimensions, without NaN.
+
+    Blocks whose size follows from the shapes alone are read and computed in threads, of a chunked Dataset on Dask's
+    workers, and combined in their order by the formula of Chan, Golub and LeVeque (1979) in float64. So the numbers
+    have the same bits however the data are chunked and wherever they are computed, and memory is bounded.
+
+    Args:
+        dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store or a netCDF file.
+        dim: the dimensions over which the statistics are, as of ``dataset.mean``; all by default. For a mean by level
+            give the others, for one at each point ``"time"``.
+        client: a Dask client, whose workers read and compute data in files, too; they must reach the files. A
+            chunked Dataset is computed where Dask computes without it. The first worker is awaited.
+
+    Raises:
+        ClusterNotReady: no worker of the client has come in time.
+        UserError: a dimension that no variable has, or a variable that is not of numbers.
+    """
+    opened, _ = open_dataset(dataset)
+    dims = [str(name) for name in opened.dims] if dim is None else list(names_of("dim", dim))
+    if client is not None and not hasattr(client, "as_current"):
+        raise UserError(f"client is a distributed.Client, or None, not {reprlib.repr(client)}")
+    for name in dims:
+        if name not in opened.dims:
+            raise missing_name("dimension", name, [str(known) for known in opened.dims], "Dataset")
+    for name, array in opened.data_vars.items():
+        if array.dtype.kind not in "fiub":
+            raise UserError(f"the variable {name!r} is of {array.dtype}, not of numbers; leave it out")
+        check_decoded(array, str(name))
+    if client is not None:
+        _await_worker(client)
+    results: dict[str, dict[str, Any]] = {moment: {} for moment in MOMENTS}
+    for name, array in opened.data_vars.items():
+        over = [name for name in array.dims if name in dims]
+        with contextlib.nullcontext() if client is None else client.as_current():
+            moments = _read_moments(array if client is None else _chunked(array), str(name), over)
+        for moment, values in zip(MOMENTS, moments, strict=True):
+            results[moment][str(name)] = values
+    return FieldStatistics(**{moment: type(opened)(values) for moment, values in results.items()})
+
+
+def _await_worker(client: Any) -> None:
+    """Wait for the first Dask worker, and say so. Raises ClusterNotReady when none has come after PATIENCE seconds."""
+    if client.asynchronous or client.scheduler_info()["workers"]:
+        return
+    limit = timedelta(seconds=PATIENCE)
+    _log.warning("the Dask cluster of the client has no worker; waiting for one, %s at most", limit)
+    try:
+        client.wait_for_workers(1, timeout=PATIENCE)
+    except TimeoutError as error:
+        raise ClusterNotReady(
+            f"no Dask worker has come to the cluster of the client within {limit}; start some, or leave client out"
+        ) from error
+
+
+def _read_moments(array: Any, name: str, over: Sequence[Any]) -> list[Any]:
+    try:
+        return _moments_of(array, over)
+    except UserError:  # which names the chunk
+        raise
+    except Exception as error:  # of files, codecs and the user's functions: any class
+        fault = f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"variable {name!r} cannot be read ({fault}); see whether ds[{name!r}].compute() can"
+        ) from redacted_cause(error)
+
+
+def _chunked(array: Any) -> Any:
+    """Return an array in files as one that Dask reads, in the chunks of the files; others as they are."""
+    if array.chunks is not None or getattr(array.variable, "_in_memory", True):
+        return array
+    return array.chunk(array.encoding.get("preferred_chunks") or "auto")
+
+
+def _moments_of(array: Any, dims: Sequence[str]) -> list[Any]:
+    """Return count, mean, std, min and max of an array over ``dims``, as arrays of the other dimensions."""
+    count, mean, squares, least, most = moments_over(array, dims)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        std = np.sqrt(squares / count)
+    constant = least == most  # without what rounding has left
+    mean, std = np.where(constant, least, mean), np.where(constant, 0, std)
+    kept = [name for name in array.dims if name not in dims]
+    coordinates = {name: part for name, part in array.coords.items() if set(part.dims) <= set(kept)}
+    make = functools.partial(array.__class__, coords=coordinates, dims=kept, attrs=array.attrs)
+    values = [count.astype(np.int64), *(np.where(count == 0, np.nan, part) for part in (mean, std, least, most))]
+    return [make(part) for part in values]

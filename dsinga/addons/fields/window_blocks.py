@@ -1,0 +1,295 @@
+"""Blocks of neighbouring windows: the fields that they share are read once and kept, decoded, in a bounded cache."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from dsinga.addons.fields.axis import Axis
+from dsinga.addons.fields.layout import ChannelGroup, Layout
+from dsinga.addons.fields.readers import VariableReader
+from dsinga.data.chunk_cache import ChunkCache
+from dsinga.data.conversion import find_nonfinite
+
+# Of a field: its windows, its variable, its place along the dimensions of that, and what it is read for.
+_Key = tuple[str, str, tuple[int, ...], str]
+Ranges = Mapping[str, tuple[int, int]]  # by dimension, the points [low, high), which may lie beyond the data
+
+
+class WindowBlocks:
+    """Divides the windows of a layout into blocks of neighbours, by the layout and a number of bytes alone.
+
+    Windows are numbered in the order of the dimensions, the last one fastest. A block has all windows along the last
+    dimensions, as far as the fields that they read fit ``most_bytes``, several along the dimension before these, and
+    one along those before. It does not depend on the chunks of the data, so that the order of training does not.
+
+    Attributes:
+        axes: the dimensions.
+        counts: the windows along each.
+        block_counts: those of a block.
+        rows: the windows of a full block, which are consecutive.
+
+    Args:
+        layout: the windows.
+        most_bytes: of the fields of a block.
+        block_counts: the windows of a block along each dimension, in place of as many as fit.
+    """
+
+    def __init__(self, layout: Layout, most_bytes: int, block_counts: tuple[int, ...] | None = None):
+        self.layout = layout
+        self.axes = tuple(layout.axes.values())
+        self.counts = tuple(len(axis.starts) for axis in self.axes)
+        self.block_counts = block_counts or self._block_counts(most_bytes)
+        self.rows = math.prod(self.block_counts)
+        self._blocks_along = tuple(
+            -(-count // part) for count, part in zip(self.counts, self.block_counts, strict=True)
+        )
+
+    def __len__(self) -> int:
+        """Return the number of windows."""
+        return math.prod(self.counts)
+
+    def _block_counts(self, most_bytes: int) -> tuple[int, ...]:
+        counts = [1] * len(self.axes)
+        for place in reversed(range(len(self.axes))):
+            counts[place] = self.counts[place]
+            if self.bytes_of(counts) <= most_bytes:
+                continue
+            low, high = 1, self.counts[place]  # the most windows that fit, by bisection
+            while high - low > 1:
+                counts[place] = (low + high) // 2
+                low, high = (counts[place], high) if self.bytes_of(counts) <= most_bytes else (low, counts[place])
+            counts[place] = low
+            break
+        return tuple(counts)
+
+    def bytes_of(self, counts: Any) -> int:
+        """Return the bytes of the decoded fields that a block of so many windows along each dimension reads."""
+        ends = {axis.name: (axis, *axis.widest(count)) for axis, count in zip(self.axes, counts, strict=True)}
+        layout = self.layout
+        inputs = {part.name: part for part in layout.inputs}
+        targets = {part.name: part for part in layout.targets}
+        points = 0
+        for name, part in (inputs | targets).items():
+            of_inputs, of_targets, both = _ranges_of([ends[dim] for dim in part.dims])
+            if name in inputs and name in targets:
+                points += _points(both) if both is not None else _points(of_inputs) + _points(of_targets)
+            else:
+                points += _points(of_inputs if name in inputs else of_targets)
+        return 4 * points
+
+    def places(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return the number of each window along each dimension."""
+        return np.unravel_index(numbers, self.counts)
+
+    def block_numbers(self, places: tuple[np.ndarray, ...]) -> np.ndarray:
+        """Return the number of the block of each window."""
+        indices = [place // count for place, count in zip(places, self.block_counts, strict=True)]
+        return np.ravel_multi_index(indices, self._blocks_along) if indices else np.zeros(1, np.int64)
+
+    def block_places(self, block: int, dims: Sequence[str]) -> tuple[int, ...]:
+        """Return the place of a block among the blocks along some dimensions."""
+        indices = np.unravel_index(block, self._blocks_along)
+        return tuple(int(index) for axis, index in zip(self.axes, indices, strict=True) if axis.name in dims)
+
+    def windows(self, block: int, dims: Sequence[str]) -> int:
+        """Return the number of windows of a block, and of the others at its place along ``dims``."""
+        ends = zip(self.ends(block), self.counts, strict=True)
+        return math.prod(last - first + 1 if axis.name in dims else total for (axis, first, last), total in ends)
+
+    def ends(self, block: int) -> list[tuple[Axis, int, int]]:
+        """Return each dimension with its first and last window of a block."""
+        indices = np.unravel_index(block, self._blocks_along)
+        return [
+            (axis, int(index) * count, min((int(index) + 1) * count, total) - 1)
+            for axis, index, count, total in zip(self.axes, indices, self.block_counts, self.counts, strict=True)
+        ]
+
+
+class BlockField(NamedTuple):
+    """The decoded numbers of a variable that the windows of a block read.
+
+    Attributes:
+        numbers: float32, contiguous, with the axes of ``ChannelGroup.dims``, and an axis of one point for each
+            dimension of space that the variable lacks.
+        lows: the first point along each dimension.
+        is_finite: whether there is no NaN and no infinity.
+    """
+
+    numbers: np.ndarray
+    lows: Mapping[str, int]
+    is_finite: bool
+
+
+MOST_BETWEEN = 1.25  # times as much may be read as inputs or targets need, where both are read at once
+_cache = ChunkCache(0)  # of all windows of a process, which keeps as many bytes as the largest ``memory`` of these
+
+
+class BlockCache:
+    """Keeps the decoded fields of the blocks of windows, in a cache that all windows of a process share.
+
+    Threads share it, and copies of windows that were sent to this process. A block is read once, even for concurrent
+    readers. A pickle has no fields.
+
+    Args:
+        key: identifies the windows; None for new ones.
+    """
+
+    _by_key: ClassVar[WeakValueDictionary[str, BlockCache]] = WeakValueDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, key: str | None = None):
+        self.key = key or uuid.uuid4().hex
+        self._known: dict[tuple[str, int, bool], tuple[_Key, Ranges, dict[str, int]]] = {}
+        self._nonfinite: set[_Key] = set()
+        self._unread: dict[_Key, int] = {}  # windows that are still to be cut out of each field, of all parts together
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockCache.shared, (self.key,)
+
+    @classmethod
+    def shared(cls, key: str) -> BlockCache:
+        """Return this process's cache for the windows with ``key``; make it where there is none."""
+        with cls._lock:
+            return cls._by_key.setdefault(key, cls(key))
+
+    def register(self, source: Any, memory: int) -> None:
+        """Keep fields while ``source`` exists, and at most ``memory`` bytes, or more where other windows may."""
+        with self._lock:
+            self._by_key.setdefault(self.key, self)
+        _cache.reserve_bytes(source, memory)
+        _cache.forget_after(source, [self.key])
+
+    def read(self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool, count: int) -> BlockField:
+        """Return the field of a part that the windows of a block read, of which ``count`` are cut now.
+
+        A field out of which all windows of its block have been cut is dropped before others, which will be read again
+        sooner.
+        """
+        key, ranges, lows = self._describe(part, blocks, block, is_target)
+
+        def load() -> np.ndarray:
+            numbers = _arranged(read_ranges(part.reader, blocks.layout.axes, ranges, part.masked), part)
+            if find_nonfinite(numbers.reshape(1, -1)) is not None:
+                self._nonfinite.add(key)
+            self._unread[key] = blocks.windows(block, part.dims) * _uses(part.name, blocks.layout, key[-1])
+            return numbers
+
+        numbers = _cache.get(key, load)
+        self._unread[key] = unread = self._unread.get(key, 0) - count
+        if not unread:
+            _cache.drop_first(key)
+        return BlockField(numbers, lows, key not in self._nonfinite)
+
+    def _describe(
+        self, part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool
+    ) -> tuple[_Key, Ranges, dict[str, int]]:
+        where = (part.name, block, is_target)
+        if where not in self._known:
+            ranges, role = _ranges(part, blocks, block, is_target)
+            key = self.key, part.name, blocks.block_places(block, part.dims), role
+            self._known[where] = key, ranges, {dim: low for dim, (low, _) in ranges.items()}
+        return self._known[where]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the fields that are kept."""
+        return _cache.bytes_of(self.key)
+
+
+def _uses(name: str, layout: Layout, role: str) -> int:
+    """Return how many parts of a record, of a label, or of both, are cut out of one field of a variable."""
+    parts = {"input": layout.inputs, "target": layout.targets}.get(role, (*layout.inputs, *layout.targets))
+    return sum(part.name == name for part in parts)
+
+
+def _ranges(part: ChannelGroup, blocks: WindowBlocks, block: int, is_target: bool) -> tuple[Ranges, str]:
+    """Return the ranges of a part that the windows of a block read, and whether these are "input", "target" or "both".
+
+    A variable that is an input and a target is read once where both lie near each other.
+    """
+    inputs, targets, both = _ranges_of([end for end in blocks.ends(block) if end[0].name in part.dims])
+    layout = blocks.layout
+    in_both = all(any(other.name == part.name for other in parts) for parts in (layout.inputs, layout.targets))
+    if in_both and both is not None:
+        return both, "both"
+    return (targets, "target") if is_target else (inputs, "input")
+
+
+def _ranges_of(ends: Sequence[tuple[Axis, int, int]]) -> tuple[Ranges, Ranges, Ranges | None]:
+    """Return what inputs read of windows between a first and a last one along each axis, what targets do, and both.
+
+    The last is None where inputs and targets lie so far from each other that they are better read apart.
+    """
+    inputs = {axis.name: axis.input_range(first, last) for axis, first, last in ends}
+    targets = {axis.name: axis.target_range(first, last) for axis, first, last in ends}
+    both = {dim: (min(inputs[dim][0], targets[dim][0]), max(inputs[dim][1], targets[dim][1])) for dim in inputs}
+    is_near = _points(both) <= MOST_BETWEEN * max(_points(inputs), _points(targets))
+    return inputs, targets, both if is_near else None
+
+
+def _points(ranges: Ranges) -> int:
+    return math.prod(high - low for low, high in ranges.values())
+
+
+def _arranged(array: np.ndarray, part: ChannelGroup) -> np.ndarray:
+    """Return a field with its axes in the order of the record, and one for each dimension of space."""
+    array = array.transpose([part.reader.dims.index(dim) for dim in part.dims])
+    channels = len(part.channel_sizes)
+    index = [slice(None)] * channels + [slice(None) if dim in part.dims else np.newaxis for dim in part.space]
+    return np.require(array[tuple(index)], requirements=["C", "ALIGNED"])[...]  # a view, since the cache locks it
+
+
+def read_ranges(reader: VariableReader, axes: Mapping[str, Axis], ranges: Ranges, masked: bool = False) -> np.ndarray:
+    """Return the numbers of a variable at ranges of points, float32, with the axes of the variable.
+
+    Points beyond the data are those that the edge of their dimension says; beyond an edge of zeros they are NaN where
+    NaN is masked.
+    """
+    runs: list[list[slice]] = []  # of consecutive points of the data that are read, along each dimension
+    takes: list[np.ndarray | None] = []  # the places of the wanted points among these
+    zeros: list[np.ndarray | None] = []
+    for dim in reader.dims:
+        axis, (low, high) = axes[dim], ranges[dim]
+        if 0 <= low and high <= axis.length:
+            runs.append([slice(low, high)])
+            takes.append(None)
+            zeros.append(None)
+            continue
+        points, outside = axis.positions(low, high)
+        needed = np.unique(points)
+        breaks = np.flatnonzero(np.diff(needed) > 1) + 1
+        runs.append([slice(int(run[0]), int(run[-1]) + 1) for run in np.split(needed, breaks)])
+        takes.append(np.searchsorted(needed, points))
+        zeros.append(outside if axis.edge == "zero" else None)
+    array = _read_runs(reader, runs)
+    for place, take in enumerate(takes):
+        if take is not None:
+            array = array.take(take, axis=place)
+    for place, beyond in enumerate(zeros):
+        if beyond is not None:
+            array[(slice(None),) * place + (beyond,)] = np.nan if masked else 0
+    return array
+
+
+def _read_runs(reader: VariableReader, runs: list[list[slice]]) -> np.ndarray:
+    """Return the runs of points along each dimension, joined."""
+    if all(len(parts) == 1 for parts in runs):
+        return reader.read(tuple(parts[0] for parts in runs))
+    shape = [sum(part.stop - part.start for part in parts) for parts in runs]
+    array = np.empty(shape, np.float32)
+    offsets = [np.cumsum([0, *(part.stop - part.start for part in parts)]) for parts in runs]
+    for index in itertools.product(*(range(len(parts)) for parts in runs)):
+        region = tuple(parts[number] for parts, number in zip(runs, index, strict=True))
+        places = tuple(
+            slice(int(ends[number]), int(ends[number + 1])) for ends, number in zip(offsets, index, strict=True)
+        )
+        array[places] = reader.read(region)
+    return array

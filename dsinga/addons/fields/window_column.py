@@ -1,0 +1,202 @@
+"""The records, or the labels, of windows: cut out of the fields of their blocks, with masks and weights as channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.fields.layout import ChannelGroup
+from dsinga.addons.fields.window_blocks import BlockCache, BlockField, WindowBlocks
+from dsinga.base.errors import UserError
+from dsinga.data.column import Column
+from dsinga.ops import buffers
+
+SAMPLE_BYTES = 16 << 20
+SMALL_WINDOW = 32  # numbers of a variable in a window, up to which all windows of a block are cut at once
+
+
+class WindowColumn(Column):
+    """The inputs, or the targets, of windows: (n, C, *space) float32.
+
+    Args:
+        blocks: the windows and their blocks.
+        cache: keeps the fields of blocks.
+        numbers: the number of the window of each row, increasing; None where all windows are rows.
+        is_target: whether these are the labels.
+        location: what messages call the data.
+    """
+
+    def __init__(
+        self, blocks: WindowBlocks, cache: BlockCache, numbers: np.ndarray | None, is_target: bool, location: str
+    ):
+        layout = blocks.layout
+        self.blocks, self.cache, self.numbers, self.is_target = blocks, cache, numbers, is_target
+        self.location = location
+        self.parts = layout.targets if is_target else layout.inputs
+        length = len(blocks) if numbers is None else len(numbers)
+        share = length / len(blocks)
+        rows = max(1, min(length, round(blocks.rows * share)))
+        shape = layout.target_shape if is_target else layout.input_shape
+        super().__init__("targets" if is_target else "inputs", length, shape, np.float32, rows)
+        readers = [part.reader for part in self.parts]
+        self.from_files = any(reader.from_files for reader in readers)  # type: ignore[misc]
+
+    @property
+    def sample_rows(self) -> int:
+        """Rows that a check or a summary loads at once; those of a block may be many times its fields."""
+        return max(1, min(super().sample_rows, SAMPLE_BYTES // max(self.row_bytes, 1)))
+
+    def connect(self, client: Callable[[], Any]) -> None:
+        """Prepare to read in this process; ``client`` returns the Dask client for chunks that a cluster keeps."""
+        weights = self.blocks.layout.weights
+        for part in (*self.parts, *([weights] if weights else [])):
+            part.reader.connect(client)
+
+    def load(self, start: int, stop: int) -> np.ndarray:
+        """Return the windows ``start`` to ``stop``."""
+        return self.take(np.arange(start, stop))
+
+    def take(self, rows: np.ndarray, allows_nonfinite: bool = False) -> np.ndarray:
+        """Return the windows of ``rows`` (n, C, *space), in the order of ``rows``.
+
+        Raises UserError for NaN that is not masked, and for infinity, unless they are allowed.
+        """
+        out, is_finite = self._cut(rows)
+        self._mask(out, is_finite)
+        if not is_finite and not allows_nonfinite:
+            self._check(out, rows)
+        return out
+
+    def nan_shares(self, rows: np.ndarray) -> np.ndarray:
+        """Return the share of NaN among the numbers of variables in each window, (n,) float64."""
+        out, is_finite = self._cut(rows)
+        if is_finite:
+            return np.zeros(len(rows))
+        channels = sum(part.channels for part in self.parts)
+        return np.isnan(out[:, :channels]).reshape(len(rows), -1).mean(axis=1)
+
+    def place(self, index: Any) -> str:
+        """Return the channel of a number, and its place in the window."""
+        layout = self.blocks.layout
+        names = layout.target_names() if self.is_target else layout.channel_names()
+        return f"channel {names[index[0]]!r}, index {tuple(index)}"
+
+    def _cut(self, rows: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Return windows, without masks, whose channels are only made; and whether their fields are finite."""
+        out = buffers.empty((len(rows), *self.shape))
+        numbers = rows if self.numbers is None else self.numbers[rows]
+        places = self.blocks.places(numbers)
+        block_numbers = self.blocks.block_numbers(places)
+        order = np.argsort(block_numbers, kind="stable")  # makes the windows of each block adjacent
+        block_numbers = block_numbers[order]
+        ends = [0, *(np.flatnonzero(block_numbers[1:] != block_numbers[:-1]) + 1).tolist(), len(rows)]
+        starts = {axis.name: axis.starts[place[order]] for axis, place in zip(self.blocks.axes, places, strict=True)}
+        channel, is_finite = 0, True
+        weights = [self.blocks.layout.weights] if self.is_target and self.blocks.layout.weights is not None else []
+        for part in (*self.parts, *weights):
+            channels = out[:, channel : channel + part.channels]
+            channels = channels.reshape(len(rows), *part.channel_sizes, *self.shape[1:])
+            points = np.empty((len(rows), len(part.dims)), np.int64)
+            for axis, dim in enumerate(part.dims):
+                points[:, axis] = starts[dim] + self.blocks.layout.axes[dim].offset(self.is_target, part.number)
+            cut = _Cut(part, points)
+            for start, end in pairwise(ends):
+                field = self.cache.read(part, self.blocks, int(block_numbers[start]), self.is_target, end - start)
+                cut.copy(channels, field, order[start:end], slice(start, end))
+                is_finite = is_finite and field.is_finite
+            if part in weights:
+                channels /= self.blocks.layout.scale
+            channel += part.channels
+        return out, is_finite
+
+    def _mask(self, out: np.ndarray, is_finite: bool) -> None:
+        """Fill NaN of inputs that are masked, and write the channels that say which numbers are valid."""
+        if self.is_target or not any(part.masked for part in self.parts):
+            return
+        mask = sum(part.channels for part in self.parts)
+        if is_finite:
+            out[:, mask:] = 1
+            return
+        channel = 0
+        for part in self.parts:
+            if part.masked:
+                numbers = out[:, channel : channel + part.channels]
+                valid = ~np.isnan(numbers)
+                out[:, mask : mask + part.channels] = valid
+                np.copyto(numbers, np.float32(part.fill), where=~valid)
+                mask += part.channels
+            channel += part.channels
+
+    def _check(self, out: np.ndarray, rows: np.ndarray) -> None:
+        """Raise UserError for the first NaN that is not masked, or infinity."""
+        channel = 0
+        for part in self.parts:
+            numbers = out[:, channel : channel + part.channels]
+            bad = np.isinf(numbers) if part.masked and self.is_target else ~np.isfinite(numbers)
+            if bad.any():
+                row, *index = (int(place) for place in np.unravel_index(int(np.argmax(bad)), bad.shape))
+                raise self._nonfinite(part, int(rows[row]), index, numbers[(row, *index)])
+            channel += part.channels
+
+    def _nonfinite(self, part: ChannelGroup, row: int, index: list[int], value: Any) -> UserError:
+        """Return the error for a number of a window: its variable, its index and its coordinates."""
+        layout = self.blocks.layout
+        number = row if self.numbers is None else int(self.numbers[row])
+        starts = {
+            axis.name: int(axis.starts[place])
+            for axis, (place,) in zip(self.blocks.axes, self.blocks.places(np.array([number])), strict=True)
+        }
+        channel = np.unravel_index(index[0], part.channel_sizes) if part.channel_sizes else ()
+        inside = {dim: int(place) for dim, place in zip(part.dims, channel, strict=False)}
+        inside |= dict(zip(part.space, index[1:], strict=True))
+        points = {}
+        for dim in part.reader.dims:
+            axis = layout.axes[dim]
+            point = starts[dim] + axis.offset(self.is_target, part.number) + inside[dim]
+            points[dim] = int(axis.positions(point, point + 1)[0][0])
+        labels = ", ".join(f"{dim}={layout.label(dim, point)}" for dim, point in points.items())
+        what = "NaN" if np.isnan(value) else "infinity"
+        remedy = (
+            f"ask for a mask (mask=[{part.name!r}]), or leave out windows that have NaN (max_nan=0)"
+            if what == "NaN"
+            else "leave such points out, or put a number in their place"
+        )
+        return UserError(
+            f"{self.location}: variable {part.name!r} has {what} at {labels} (index {tuple(points.values())}); {remedy}"
+        )
+
+
+class _Cut:
+    """Copies windows of a part out of the fields of their blocks.
+
+    Args:
+        part: the part.
+        points: the first point of each window along the part's dimensions, (n, dimensions) int64.
+    """
+
+    def __init__(self, part: ChannelGroup, points: np.ndarray):
+        channels = len(part.channel_sizes)
+        dims = (*part.dims[:channels], *part.space)  # the axes of fields
+        self._dims, self._points = part.dims, points
+        self._axes = [dims.index(dim) for dim in part.dims]
+        sizes = dict(zip(part.dims, part.sizes, strict=True))
+        self._shape = tuple(sizes.get(dim, 1) for dim in dims)
+        self._is_small = math.prod(self._shape) <= SMALL_WINDOW
+
+    def copy(self, out: np.ndarray, field: BlockField, rows: np.ndarray, places: slice) -> None:
+        """Write the windows at ``places`` of the points, all of one block, to ``rows`` of ``out``."""
+        numbers, shape = field.numbers, self._shape
+        strides = [numbers.strides[axis] for axis in self._axes]
+        low = sum(field.lows[dim] * stride for dim, stride in zip(self._dims, strides, strict=True))
+        offsets = self._points[places] @ np.array(strides, np.int64) - low  # in bytes
+        if self._is_small:
+            points = np.indices(shape).reshape(len(shape), -1).T @ np.array(numbers.strides, np.int64)
+            index = (offsets[:, None] + points).reshape(len(rows), *shape) // numbers.itemsize
+            out[rows] = numbers.reshape(-1)[index]
+            return
+        for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True):
+            out[row] = np.ndarray(shape, numbers.dtype, numbers, offset, numbers.strides)

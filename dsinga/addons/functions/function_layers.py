@@ -1,0 +1,238 @@
+"""kFunction and kFunctionLoss: a user's function of features, with the gradient of its library."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.functions.libraries import Computed, LibraryFunction, NumpyFunction
+from dsinga.addons.functions.names import find_function
+from dsinga.addons.functions.own_class import LayerCall
+from dsinga.addons.functions.probing import Probed, probe, title_of
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.base.regular_files import parse_json
+from dsinga.job import LayerConf
+from dsinga.job.component import Settings, required, setting
+from dsinga.job.limits import NonNegative
+from dsinga.layers.interface.context import Context, RecordInfo
+from dsinga.layers.interface.declarations import Cut, Labels, ParamSpec
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape
+from dsinga.layers.losses.row_weights import WEIGHTS, check_weights, gradient_of_weights, weights_of
+
+FUNCTION = 'the function: "module:function", or a name by dsinga.register("function", ...)'
+
+
+class OnList:
+    """A function of a list, called with the items as arguments."""
+
+    def __init__(self, function: Any):
+        self.function, self.title = function, title_of(function)
+
+    def __call__(self, *sources: Any) -> Any:
+        return self.function(list(sources))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OnList) and other.function is self.function
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+
+class FunctionLayer(Layer):
+    """Base of layers that call a user's function, in host memory, on all rows at once.
+
+    Attributes:
+        probed: the function with its gradient.
+        user_code: the user's function or class, which workers must be able to load.
+    """
+
+    cut = Cut(gathered_because="calls a function of whole rows")
+    settings: Any
+    probed: Probed
+    user_code: Any = None
+    runs_user_code = True
+
+    def find(self, field: str = "function") -> Any:
+        """Return the function or class that the settings name. Raises JobError where there is none."""
+        try:
+            self.user_code = find_function(self.settings.function)
+            return self.user_code
+        except UserError as error:
+            raise self.fail(str(error), self.settings, field) from error.__cause__
+
+    def probe(self, function: Any, rows: Sequence[Shape], labels: int | None = None) -> Probed:
+        """Return the function with its gradient. Raises JobError for one that cannot be called so."""
+        try:
+            return probe(function, tuple(map(tuple, rows)), labels)
+        except UserError as error:
+            raise self.fail(str(error), self.settings, "function") from error
+
+    def on_host(self, arrays: Arrays, ctx: Context) -> list[np.ndarray]:
+        """Return arrays of the backend as numpy arrays."""
+        return [np.ascontiguousarray(ctx.ops.to_numpy(array)) for array in arrays]
+
+    def compute(self, function: LibraryFunction, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
+        """Return the function of arrays and its pull-back; without rows the user's function is not called."""
+        if len(arrays[-1]):
+            return function.compute(arrays, needs)
+        nothing = [np.zeros_like(array) if need else None for array, need in zip(arrays, needs, strict=True)]
+        return Computed(np.zeros((0, *self.probed.row_shape), np.float32), lambda grad: nothing)
+
+    def checked(self, value: np.ndarray, like: np.ndarray, rows: int) -> np.ndarray:
+        """Return ``value`` in the dtype of ``like``, if that is a float; raise UserError for an unexpected shape."""
+        expected = (rows, *self.probed.row_shape)
+        if value.shape != expected:
+            raise self.fail(f"its function returns the shape {value.shape} for {rows} rows; it must be {expected}")
+        return value.astype(like.dtype, copy=False) if like.dtype.kind == "f" else value
+
+
+@register("layer", kFunction=793)
+class CalledFunction(FunctionLayer):
+    """f of the sources, a function of arrays of JAX, autograd, PyTorch or numpy whose first axis is that of the rows.
+
+    The function gets the sources in their order, or in one list. It is a class for a layer with params: a ``call`` that
+    computes the feature, and ``build``, which makes the params by ``add_weight``. Its gradient comes from the library
+    whose arrays it returns; numpy's has none, so that no params may be below such a layer. It computes in host memory.
+    """
+
+    class Conf(Settings, name="FunctionConf"):
+        """Settings of kFunction."""
+
+        function: str = required(FUNCTION)
+        arguments: str = setting("", "the arguments of a class, as JSON")
+        as_list: bool = setting(False, "whether the function gets its sources as one list")
+
+    settings: Conf
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        function, rows = self.find(), [shape[1:] for shape in self.source_shapes]
+        if inspect.isclass(function):
+            try:
+                arguments = parse_json(self.settings.arguments or "{}")
+            except ValueError as error:
+                raise self.fail(f"arguments is no JSON: {error}", self.settings, "arguments") from None
+            try:
+                call = LayerCall(function, arguments, tuple(rows), self.settings.as_list)
+            except UserError as error:
+                raise self.fail(str(error)) from error
+            self.params = tuple(
+                ParamSpec(role, weight.shape, None, initial=weight.initial, static=not weight.trainable)
+                for role, weight in call.weights.items()
+            )
+            self.call: LayerCall | None = call
+            self.probed = call.probed
+        else:
+            self.call = None
+            self.probed = self.probe(OnList(function) if self.settings.as_list else function, rows)
+        self.shape = (self.source_shapes[0][0], *self.probed.row_shape)
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the function is of a library with gradients."""
+        return not isinstance(self.probed.function, NumpyFunction)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        arrays = self.on_host([*params, *sources], ctx)
+        rows = len(sources[0])
+        function = self.probed.function if self.call is None else self.call.of_phase(ctx.training)
+        if not ctx.training and rows:
+            return Output(ctx.ops.asarray(self.checked(function.value(arrays), arrays[-1], rows)))
+        needs = [array.dtype.kind == "f" for array in arrays]
+        value, pull = self.compute(function, arrays, needs)
+        return Output(ctx.ops.asarray(self.checked(value, arrays[-1], rows)), saved=pull)
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        if not self.has_gradient:
+            raise self.fail(no_gradient(self.user_code))
+        gradients = output.saved(np.ascontiguousarray(ctx.ops.to_numpy(grad)))
+        arrays = [*params, *sources]
+        placed = [
+            None if gradient is None else ctx.ops.asarray(gradient.astype(array.dtype, copy=False).reshape(array.shape))
+            for gradient, array in zip(gradients, arrays, strict=True)
+        ]
+        for_sources = [gradient if need else None for gradient, need in zip(placed[len(params) :], needs, strict=True)]
+        return for_sources, placed[: len(params)]
+
+
+def no_gradient(function: Any) -> str:
+    """Return why a function cannot be trained through."""
+    return (
+        f"the function {title_of(function)} returns numpy's arrays, which have no gradient; write it in jax.numpy, "
+        "autograd.numpy or torch, or as a layer with a gradient of its own (docs/extending.md)"
+    )
+
+
+@register("layer", kFunctionLoss=794)
+class FunctionLoss(FunctionLayer):
+    """A user's loss f(labels, x)·scale: one number a row, several, of which the mean counts, or the mean over rows.
+
+    The first source gives x (B, ...), the second labels (B, ...), as the records have them, integers or float32; labels
+    (B,) beside x (B, 1) are (B, 1). A third source may give a weight for each row. The feature is the loss of each row,
+    (B, 1). The function is of arrays of JAX, autograd or PyTorch; one that mixes rows is refused.
+    """
+
+    class Conf(Settings):
+        """Settings of kFunctionLoss."""
+
+        function: str = required(FUNCTION)
+        scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
+
+    settings: Conf
+    source_count = 2
+    optional_sources = 1
+    labels = Labels(source=1, floats=True)
+    is_loss = True
+    metric_names = ("loss",)
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
+        super().__init__(conf, source_shapes, info)
+        x, labels = (shape[1:] for shape in self.source_shapes[:2])
+        check_weights(self, WEIGHTS)
+        self.label_rows = x if labels == () and x == (1,) else labels
+        self.probed = self.probe(self.find(), [self.label_rows, x], labels=0)
+        if isinstance(self.probed.function, NumpyFunction):
+            raise self.fail(no_gradient(self.user_code), self.settings, "function")
+        self.shape = (self.source_shapes[0][0], 1)
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        if sources[1] is None:
+            raise self.fail(f"{self.source_name(1)} has no labels; give y, or leave the loss out")
+        (x,), labels = self.on_host(sources[:1], ctx), np.asarray(ctx.ops.to_numpy(sources[1]))
+        arrays, rows = [labels.reshape(len(x), *self.label_rows), x], len(x)
+        weights = weights_of(sources, WEIGHTS, ctx.ops)
+        value, pull = self.compute(self.probed.function, arrays, (False, True))
+        value = self.checked(value, x, rows)
+        size = math.prod(value.shape[1:])
+        losses = value.reshape(rows, size).mean(axis=1)
+        factors = np.full(rows, self.settings.scale) if weights is None else ctx.ops.to_numpy(weights)
+        factors = factors if weights is None else factors * self.settings.scale
+
+        def gradient(rows_total: int) -> np.ndarray:
+            """Return the gradient of the mean over a batch of so many rows, for x."""
+            slopes = (factors / (rows_total * size)).reshape(rows, *[1] * (value.ndim - 1))
+            computed = pull(np.array(np.broadcast_to(slopes, value.shape), value.dtype))[1]
+            assert computed is not None
+            return computed.astype(x.dtype, copy=False)
+
+        total = (losses * factors).sum(dtype=np.float64)
+        feature = ctx.ops.asarray(losses.astype(x.dtype, copy=False)[:, None])
+        return Output(feature, saved=gradient if ctx.training else None, metrics={"loss": (total, rows)})
+
+    def compute_gradient(
+        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
+    ) -> Gradients:
+        gradients: list[Any] = [None] * len(sources)
+        if needs[0]:
+            gradients[0] = ctx.ops.asarray(output.saved(ctx.rows.total)).reshape(sources[0].shape)
+        if any(needs[WEIGHTS:]):
+            factor = self.settings.scale / ctx.rows.total
+            gradients[WEIGHTS] = gradient_of_weights(output.feature[:, 0], factor, sources[WEIGHTS])
+        return gradients, ()

@@ -1,0 +1,358 @@
+"""The gradient of a user's function from the library in which it is written: JAX, autograd or PyTorch.
+
+None of the three is imported here: a function is of the library whose arrays it returns, which it has imported then.
+What a compiled function reads is compared by :class:`ReadValues`, since JAX takes it for constant.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from importlib.util import find_spec
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from dsinga.addons.functions.digest import is_importable
+from dsinga.base.arguments import shown
+from dsinga.base.registry import is_user_code
+
+Function = Callable[..., Any]  # of arrays of a library; returns one of them
+Pull = Callable[[np.ndarray], list[np.ndarray | None]]  # from the gradient for a value to those for the arguments
+
+_log = logging.getLogger(__name__)
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+class ReadValues:
+    """The values that a function reads besides its arguments. With equal ones it computes the same.
+
+    Numbers, texts and numpy arrays count by their values. Lists, dicts, functions of the same module, and attributes
+    that the code names are followed. Everything else, such as arrays of JAX, counts by its identity.
+    """
+
+    def __init__(self, function: Any):
+        self._values: list[Any] = []
+        self._kept: dict[int, Any] = {}  # by identity, which no new object gets as long as these live
+        for part in user_functions(function):
+            self._add(part, frozenset(), getattr(part, "__module__", None))
+
+    def equals(self, other: ReadValues | None) -> bool:
+        """Whether the values are the same."""
+        return other is not None and self._values == other._values
+
+    def _add(self, value: Any, names: frozenset[str], module: str | None) -> None:
+        """Add a value that code of a module reads, in which ``names`` stand."""
+        if type(value) in PLAIN:
+            self._values.append((type(value), value))
+        elif type(value) is np.ndarray and not value.dtype.hasobject:
+            data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            self._values.append((value.shape, value.dtype.str, zlib.crc32(data.data)))
+        else:
+            self._values.append(id(value))
+            if id(value) not in self._kept:
+                self._kept[id(value)] = value
+                parts, names = _parts(value, names, module)
+                for part in parts:
+                    self._add(part, names, module)
+
+
+def user_functions(function: Any) -> list[Any]:
+    """Return the user's functions that a function of this package calls; of another one itself."""
+    if is_user_code(function):
+        return [function]
+    if hasattr(function, "function"):
+        return user_functions(function.function)
+    bases = [cls for cls in function.cls.__mro__ if is_user_code(cls)]
+    return [member for cls in bases for member in vars(cls).values() if isinstance(member, FunctionType)]
+
+
+def _parts(value: Any, names: frozenset[str], module: str | None) -> tuple[list[Any], frozenset[str]]:
+    """Return what a value consists of, and the names that stand in the code which reads that."""
+    if isinstance(value, FunctionType) and (value.__module__ == module or not is_importable(value)):
+        names = _names(value.__code__)
+        read = [value.__globals__[name] for name in sorted(names & value.__globals__.keys())]
+        return [value.__defaults__, value.__kwdefaults__, *(value.__closure__ or ()), *read], names
+    if isinstance(value, (FunctionType, type)):
+        return [], names
+    if isinstance(value, CellType):
+        return [value.cell_contents] if value != CellType() else [], names
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__], names | _names(getattr(value.__func__, "__code__", None))
+    if isinstance(value, functools.partial):
+        return [value.func, value.args, value.keywords], names
+    if isinstance(value, dict):
+        return [part for item in value.items() for part in item], names
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [len(value), *value], names
+    call = next((vars(cls)["__call__"] for cls in type(value).__mro__ if "__call__" in vars(cls)), None)
+    names |= _names(getattr(call, "__code__", None))
+    attributes = getattr(value, "__dict__", {})
+    return [call, *(attributes[name] for name in sorted(names & attributes.keys()))], names
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(code: CodeType | None) -> frozenset[str]:
+    """Return the names of globals and attributes in code, and in the functions within it."""
+    if code is None:
+        return frozenset()
+    return frozenset(code.co_names).union(*(_names(const) for const in code.co_consts if isinstance(const, CodeType)))
+
+
+class Computed(NamedTuple):
+    """The value of a function as a numpy array, and the pull-back of gradients."""
+
+    value: np.ndarray
+    pull: Pull
+
+
+class LibraryFunction(ABC):
+    """A function of arrays with its gradient. Pickles as the function does; computes in any thread."""
+
+    library: ClassVar[str]
+    """The name of the library, for messages."""
+    package: ClassVar[str]
+    """The name of its package."""
+
+    def __init__(self, function: Function):
+        self.function = function
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"function": self.function}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def value(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the function of numpy arrays, as a numpy array."""
+        return np.asarray(self.function(*arrays))
+
+    @abstractmethod
+    def compute(self, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
+        """Return the function of numpy arrays, with the pull-back for those that need a gradient."""
+
+    def row_by_row(self) -> LibraryFunction:
+        """Return the function that calls this one on each row alone; see :class:`RowByRow`."""
+        return type(self)(RowByRow(self.function, self.package))
+
+
+class RowByRow:
+    """A function of whole arrays that calls another on each row alone, (1, ...), and stacks the numbers, (B,).
+
+    ``package`` is the library's, which vectorises that where it can.
+    """
+
+    def __init__(self, function: Function, package: str):
+        self.function, self.package = function, package
+
+    def __call__(self, *arrays: Any) -> Any:
+        def of_row(*row: Any) -> Any:
+            return self.function(*(array[None] for array in row)).reshape(())
+
+        library = sys.modules[self.package]
+        if self.package != "autograd":
+            try:
+                return (library.func if self.package == "torch" else library).vmap(of_row)(*arrays)
+            except Exception:  # such as a branch by the numbers of a row: each row is called
+                pass
+        values = [of_row(*(array[row] for array in arrays)) for row in range(len(arrays[0]))]
+        return (library if self.package == "torch" else library.numpy).stack(values)
+
+
+class JaxFunction(LibraryFunction):
+    """A function of JAX's arrays, compiled where it can be, and again after something that it reads has changed."""
+
+    library, package = "JAX", "jax"
+
+    def __init__(self, function: Function):
+        super().__init__(function)
+        self._compiled: tuple[tuple[Function, Function], tuple[Function, Function]] | None = None
+        self._compiles = True
+        self._read: ReadValues | None = None  # when it was compiled
+        self._has_changed = False
+
+    def _follow_changes(self) -> None:
+        """Forget what was compiled if the function has read other values then than it would read now."""
+        read = ReadValues(self.function) if self._compiles else None
+        if self._compiled is not None and read is not None and not read.equals(self._read):
+            self._compiled = None
+            _log.log(
+                logging.INFO if self._has_changed else logging.WARNING,
+                "the function %s reads values that have changed: JAX compiles it again after each change; give what "
+                "changes often as an input of the model",
+                getattr(self.function, "title", "") or shown(user_functions(self.function)[0]),
+            )
+            self._has_changed = True
+        self._read = read
+
+    def _call(self, which: int, *arguments: Any) -> Any:
+        """Call the function (0) or its pull-back (1), compiled unless it branches by the numbers in its arrays."""
+        import jax
+
+        if self._compiled is None:
+            plain = _plain_functions(self.function)
+            self._compiled = plain, (jax.jit(plain[0]), jax.jit(plain[1], static_argnums=0))
+        plain, compiled = self._compiled
+        arrays = arguments if which == 0 else arguments[1]
+        with jax.enable_x64(True) if any(array.dtype == np.float64 for array in arrays) else nullcontext():
+            if not self._compiles:
+                return plain[which](*arguments)
+            try:
+                return compiled[which](*arguments)
+            except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
+                self._compiles = False
+                return plain[which](*arguments)
+
+    def value(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        self._follow_changes()
+        return np.asarray(self._call(0, *arrays))
+
+    def compute(self, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
+        value = self.value(arrays)
+
+        def pull(grad: np.ndarray) -> list[np.ndarray | None]:
+            return _spread(self._call(1, tuple(needs), tuple(arrays), grad.astype(value.dtype)), needs)
+
+        return Computed(value, pull)
+
+
+def _plain_functions(function: Function) -> tuple[Function, Function]:
+    """Return new functions that compute a function of JAX and its pull-back.
+
+    What JAX has compiled for a function lives as long as that. These two live as long as the model, not the user's.
+    """
+    import jax
+
+    def value(*arrays: Any) -> Any:
+        return function(*arrays)
+
+    def pull(needs: tuple[bool, ...], arrays: Sequence[Any], grad: Any) -> Any:
+        def of_needed(*needed: Any) -> Any:
+            chosen = iter(needed)
+            return function(*(next(chosen) if need else a for a, need in zip(arrays, needs, strict=True)))
+
+        return jax.vjp(of_needed, *(a for a, need in zip(arrays, needs, strict=True) if need))[1](grad)
+
+    return value, pull
+
+
+class AutogradFunction(LibraryFunction):
+    """A function of autograd.numpy's arrays."""
+
+    library = package = "autograd"
+
+    def compute(self, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
+        from autograd import make_vjp
+
+        numbers = [index for index, need in enumerate(needs) if need]
+        if not numbers:
+            return Computed(self.value(arrays), lambda grad: [None] * len(needs))
+        pull, value = make_vjp(self.function, numbers)(*arrays)
+        value = np.asarray(value)
+        return Computed(value, lambda grad: _spread(pull(grad.astype(value.dtype)), needs))
+
+
+class TorchFunction(LibraryFunction):
+    """A function of PyTorch's tensors."""
+
+    library, package = "PyTorch", "torch"
+
+    def value(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        import torch
+
+        with torch.no_grad():
+            value = self.function(*(torch.tensor(array) for array in arrays))
+        return np.asarray(value)
+
+    def compute(self, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
+        import torch
+
+        tensors = [torch.tensor(array) for array in arrays]  # copies: torch warns of read-only memory
+        needed = [tensor.requires_grad_() for tensor, need in zip(tensors, needs, strict=True) if need]
+        with torch.enable_grad():
+            value = self.function(*tensors)
+
+        def pull(grad: np.ndarray) -> list[np.ndarray | None]:
+            if not needed or not value.requires_grad:
+                return [np.zeros_like(a) if need else None for a, need in zip(arrays, needs, strict=True)]
+            given = torch.tensor(grad, dtype=value.dtype)
+            grads = torch.autograd.grad(value, needed, given, retain_graph=True, allow_unused=True)
+            dense = [torch.zeros_like(t) if g is None else g for t, g in zip(needed, grads, strict=True)]
+            return _spread([g.numpy() for g in dense], needs)
+
+        return Computed(value.detach().numpy(), pull)
+
+
+class NumpyFunction(LibraryFunction):
+    """A function of numpy's arrays, which has no gradient: its sources must need none."""
+
+    library = package = "numpy"
+
+    def compute(self, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
+        return Computed(self.value(arrays), lambda grad: [None] * len(needs))
+
+
+# By the name of the package, in the order in which they are asked about a function that all could compute.
+LIBRARIES: dict[str, type[LibraryFunction]] = {
+    kind.package: kind for kind in (AutogradFunction, JaxFunction, TorchFunction)
+}
+
+
+def _spread(gradients: Sequence[Any], needs: Sequence[bool]) -> list[np.ndarray | None]:
+    """Return the gradients of needed arguments in the places of all arguments."""
+    found = iter(gradients)
+    return [np.asarray(next(found)) if need else None for need in needs]
+
+
+def find_library(function: Function, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> LibraryFunction:
+    """Return a function with the gradient of the library whose arrays it returns for these arguments.
+
+    A function of operators alone, which computes with the arrays of any library, gets that of a library that is loaded
+    or, where none is, installed. One that returns numpy's arrays otherwise has no gradient. Raises what the function
+    raises, and TypeError where it returns no array.
+    """
+    failure: Exception | None = None
+    try:
+        value = function(*arrays)
+    except Exception as error:
+        failure = error
+    else:
+        package = type(value).__module__.partition(".")[0].removesuffix("lib")
+        if package in LIBRARIES:
+            return LIBRARIES[package](function)
+        if not isinstance(value, (np.ndarray, np.generic, float, int)):
+            raise TypeError(
+                f"it returns {type(value).__module__}.{type(value).__name__}, of which no gradient is known"
+            )
+    loaded = [package for package in LIBRARIES if package in sys.modules]
+    installed = [package for package in LIBRARIES if package not in loaded and find_spec(package)]
+    for package in loaded if failure or loaded else installed:
+        candidate = LIBRARIES[package](function)
+        try:
+            computed = candidate.compute(arrays, needs)
+            computed.pull(np.ones_like(computed.value))
+        except Exception as error:
+            # PyTorch refuses numpy's arrays: what its tensors raise is the function's own fault.
+            failure = error if failure is not None and package == "torch" else failure
+            continue
+        return candidate
+    if failure is not None:
+        raise failure
+    return NumpyFunction(function)
+
+
+def value_of(function: Function, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return a function of numpy arrays, or of PyTorch's tensors, as a numpy array; no gradient is wanted."""
+    try:
+        return np.asarray(function(*arrays))
+    except Exception:
+        if "torch" not in sys.modules:
+            raise
+        return TorchFunction(function).value(arrays)

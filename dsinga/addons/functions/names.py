@@ -1,0 +1,116 @@
+"""The names by which job files and saved models call functions: "module:function", or a registered name."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import re
+import sys
+from typing import Any
+from weakref import WeakValueDictionary
+
+from dsinga.addons.functions.digest import DIGITS, FunctionDigest
+from dsinga.base.errors import UserError
+from dsinga.base.registry import entries, how_to_register, nearest, register, unregister, user_errors
+
+LOCAL = re.compile(rf"\w+_[0-9a-f]{{{DIGITS}}}(_[0-9]+)?")  # the names that name_of makes for lambdas and the like
+# The names of functions that run code in what they are given.
+RUNS_CODE = re.compile(
+    r"^(_*(full_|unsafe_)?loads?|eval|exec|execfile|system|popen|run_path|import_file)$|pickle|deserial"
+)
+REMEDY = 'use a function of a module, "module:function", or name it by @dsinga.register("function", NAME)'
+
+
+MOST_LOCAL = 64  # functions without a module that are kept although no model has them
+_local: WeakValueDictionary[str, Any] = WeakValueDictionary()  # all of these that live
+
+
+class CallableLayer:
+    """Base of classes of layers that jobs may name, to be made from the arguments in the job."""
+
+
+def find_function(name: str) -> Any:
+    """Return the function or layer class of a name: registered, or "module:function", which is imported.
+
+    Jobs may come from elsewhere, so that functions of the standard library, and other classes, are refused. Raises
+    UserError where there is none.
+    """
+    known = {**_local, **entries("function")}
+    if name in known:
+        return known[name]
+    module, colon, path = name.partition(":")
+    if LOCAL.fullmatch(name):
+        raise UserError(
+            f"the function {name!r} has no name outside of the process that wrote this job, and is not the same in "
+            f"this one; {REMEDY}, and write the job again"
+        )
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+        remedy = 'or write "module:function"'
+        raise UserError(
+            f"there is no function {name!r}{nearest(name, known)}; {how_to_register('function', name)}, {remedy}"
+        )
+    _check_home(name, module, path)
+    with user_errors(f"the function {name!r} cannot be imported: "):
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part, None)
+    _check_home(name, str(getattr(found, "__module__", None) or module), getattr(found, "__qualname__", path))
+    if isinstance(found, type) and not issubclass(found, CallableLayer):
+        raise UserError(f"the class {name!r} is no layer: it does not inherit nn.Layer")
+    if not callable(found):
+        raise UserError(f"the module {module!r} has no function {path!r}; define it there before the job is read")
+    return found
+
+
+def _check_home(name: str, module: str, path: str) -> None:
+    """Raise UserError for a function of a module by which a job from elsewhere could run code."""
+    package, last = module.partition(".")[0], path.rpartition(".")[2]
+    if module != "__main__" and package in sys.stdlib_module_names:
+        raise UserError(f"the function {name!r} is one of the standard library, which jobs cannot call")
+    if RUNS_CODE.search(last) or "pickle" in module:
+        raise UserError(
+            f"the function {name!r} is called {last!r} in {module}, as functions are that read pickles or run what "
+            "they read, which jobs cannot call; give your own function another name"
+        )
+
+
+def name_of(function: Any) -> str:
+    """Return the name by which :func:`find_function` finds a function.
+
+    One without a module, such as a lambda, is registered, with a digest of its code in the name: no other process finds
+    another function by it.
+    """
+    taken = {**_local, **entries("function")}
+    for name, known in taken.items():
+        if known is function:
+            return name
+    owner: Any = function if hasattr(function, "__qualname__") else type(function)
+    name = f"{owner.__module__}:{owner.__qualname__}"
+    try:
+        if find_function(name) is function:
+            return name
+    except UserError:
+        pass
+    base = owner.__qualname__.rpartition(".")[2].strip("<>")
+    digest = FunctionDigest(function)
+    name = f"{base}_{digest.text}"
+    if name in taken and digest.is_constant:
+        return name  # of a function that computes the same
+    numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+    name = next(name for name in numbered if name not in taken)
+    register("function", name)(function)
+    with contextlib.suppress(TypeError):  # of what has no weak references, such as a function in C
+        _local[name] = function
+    for oldest in [name for name in entries("function") if name in _local][:-MOST_LOCAL]:
+        unregister("function", oldest)
+    return name
+
+
+def local_functions(text: str) -> list[str]:
+    """Return the names of functions without a module, such as lambdas, in the text of a job.
+
+    Another process finds them only where it has made the same functions.
+    """
+    found = dict.fromkeys(re.findall(r'\bfunction: "([^"]*)"', text))
+    return [name for name in found if LOCAL.fullmatch(name)]

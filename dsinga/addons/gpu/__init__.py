@@ -1,0 +1,1 @@
+"""Training on NVIDIA GPUs: kernels by CuPy, and iterations captured as graphs."""

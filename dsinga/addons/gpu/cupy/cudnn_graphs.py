@@ -1,0 +1,206 @@
+"""Convolutions as graphs of cuDNN: the problem, and the plan that computes it.
+
+Every plan is for fixed shapes, strides and types. The library's heuristics choose among its engines. By the numerical
+notes of each engine, those that round factors although the precision forbids it, or whose sums have no fixed order, are
+excluded; the latter are used if there is no other. One engine is excluded by its name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from dsinga.addons.gpu.cupy.library import cupy
+from dsinga.ops.types import Array, Sizes
+
+_log = logging.getLogger(__name__)
+
+Direction = Literal["fprop", "dgrad", "wgrad"]
+CANDIDATES = 10  # plans of a problem that are timed
+FLOAT = "float "  # begins the names of plans for gradients of bfloat16 filters whose results are float32
+INEXACT = "eng17_"
+"""The engine of weight gradients that is left out in float32 and TF32, although no numerical note covers it: errors of
+1e-3 of the root mean square, 1e-2 at most, where others have 1e-6 (cuDNN 9.19 on an H200, November 2026)."""
+
+
+class ConvolutionProblem(NamedTuple):
+    """One convolution: its direction, and the shapes x (B, C, H, W), w (F, C/groups, kh, kw) and y (B, F, H', W').
+
+    In a forward direction a bias (F,), float32, may be added, and the sum may be rectified, before y is rounded.
+    """
+
+    direction: Direction
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    y: tuple[int, ...]
+    stride: Sizes
+    pad: Sizes
+    bf16: bool = False
+    channels_last: bool = True
+    bias: bool = False
+    relu: bool = False
+    dilation: Sizes = (1, 1)
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """The shape of the result."""
+        return {"fprop": self.y, "dgrad": self.x, "wgrad": self.w}[self.direction]
+
+    @property
+    def may_be_float(self) -> bool:
+        """Whether the result of bfloat16 factors may be float32, as gradients of params are."""
+        return self.bf16 and self.direction == "wgrad"
+
+
+class ConvolutionPlan(NamedTuple):
+    """A graph that can be run: its two input tensors, its output, its bias if it has one, and its bytes of workspace.
+
+    With ``float_result`` the output is float32, whatever the inputs.
+    """
+
+    graph: Any
+    tensors: tuple[Any, ...]
+    workspace: int
+    name: str = ""
+    float_result: bool = False
+
+
+class PlanMaker:
+    """Makes the plans of one precision by cuDNN's front end."""
+
+    def __init__(self, frontend: Any, precision: str):
+        self._frontend, self.precision = frontend, precision
+
+    def make(self, problem: ConvolutionProblem, handle: Any) -> ConvolutionPlan | None:
+        """Return a plan whose sums have a fixed order, else any plan, else None, of which a warning says why.
+
+        There is no warning for a problem with a bias, which may be added by another kernel.
+
+        Gradients of bfloat16 filters are float32 if that is possible.
+        """
+        for ordered, float_result in itertools.product(
+            (True, False), (True, False) if problem.may_be_float else (False,)
+        ):
+            try:
+                graph, tensors = self.describe(problem, handle, ordered, float_result)
+                graph.check_support()
+                graph.build_plans(self._frontend.build_plan_policy.HEURISTICS_CHOICE)
+                workspace = int(graph.get_workspace_size())
+                return ConvolutionPlan(graph, tensors, workspace, float_result=float_result)
+            except (self._frontend.cudnnGraphNotSupportedError, RuntimeError) as error:  # the second is the backend's
+                reason = error
+        if not problem.bias:
+            _log.warning("cuDNN has no plan for %s; matrix products of cuBLAS compute it: %s", problem, reason)
+        return None
+
+    def named(self, problem: ConvolutionProblem, handle: Any, name: str) -> ConvolutionPlan | None:
+        """Return the plan of that name, or None."""
+        return next(self.plans(problem, handle, name), None)
+
+    def plans(self, problem: ConvolutionProblem, handle: Any, name: str = "") -> Iterator[ConvolutionPlan]:
+        """Yield up to CANDIDATES plans whose sums have a fixed order, or the one of that name; each is built.
+
+        They are in the order of the heuristics: each can be run until the next one is built. Those for gradients of
+        bfloat16 filters that are float32 come before the others, and their names begin with FLOAT.
+        """
+        for prefix in (FLOAT, "") if problem.may_be_float else ("",):
+            if name.startswith(FLOAT) == bool(prefix) or not name:
+                plans = self._plans(problem, handle, bool(prefix), name.removeprefix(FLOAT))
+                for plan in itertools.islice(plans, CANDIDATES):
+                    yield plan._replace(name=prefix + plan.name)
+
+    def _plans(
+        self, problem: ConvolutionProblem, handle: Any, float_result: bool, name: str
+    ) -> Iterator[ConvolutionPlan]:
+        errors = (self._frontend.cudnnGraphNotSupportedError, RuntimeError, ValueError)
+        try:
+            graph, tensors = self.describe(problem, handle, True, float_result)
+            graph.check_support()
+            count = graph.get_execution_plan_count()
+        except errors:
+            return
+        for index in range(count):
+            try:
+                plan = graph.get_plan_name_at_index(index)
+                if name and plan != name:
+                    continue
+                graph.build_plan_at_index(index)
+                yield ConvolutionPlan(graph, tensors, int(graph.get_workspace_size()), plan, float_result)
+            except errors:  # one that is excluded, or that the device lacks
+                continue
+
+    def describe(
+        self, problem: ConvolutionProblem, handle: Any, ordered: bool, float_result: bool = False
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Return a graph with its admissible plans, of which none is built, and its tensors.
+
+        Raises the front end's errors where there is no plan. With ``ordered`` sums must have a fixed order.
+        """
+        types, notes = self._frontend.data_type, self._frontend.numerical_note
+        dtype = types.BFLOAT16 if problem.bf16 else types.FLOAT
+        graph = self._frontend.pygraph(
+            io_data_type=dtype, intermediate_data_type=types.FLOAT, compute_data_type=types.FLOAT, handle=handle
+        )
+        tensors = describe(graph, problem, dtype, types.FLOAT)
+        result = tensors[2]
+        result.set_output(True)
+        result.set_uid(3)
+        result.set_data_type(types.FLOAT if float_result else dtype)
+        result.set_dim(list(problem.result))
+        result.set_stride(strides(problem.result, problem.channels_last))
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([self._frontend.heur_mode.A, self._frontend.heur_mode.FALLBACK])
+        excluded = [notes.NONDETERMINISTIC] if ordered else []
+        if not problem.bf16:
+            excluded += [notes.DOWN_CONVERT_INPUTS]
+            excluded += [notes.TENSOR_CORE] if self.precision == "float32" else []
+        graph.deselect_numeric_notes(excluded)
+        if problem.direction == "wgrad" and not problem.bf16:
+            graph.deselect_engines([INEXACT])
+        return graph, tensors
+
+
+def describe(graph: Any, problem: ConvolutionProblem, dtype: Any, real: Any) -> tuple[Any, ...]:
+    """Add the convolution to a graph; return its input tensors, in the order x, w, dy, its output, and its bias if any.
+
+    They have the numbers 1, 2, 3 and 4. ``real`` is the type of the bias.
+    """
+
+    def tensor(name: str, shape: tuple[int, ...], number: int) -> Any:
+        stride = strides(shape, problem.channels_last)
+        return graph.tensor(name=name, dim=list(shape), stride=stride, data_type=dtype, uid=number)
+
+    geometry = {"padding": list(problem.pad), "stride": list(problem.stride), "dilation": list(problem.dilation)}
+    if problem.direction == "fprop":
+        x, w = tensor("x", problem.x, 1), tensor("w", problem.w, 2)
+        y = graph.conv_fprop(image=x, weight=w, **geometry)
+        if not problem.bias:
+            return x, w, y
+        filters = problem.w[0]
+        stride = [filters, 1, filters, filters]
+        bias = graph.tensor(name="b", dim=[1, filters, 1, 1], stride=stride, data_type=real, uid=4)
+        y = graph.bias(input=y, bias=bias)
+        return x, w, graph.relu(input=y) if problem.relu else y, bias
+    if problem.direction == "dgrad":
+        w, dy = tensor("w", problem.w, 1), tensor("dy", problem.y, 2)
+        return w, dy, graph.conv_dgrad(loss=dy, filter=w, **geometry)
+    x, dy = tensor("x", problem.x, 1), tensor("dy", problem.y, 2)
+    return x, dy, graph.conv_wgrad(image=x, loss=dy, **geometry)
+
+
+def strides(shape: tuple[int, ...], channels_last: bool) -> list[int]:
+    """Return the strides, in numbers, of an image or of filters without gaps."""
+    _, channels, height, width = shape
+    if channels_last:
+        return [channels * height * width, 1, width * channels, channels]
+    return [channels * height * width, height * width, width, 1]
+
+
+def empty(shape: tuple[int, ...], dtype: Any, channels_last: bool) -> Array:
+    """Return an uninitialised array of that shape and layout."""
+    if not channels_last:
+        return cupy.empty(shape, dtype)
+    return cupy.empty((shape[0], *shape[2:], shape[1]), dtype).transpose(0, 3, 1, 2)

@@ -1,0 +1,222 @@
+"""The plans of cuDNN that one worker runs: made once for a problem, run by addresses, without a lock.
+
+Each thread has a handle and runs all plans in one workspace, one after the other on its stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dsinga.addons.gpu.cupy.cudnn_choice import ERRORS, Candidate, PlanChoices, choices_file, digest, fastest
+from dsinga.addons.gpu.cupy.cudnn_graphs import ConvolutionPlan, ConvolutionProblem, PlanMaker, empty
+from dsinga.addons.gpu.cupy.library import cudnn, cupy, device_name
+from dsinga.ops.types import FLOAT32, Array
+
+_log = logging.getLogger(__name__)
+
+Inputs = Callable[[], Sequence[Array]]
+Others = Mapping[str, Callable[[], Array]]
+PLANS = 512  # of one worker; a net has three for each convolution
+ALIGNMENT = 16  # bytes: every plan takes its arrays to begin at a multiple, as allocations do, and views need not
+LARGEST = 2**30  # bytes of workspace of a plan that is chosen: a thread keeps one workspace for all of its plans
+FAST = "1.32."  # the versions of the front end whose plans can be run by an array of addresses
+
+
+SECTIONS = {"float32": "float32", "tf32": "tf32", "bf16": "bf16 between layers"}
+"""The section of the file of choices, by precision; those of "bf16" were made when results were float32."""
+
+
+class PlanRunner:
+    """Runs a plan on the handle of one thread, with addresses in an array that is made once.
+
+    The front ends of FAST run a plan by the addresses of its tensors, sorted by their numbers (:func:`describe`), in
+    8 instead of 45 µs, by a method that is not public. Others take a dict.
+    """
+
+    def __init__(self, plan: ConvolutionPlan, frontend: Any, handle: Any, workspace: Array):
+        self._plan, self._handle, self._workspace = plan, handle, workspace
+        self.dtype = FLOAT32 if plan.float_result else None  # of the result; None for that of the inputs
+        self._count = len(plan.tensors)
+        self._addresses = (ctypes.c_void_p * self._count)()
+        self._fast = fast_execution(frontend, plan.graph, self._count)
+        if self._fast:
+            execute, index = self._fast
+            self._execute, self._last = execute, (workspace.data.ptr, handle.backend_handle, index)
+            self._at = ctypes.addressof(self._addresses)
+
+    def run(self, *arrays: int) -> None:
+        """Compute on arrays at these addresses: the inputs, the result, and the bias if there is one."""
+        if not self._fast:
+            addresses = dict(zip(self._plan.tensors, arrays, strict=True))
+            self._plan.graph.execute(addresses, int(self._workspace.data.ptr), handle=self._handle)
+            return
+        self._addresses[:] = list(arrays)
+        self._execute(self._at, self._count, *self._last)
+
+
+def fast_execution(frontend: Any, graph: Any, count: int) -> tuple[Any, int] | None:
+    """Return the method that runs a graph by an array of ``count`` addresses, and the number of its plan, or None.
+
+    The method is of the C++ graph below the Python one. The number is that of the plan in the list of the former.
+    """
+    if not str(getattr(frontend, "__version__", "")).startswith(FAST) or graph.selected_engine is not None:
+        return None
+    number = graph._plans[graph._plan_index].cpp_index
+    if number is None or list(graph._variant_pack_uids() or ()) != list(range(1, count + 1)):
+        return None
+    return graph._lowered_graph._execute_with_raw_ptrs, number
+
+
+class _ThreadPlans(threading.local):
+    """The cuDNN handle of the calling thread, the stream that was set on it last, its workspace and its runners."""
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        self.stream = -1
+        self.workspace: Array | None = None
+        self.runners: dict[ConvolutionProblem, PlanRunner | str] = {}
+
+
+class ConvolutionPlans:
+    """The plans of one worker, and a handle for each of its threads. A thread that runs a plan again takes no lock."""
+
+    def __init__(self, precision: str):
+        self._frontend: Any = cudnn()
+        self._maker = PlanMaker(self._frontend, precision)
+        self._plans: dict[ConvolutionProblem, ConvolutionPlan | str] = {}
+        self._kept_choices: PlanChoices | None = None
+        self._thread, self._lock = _ThreadPlans(), threading.Lock()
+        self._workspaces: list[Array] = []  # of all threads; graphs that were captured use them
+
+    def digest(self) -> str:
+        """Return a digest of this host's choices for the device, "" if there are none."""
+        return digest(device_name(), choices_file()) if self._frontend is not None else ""
+
+    def knows(self, problem: ConvolutionProblem) -> bool:
+        """Whether the calling thread has a runner of a problem, so that it need not be chosen."""
+        return problem in self._thread.runners
+
+    def compute(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> Array:
+        """Return a convolution by its plan, or by one of ``others`` where there is no plan or that is faster.
+
+        ``arrays()`` are the inputs of the direction in the order x, w, dy, in the problem's layout, all of them float32
+        or all bfloat16, and the bias if the problem has one. The result is of their dtype; the gradient of filters may
+        be float32 in any case. ``others`` compute the result without a plan, by name; the first is taken where there is
+        no plan.
+        """
+        if self._frontend is None:
+            return next(iter(others.values()))()
+        thread = self._thread
+        if problem not in thread.runners:
+            self._add_runner(problem, arrays, others)
+        runner = thread.runners[problem]
+        return others[runner]() if isinstance(runner, str) else self._run(problem, runner, arrays)
+
+    def _run(self, problem: ConvolutionProblem, runner: PlanRunner, arrays: Inputs) -> Array:
+        left, right, *bias = map(_aligned, arrays())
+        thread, stream = self._thread, cupy.cuda.get_current_stream().ptr
+        if thread.stream != stream:
+            self._frontend.set_stream(handle=thread.handle, stream=stream)
+            thread.stream = stream
+        result = empty(problem.result, runner.dtype or left.dtype, problem.channels_last)
+        runner.run(left.data.ptr, right.data.ptr, result.data.ptr, *(array.data.ptr for array in bias))
+        return result
+
+    def _add_runner(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> None:
+        """Make a runner of the problem's plan for the calling thread, or keep the name of what computes it instead."""
+        thread = self._thread
+        if thread.handle is None:
+            thread.handle = self._frontend.create_handle()
+        with self._lock:
+            if problem not in self._plans:
+                if len(self._plans) >= PLANS:
+                    self._plans.clear()
+                self._plans[problem] = self._plan(problem, arrays, others)
+            plan = self._plans[problem]
+        if len(thread.runners) >= PLANS:
+            thread.runners.clear()
+        thread.runners[problem] = plan if isinstance(plan, str) else self._runner(plan)
+
+    def _runner(self, plan: ConvolutionPlan) -> PlanRunner:
+        return PlanRunner(plan, self._frontend, self._thread.handle, self._workspace(plan.workspace))
+
+    def _plan(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> ConvolutionPlan | str:
+        """Return the plan, or the name among ``others``, that was chosen now or earlier, else by the heuristics."""
+        choices, handle = self._choices(), self._thread.handle
+        choice = choices.find(problem)
+        if choice is None and choices.is_kept and cupy.cuda.get_current_stream().ptr:
+            try:
+                choice = self._choose(problem, choices, arrays, others)
+            except OSError as error:
+                _log.warning("plans of cuDNN are not timed, since choices cannot be kept: %s", error)
+        if choice is not None and choice in others:
+            return choice
+        plan = None if choice is None else self._maker.named(problem, handle, choice)
+        return plan or self._maker.make(problem, handle) or next(iter(others))
+
+    def _choose(self, problem: ConvolutionProblem, choices: PlanChoices, arrays: Inputs, others: Others) -> str | None:
+        """Return the choice that another worker has made meanwhile, or measure and keep one."""
+        with choices.choosing():
+            choice = choices.find(problem)
+            if choice is None:
+                choice = self._measure(problem, arrays, others)
+                if choice is not None:
+                    choices.add(problem, choice)
+        return choice
+
+    def _choices(self) -> PlanChoices:
+        if self._kept_choices is None:
+            device = device_name()
+            libraries = f"cuDNN {self._frontend.backend_version_string()} {getattr(self._frontend, '__version__', '')}"
+            self._kept_choices = PlanChoices(
+                f"{device}, {libraries}, {SECTIONS[self._maker.precision]}", choices_file()
+            )
+        return self._kept_choices
+
+    def _measure(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> str | None:
+        """Return the name of the fastest plan, or of one of ``others``; None if nothing could be timed."""
+        pool = cupy.cuda.MemoryPool()
+        with cupy.cuda.using_allocator(pool.malloc):
+            reference, first = None, next(iter(others))
+            with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
+                reference = others[first]()
+
+            def candidates() -> Iterator[Candidate]:
+                for plan in self._maker.plans(problem, self._thread.handle):
+                    if plan.workspace > LARGEST:
+                        continue
+                    with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
+                        workspace = cupy.empty(max(plan.workspace, 1), np.uint8)
+                        runner = PlanRunner(plan, self._frontend, self._thread.handle, workspace)
+                        yield Candidate(plan.name, functools.partial(self._run, problem, runner, arrays))
+                for name, compute in others.items():
+                    if name != first or reference is not None:
+                        yield Candidate(name, compute)
+
+            comparable = None if problem.bf16 else reference
+            return fastest(candidates(), comparable, ERRORS[self._maker.precision])
+
+    def _workspace(self, size: int) -> Array:
+        """Return memory of at least ``size`` bytes, which plans use one after the other on the thread's stream."""
+        thread = self._thread
+        if thread.workspace is None or thread.workspace.size < size:
+            thread.workspace = cupy.empty(max(size, 1), np.uint8)
+            self._workspaces.append(thread.workspace)
+        return thread.workspace
+
+
+def _aligned(array: Array) -> Array:
+    """Return the array, or a copy if it does not begin where plans take it to."""
+    if array.data.ptr % ALIGNMENT == 0:
+        return array
+    copy = empty(array.shape, array.dtype, array.ndim == 4 and array.strides[1] == array.itemsize)
+    copy[...] = array
+    return copy

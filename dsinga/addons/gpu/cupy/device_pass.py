@@ -1,0 +1,146 @@
+"""A pass as one CUDA graph: buffers of the batch, a block of numbers, a memory pool of its own, capture and launch.
+
+CuPy refuses copies between host and device while a stream is captured, and the first call of a kernel compiles it. So a
+pass is recorded with fixed memory before it is captured, by the same calls, which then run at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.addons.gpu.cupy.library import cupy, pinned
+from dsinga.addons.gpu.cupy.recording import CupyRecording, Recording
+from dsinga.addons.gpu.cupy.streams import Streams, Upload
+from dsinga.ops.device_pass import DevicePass
+from dsinga.ops.types import Array, AsyncCopy
+
+
+class GraphPiece(NamedTuple):
+    """A graph of a pass; whether metrics are read after it; what the host does before the next one, if there is one."""
+
+    graph: Any
+    reads: bool
+    action: Callable[[], None] | None
+
+
+class CupyPass(DevicePass):
+    """A pass of one worker, on its compute stream."""
+
+    def __init__(self, ops: CupyRecording, streams: Streams):
+        assert streams.compute is not cupy.cuda.Stream.null, "the default stream cannot be captured"
+        self._ops, self._streams = ops, streams
+        cupy.get_default_memory_pool().free_all_blocks()  # what earlier passes left there, for the pool of this one
+        self._pool = cupy.cuda.MemoryPool()
+        self._pieces: list[GraphPiece] = []
+        self._captured = self._is_capturing = False
+        self._buffers: dict[str, Array] = {}
+        self._unread: deque[tuple[np.ndarray, Any]] = (
+            deque()
+        )  # numbers of passes that run, and the event after the copy
+        with self._memory():
+            self._recording = Recording()
+
+    def put(self, name: str, array: np.ndarray | AsyncCopy | Array) -> Array:
+        shape, dtype = array.kind if isinstance(array, AsyncCopy) else (array.shape, array.dtype)
+        if name not in self._buffers:
+            with self._memory():
+                self._buffers[name] = cupy.empty(shape, dtype)
+        buffer = self._buffers[name]
+        if isinstance(array, Upload):
+            array.copy_to(buffer)
+        elif isinstance(array, AsyncCopy):
+            buffer[...] = array.result()
+        elif isinstance(array, cupy.ndarray):
+            buffer[...] = array
+        else:
+            staged = pinned(array.shape, array.dtype)
+            np.copyto(staged, array)
+            buffer.set(staged, stream=self._streams.compute)
+            self._streams.hold(self._streams.event(self._streams.compute), staged)
+        return buffer
+
+    @contextlib.contextmanager
+    def recording(self, step: int) -> Iterator[None]:
+        assert self._ops.recording is None
+        self._recording.begin(step)
+        self._ops.recording = self._recording
+        try:
+            with self._memory():
+                yield
+        finally:
+            self._ops.recording = None
+
+    @contextlib.contextmanager
+    def capturing(self) -> Iterator[None]:
+        stream = self._streams.compute
+        self._recording.begin(0, is_capturing=True)
+        self._is_capturing = True
+        stream.begin_capture()
+        try:
+            yield
+            self._end_piece(None)
+        except BaseException:
+            with contextlib.suppress(Exception):  # a capture that has failed cannot be ended without an error
+                stream.end_capture()
+            raise
+        finally:
+            self._is_capturing = False
+        self._captured = True
+
+    def cut(self, action: Callable[[], None]) -> None:
+        if self._is_capturing:
+            self._end_piece(action)
+            self._streams.compute.begin_capture()
+
+    def _end_piece(self, action: Callable[[], None] | None) -> None:
+        reads = self._recording.numbers is not None and not any(piece.reads for piece in self._pieces)
+        self._pieces.append(GraphPiece(self._streams.compute.end_capture(), reads, action))
+
+    @property
+    def captured(self) -> bool:
+        return self._captured
+
+    def launch(self, step: int) -> None:
+        self._recording.block.fill(step, self._streams.compute)
+        for piece in self._pieces:
+            piece.graph.launch(stream=self._streams.compute)
+            if piece.reads:
+                self._start_reading()
+            if piece.action is not None:
+                piece.action()
+
+    def _start_reading(self) -> None:
+        """Copy the numbers of the last pass, if it has any, to the host, before the next one overwrites them."""
+        numbers, stream = self._recording.numbers, self._streams.compute
+        if numbers is None:
+            return
+        host = pinned(numbers.shape, numbers.dtype)
+        numbers.get(stream=stream, out=host, blocking=False)
+        self._unread.append((host, self._streams.event(stream)))
+
+    def read(self) -> list[float]:
+        if self._recording.numbers is None:
+            return []
+        if not self._unread:  # it was recorded
+            self._start_reading()
+        host, done = self._unread.popleft()
+        done.synchronize()
+        return host.tolist()
+
+    def cancel(self) -> None:
+        while self._unread:
+            self.read()
+        self._recording.block.allow(self._streams.compute)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._pool.total_bytes())
+
+    def _memory(self) -> Any:
+        """Return a context in which this thread takes device memory from the pool, which lives as long as the graph."""
+        return cupy.cuda.using_allocator(self._pool.malloc)

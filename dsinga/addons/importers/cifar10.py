@@ -1,0 +1,150 @@
+"""The importer of CIFAR-10's binary version: https://www.cs.toronto.edu/~kriz/cifar.html.
+
+Rows of 3,073 bytes: the label, then 1,024 bytes each of red, green and blue, row by row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tarfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import numpy as np
+
+from dsinga.addons.importers.batches import Batch, OpenFile, StoreContents, naming_errors, opened
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.base.regular_files import open_regular
+
+SHAPE = (3, 32, 32)
+ROW = 1 + 3 * 32 * 32
+ROWS = 1000
+
+
+class _File(NamedTuple):
+    """A file of the data set: its name without .gz or .xz, its path, its size on disk, and a function that opens it."""
+
+    name: str
+    path: str
+    size: int
+    open: Callable[[], AbstractContextManager[OpenFile]]
+
+
+@register("importer", "cifar10")
+def cifar10(source: str) -> dict[str, StoreContents]:
+    """Read a folder with data_batch_*.bin and test_batch*.bin (also .gz, .xz), or cifar-10-binary.tar.gz.
+
+    Records are uint8 (3, 32, 32), labels 0 to 9. The mean image of the training records, float32, becomes a third
+    store, since SINGA's jobs subtract it.
+    """
+    files = _folder(source) if os.path.isdir(source) else _tar(source)
+    train = _matching(files, r"data_batch_\d+\.bin")
+    test = _matching(files, r"test_batch\w*\.bin")
+    for matches, name in ((train, "data_batch_1.bin"), (test, "test_batch.bin")):
+        if not matches:
+            raise UserError(f"{source} has no {name} (or .gz, .xz); download the binary version of CIFAR-10")
+    classes = _classes(files)
+    mean = _Mean()
+    return {
+        "train_data.zarr": StoreContents(mean.accumulate(_read(train)), _size(train), classes),
+        "test_data.zarr": StoreContents(_read(test), _size(test), classes),
+        "image_mean.zarr": StoreContents(mean.batches(), 1),
+    }
+
+
+def _folder(source: str) -> list[_File]:
+    def file(entry: os.DirEntry[str]) -> _File:
+        name = re.sub(r"\.(gz|xz)$", "", entry.name)
+        return _File(name, entry.path, entry.stat().st_size, lambda: opened(entry.path))
+
+    with os.scandir(source) as entries:
+        return [file(entry) for entry in entries if entry.is_file()]
+
+
+def _tar(source: str) -> list[_File]:
+    def file(member: tarfile.TarInfo) -> _File:
+        path = f"{source}:{member.name}"
+        return _File(os.path.basename(member.name), path, member.size, lambda: _opened_member(source, member))
+
+    with _archive(source) as archive:
+        return [file(member) for member in archive if member.isfile()]
+
+
+@contextlib.contextmanager
+def _archive(source: str) -> Iterator[tarfile.TarFile]:
+    with naming_errors(source):
+        try:
+            with open_regular(source) as file, tarfile.open(fileobj=file) as archive:
+                yield archive
+        except tarfile.TarError as error:
+            raise UserError(f"{source} cannot be read as a tar archive: {str(error).splitlines()[0]}") from None
+
+
+@contextlib.contextmanager
+def _opened_member(source: str, member: tarfile.TarInfo) -> Iterator[OpenFile]:
+    with _archive(source) as archive:
+        file = archive.extractfile(member)
+        assert file is not None, member  # only regular files were listed
+        yield OpenFile(file, file.tell)
+
+
+def _matching(files: list[_File], pattern: str) -> list[_File]:
+    """Return the files whose name matches ``pattern``, each name once, in the order of their numbers."""
+    matches = {
+        file.name: file for file in sorted(files, key=lambda file: -len(file.path)) if re.fullmatch(pattern, file.name)
+    }
+    return [matches[name] for name in sorted(matches, key=lambda name: (len(name), name))]
+
+
+def _size(files: list[_File]) -> int:
+    return sum(file.size for file in files)
+
+
+def _classes(files: list[_File]) -> tuple[str, ...]:
+    for meta in _matching(files, r"batches\.meta\.txt"):
+        with meta.open() as (file, _):
+            try:
+                return tuple(file.read().decode().split())
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{meta.path}: not UTF-8 text ({error.reason}); save the names of the classes so, or remove it"
+                ) from None
+    return ()
+
+
+def _read(files: list[_File]) -> Generator[Batch]:
+    offset = 0
+    for path, size, open_file in (file[1:] for file in files):
+        with open_file() as (file, tell):
+            row = 0
+            while block := file.read(ROW * ROWS):
+                if len(block) % ROW:
+                    raise UserError(f"{path} is truncated: it ends within row {row + len(block) // ROW}")
+                rows = np.frombuffer(block, np.uint8).reshape(-1, ROW)
+                if len(bad := np.flatnonzero(rows[:, 0] > 9)):
+                    label = rows[bad[0], 0]
+                    raise UserError(f"{path} is not CIFAR-10: row {row + bad[0]} has label {label}, not 0 to 9")
+                yield Batch(rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0], offset + tell())
+                row += len(rows)
+        offset += size
+
+
+class _Mean:
+    """The mean image of the records that pass through :meth:`accumulate`; exact, since it adds up integers."""
+
+    def __init__(self) -> None:
+        self._sum = np.zeros(SHAPE, np.int64)
+        self._count = 0
+
+    def accumulate(self, batches: Generator[Batch]) -> Generator[Batch]:
+        for batch in batches:
+            self._sum += batch.data.sum(axis=0, dtype=np.int64)
+            self._count += len(batch.data)
+            yield batch
+
+    def batches(self) -> Generator[Batch]:
+        yield Batch((self._sum / self._count).astype(np.float32)[None], None)

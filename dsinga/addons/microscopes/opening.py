@@ -1,0 +1,201 @@
+"""Opens an OME-Zarr image, versions 0.4 and 0.5, as an xarray Dataset: the image, and its label images by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import zarr
+
+from dsinga.addons.microscopes.ome_metadata import Multiscale, OmeLevel, ome_attributes, read_multiscale
+from dsinga.base.arguments import is_whole
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact, redacted_cause
+from dsinga.base.registry import listed
+from dsinga.data.filesystem import has_zarr_metadata, join, resolve, zarr_store
+from dsinga.data.sources.zarr_faults import check_extent, check_group
+
+MOST_LABELS = 1000  # label images that are opened without their names
+MOST_POINTS = 1 << 27  # along an axis, each of which has a coordinate
+IMAGE = "image"  # the variable of the image; those of label images have the names of these
+
+
+class OmeImage(NamedTuple):
+    """An image in a zarr group: the group, what its metadata say, and its path or URL."""
+
+    group: zarr.Group
+    multiscale: Multiscale
+    location: str
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The points along each axis, in the largest resolution."""
+        return dict(_variable(self, self.multiscale.levels[0]).sizes)
+
+    @property
+    def zarr_format(self) -> int:
+        """2 or 3."""
+        return self.group.metadata.zarr_format
+
+
+def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: str | Iterable[str] | None = None) -> Any:
+    """Return one resolution of an OME-Zarr image as an xarray Dataset, of which only metadata are read.
+
+    The variable "image" has the axes of the image as dimensions, such as (c, z, y, x), and a label image those that it
+    has. Coordinates follow from scale and translation, with the units of the axes; those of channels are their names.
+    :func:`dsinga.windows` opens the path of the image, or that of a resolution such as "cells.ome.zarr/1", likewise.
+
+    Args:
+        path: the path or URL of the group.
+        level: the number of the resolution, 0 for the largest, or the path of its array in the group.
+        labels: names of the label images to open; all by default.
+
+    Raises:
+        UserError: there is no such image, resolution or label image, the image has no axes, a label image has numbers
+            that are not integers or another shape than the image.
+    """
+    location = resolve(path)
+    image = image_at(location)
+    if image is None:
+        raise UserError(f"{redact(location)} is no OME-Zarr image: it is no zarr group with OME metadata")
+    return _dataset(image, level, labels)
+
+
+def open_path_of_image(location: str) -> Any:
+    """Return the Dataset of the OME-Zarr image, or of the resolution of one, at a location; None where there is none.
+
+    A path in the group of an image at which there is no group is taken for that of a resolution. Raises UserError.
+    """
+    if has_zarr_metadata(location) and (image := image_at(location)) is not None:
+        return _dataset(image, 0, None)
+    folder, _, name = location.rstrip("/").rpartition("/")
+    if not folder or not has_zarr_metadata(folder) or _group_at(location) is not None:
+        return None
+    image = image_at(folder)
+    return None if image is None else _dataset(image, name, None)
+
+
+def image_at(location: str) -> OmeImage | None:
+    """Return the OME-Zarr image at a location; None where there is no zarr group with OME metadata.
+
+    Raises UserError where these describe no image, or are damaged.
+    """
+    group = _group_at(location)
+    metadata = None if group is None else ome_attributes(group.attrs)
+    if group is None or metadata is None:
+        return None
+    return OmeImage(group, read_multiscale(metadata, redact(location)), location)
+
+
+def label_names(location: str) -> list[str]:
+    """Return the names of the label images of the image at a location."""
+    group = _group_at(join(location, "labels"))
+    attributes: Any = {} if group is None else dict(group.attrs)
+    inner = attributes.get("ome")
+    names = (inner if isinstance(inner, dict) else attributes).get("labels")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def lazy_variable(array: zarr.Array, dims: Sequence[str]) -> Any:
+    """Return an array of zarr as an xarray Variable that reads it lazily."""
+    from xarray import Variable
+    from xarray.backends.zarr import ZarrArrayWrapper
+    from xarray.core.indexing import LazilyIndexedArray
+
+    encoding = {"preferred_chunks": dict(zip(dims, array.chunks, strict=True)), "chunks": array.chunks}
+    wrapper: Any = ZarrArrayWrapper
+    return Variable(tuple(dims), LazilyIndexedArray(wrapper(array)), encoding=encoding)
+
+
+def _group_at(location: str) -> zarr.Group | None:
+    """Return the zarr group at a location; None where there is none, or its metadata are damaged."""
+    try:
+        node = zarr.open(store=zarr_store(location, read_only=True), mode="r")
+    except Exception:  # of damaged metadata, and of file systems: any class
+        return None
+    return node if isinstance(node, zarr.Group) else None
+
+
+def _dataset(image: OmeImage, level: int | str, labels: str | Iterable[str] | None) -> Any:
+    """Return the Dataset of one resolution."""
+    try:
+        import xarray
+    except ImportError:
+        raise UserError("OME-Zarr images are opened with xarray: pip install 'dsinga[xarray]'") from None
+    multiscale, where = image.multiscale, redact(image.location)
+    paths = [each.path for each in multiscale.levels]
+    place = paths.index(level) if level in paths else level
+    if not is_whole(place, 0) or int(place) >= len(paths):
+        raise UserError(f"{where} has no level {level!r}; its levels are {listed(map(repr, paths))}")
+    chosen = multiscale.levels[int(place)]
+    variable = _variable(image, chosen)
+    sizes = dict(variable.sizes)
+    coordinates: dict[str, Any] = {}
+    for axis, scale, start in zip(multiscale.axes, chosen.scale, chosen.translation, strict=True):
+        if axis.type != "channel":
+            attributes = {"units": axis.unit} if axis.unit else {}
+            coordinates[axis.name] = (axis.name, start + scale * np.arange(sizes[axis.name]), attributes)
+        elif len(multiscale.channels) == sizes[axis.name]:
+            coordinates[axis.name] = (axis.name, list(multiscale.channels))
+    dataset = xarray.Dataset({IMAGE: variable, **dict(_labels(image.location, sizes, labels))}, coordinates)
+    dataset.encoding["source"] = image.location if place == 0 else join(image.location, chosen.path)
+    return dataset
+
+
+def _variable(image: OmeImage, level: OmeLevel) -> Any:
+    """Return the array of a resolution as a lazy xarray Variable."""
+    where, dims = f"{redact(image.location)}: the level {level.path!r}", image.multiscale.dims
+    try:
+        array = image.group[level.path]
+    except KeyError:
+        raise UserError(f"{where}, which the OME metadata name, is not there; write the image again") from None
+    except Exception as error:  # of damaged metadata, and of file systems: any class
+        fault = f"{where} cannot be opened ({type(error).__name__}: {error})"
+        raise UserError(redact(fault, image.location)) from redacted_cause(error, image.location)
+    if not isinstance(array, zarr.Array) or array.ndim != len(dims):
+        kind = f"{array.ndim} dimensions" if isinstance(array, zarr.Array) else "no array"
+        raise UserError(f"{where} has {kind}, but the OME metadata name {len(dims)} axes ({', '.join(dims)})")
+    check_extent(array, MOST_POINTS)
+    check_group(image.group, [array])
+    return lazy_variable(array, dims)
+
+
+def _labels(location: str, sizes: dict[str, int], labels: str | Iterable[str] | None) -> Iterator[tuple[str, Any]]:
+    """Yield the names and Variables of label images, in the resolution that has the sizes of the image."""
+    known = list(dict.fromkeys(label_names(location)))
+    if labels is None and len(known) > MOST_LABELS:
+        raise UserError(
+            f"{redact(location)} names {len(known):,} label images, more than {MOST_LABELS}; name those to open: "
+            "dsinga.data.open_ome_zarr(path, labels=[...])"
+        )
+    for name in known if labels is None else [labels] if isinstance(labels, str) else labels:
+        if name not in known:
+            raise UserError(f"{redact(location)} has no label image {name!r}; it has {listed(map(repr, known))}")
+        yield name, _label(join(location, f"labels/{name}"), name, sizes)
+
+
+def _label(location: str, name: str, sizes: dict[str, int]) -> Any:
+    where, without = redact(location), "leave it out: dsinga.data.open_ome_zarr(path, labels=[...])"
+    image = image_at(location) if ".." not in name.split("/") else None  # which would lead out of the image
+    if image is None or name == IMAGE:
+        fault = "is no image of OME-Zarr" if image is None else f"has the name of the variable {IMAGE!r}"
+        raise UserError(f"the label image {where} {fault}; {without}")
+    shapes = []
+    for level in image.multiscale.levels:
+        variable = _variable(image, level)
+        if variable.dtype.kind not in "iub":
+            raise UserError(
+                f"the label image {where} has {variable.dtype} numbers, but the number of an instance is an integer; "
+                f"write it as integers, or {without}"
+            )
+        channels = [axis.name for axis in image.multiscale.axes if axis.type == "channel"]
+        variable = variable.isel({dim: 0 for dim in channels if variable.sizes[dim] == 1})
+        if all(sizes.get(dim) == size for dim, size in variable.sizes.items()):
+            return variable
+        shapes.append(str(dict(variable.sizes)))
+    raise UserError(
+        f"the label image {where} has the sizes {' or '.join(shapes)}, but the image {sizes}; write label images in "
+        f"the resolution of the image, or {without}"
+    )

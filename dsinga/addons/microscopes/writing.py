@@ -1,0 +1,217 @@
+"""Writes a Dataset as an OME-Zarr image with levels of resolution and label images, as viewers open it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dsinga.addons.microscopes.ome_metadata import VERSIONS
+from dsinga.addons.microscopes.opening import image_at, label_names, lazy_variable
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact
+from dsinga.base.registry import nearest_or_listed
+from dsinga.data.array_kinds import is_a, is_data_array
+from dsinga.data.filesystem import absolute, exists, join, zarr_store
+from dsinga.data.stores.staged_stores import StagedStores, naming_destination
+
+CHUNK = {2: 256, 3: 64}  # points of a chunk along each axis of space, by their number
+TIMES = ("t", "time")
+CHANNELS = ("c", "channel", "class", "band", "quantile", "parameter", "member", "lead")  # also of predictions
+
+
+def write_ome_zarr(
+    dataset: Any, path: str | os.PathLike[str], *, labels: str | Iterable[str] = (), version: str = "0.5"
+) -> None:
+    """Write the variables of a Dataset as an OME-Zarr image, whose channels they are, and some as its label images.
+
+    The last two or three dimensions are space, before them lie those of time ("t", "time") and of channels ("c",
+    "channel", "class", "band", and "quantile", "parameter", "member", "lead" of predictions). Coordinates give scale
+    and translation, and their attribute "units" the units. Levels halve y and x until a plane has 256 points along
+    each: means of images, every second point of label images. A lazy Dataset, such as a prediction, is computed chunk
+    by chunk. At a local path the image appears when it is complete.
+
+    Args:
+        dataset: an xarray Dataset or DataArray.
+        path: where it is written. Of label images alone, the path of an image to whose group "labels" they are added.
+        labels: the variables that are label images.
+        version: "0.5" (zarr format 3) or "0.4" (format 2); label images that are added have that of the image.
+
+    Raises:
+        UserError: the path exists, variables do not lie on one grid, a label image is no integers, or coordinates are
+            not regular.
+    """
+    if version not in VERSIONS:
+        raise UserError(f"version of OME-Zarr is {' or '.join(map(repr, VERSIONS))}, not {version!r}")
+    dataset = dataset.to_dataset(name=str(dataset.name or "image")) if is_data_array(dataset) else dataset
+    if not is_a(dataset, "xarray", "Dataset"):
+        raise UserError(
+            f"write_ome_zarr takes an xarray Dataset or DataArray, not a {type(dataset).__name__}; name the dimensions "
+            "of an array: xarray.DataArray(array, dims=('y', 'x'))"
+        )
+    named, names = (labels,) if isinstance(labels, str) else tuple(labels), [str(name) for name in dataset.data_vars]
+    for name in named:
+        if name not in names:
+            raise UserError(f"the Dataset has no variable {name!r}{nearest_or_listed(name, names, 'it has')}")
+        if dataset[name].dtype.kind not in "iub":
+            raise UserError(
+                f"the label image {name!r} has {dataset[name].dtype} numbers, but the number of an instance is an "
+                f"integer; give ds[{name!r}].astype('int32')"
+            )
+    channels = [name for name in names if name not in named]
+    location, where = absolute(path), redact(os.fspath(path))
+    label_images = {name: _axes_in_order(dataset[name]) for name in named}
+    image: Any = _image(dataset, channels) if channels else None
+    existing = None if channels else image_at(location)
+    if not channels and (existing is None or not label_images):
+        raise UserError(f"{where} is no OME-Zarr image to which label images are added; write them with their image")
+    for name, array in label_images.items():
+        sizes = dict(image.sizes) if existing is None else dict(existing.sizes)
+        if any(sizes.get(dim) != size for dim, size in array.sizes.items()):
+            raise UserError(
+                f"the label image {name!r} has the sizes {dict(array.sizes)}, but the image {sizes}; write label "
+                "images in the resolution of the image"
+            )
+    with StagedStores() as stores, naming_destination(where):
+        if existing is None:
+            staging = stores.stage(location)
+            _write_image(staging, image, version, os.path.basename(location))
+            for name, array in label_images.items():
+                _write_image(join(staging, f"labels/{name}"), array, version, name, is_label=True)
+            _name_labels(staging, version, named)
+        else:
+            version = next(each for each, zarr_format in VERSIONS.items() if zarr_format == existing.zarr_format)
+            known = label_names(location)
+            for name, array in label_images.items():
+                if name in known or exists(join(location, f"labels/{name}")):
+                    raise UserError(f"{where} has a label image {name!r}; write this one under another name")
+                staging = stores.stage(join(location, f"labels/{name}"))
+                _write_image(staging, array, version, name, is_label=True)
+    if existing is not None:
+        _name_labels(location, version, [*known, *named])
+
+
+def _image(dataset: Any, names: list[str]) -> Any:
+    """Return variables as one DataArray, with a dimension of channels where there are several."""
+    first = dataset[names[0]]
+    for name in names[1:]:
+        if dataset[name].dims != first.dims or any(dim in CHANNELS for dim in first.dims):
+            raise UserError(
+                f"{names[0]!r} has the dimensions {first.dims}, {name!r} {dataset[name].dims}: the channels of an "
+                "image lie on one grid without a dimension of channels; write each to an image of its own"
+            )
+    if len(names) == 1:
+        return _axes_in_order(first)
+    return _axes_in_order(dataset[names].to_dataarray("c"))
+
+
+def _axes_in_order(array: Any) -> Any:
+    """Return a DataArray with the axes in the order of OME-Zarr: time, channels, space."""
+    dims = [str(dim) for dim in array.dims]
+    front = [dim for dim in dims if dim in TIMES] + [dim for dim in dims if dim in CHANNELS]
+    space = [dim for dim in dims if dim not in front]
+    if len(space) not in (2, 3) or len(front) != len({dim in TIMES for dim in front}):
+        raise UserError(
+            f"{array.name!r} has the dimensions {', '.join(dims)}; OME-Zarr has two or three of space, after "
+            f"at most one of time ({', '.join(TIMES)}) and one of channels ({', '.join(CHANNELS)}); rename them, or "
+            "take a part: ds.isel(...)"
+        )
+    return array.transpose(*front, *space)
+
+
+def _name_labels(location: str, version: str, names: Sequence[str]) -> None:
+    """Write the names of the label images of an image into its group "labels"."""
+    if names:
+        store = zarr_store(join(location, "labels"), read_only=False)
+        group = zarr.open_group(store=store, mode="a", zarr_format=VERSIONS[version])
+        _set_attributes(group, version, {"labels": list(names)})
+
+
+def _set_attributes(group: zarr.Group, version: str, metadata: dict[str, Any]) -> None:
+    group.attrs.update({"ome": {"version": version, **metadata}} if version == "0.5" else metadata)
+
+
+def _write_image(location: str, array: Any, version: str, name: str, is_label: bool = False) -> None:
+    """Write a DataArray as an image of several levels."""
+    array = array.astype(np.uint8) if array.dtype.kind == "b" else array
+    space = [str(dim) for dim in array.dims if dim not in (*TIMES, *CHANNELS)]
+    axes, scale, start = zip(*(_axis(array, str(dim), dim in space) for dim in array.dims), strict=True)
+    format_ = VERSIONS[version]
+    group = zarr.create_group(store=zarr_store(location, read_only=False), zarr_format=format_)
+    chunks = tuple(min(size, CHUNK[len(space)] if dim in space else 1) for dim, size in array.sizes.items())
+    datasets: list[dict[str, Any]] = []
+    level = array
+    while True:
+        number = len(datasets)
+        factor = [2**number if dim in space[-2:] else 1 for dim in array.dims]
+        shift = [a + s * (f - 1) / 2 for a, s, f in zip(start, scale, factor, strict=True)]
+        steps = [{"type": "scale", "scale": [s * f for s, f in zip(scale, factor, strict=True)]}]
+        steps += [{"type": "translation", "translation": shift}] if any(shift) else []
+        datasets.append({"path": str(number), "coordinateTransformations": steps})
+        stored = _write_level(group, str(number), level, chunks, format_)
+        if max(level.sizes[dim] for dim in space[-2:]) <= CHUNK[2] or min(level.sizes[d] for d in space[-2:]) < 2:
+            break
+        read = lazy_variable(stored, [str(dim) for dim in array.dims])
+        level = _halved(type(array)(read.chunk(read.encoding["preferred_chunks"])), space[-2:], is_label)
+    metadata: dict[str, Any] = {"multiscales": [{"name": name, "axes": list(axes), "datasets": datasets}]}
+    if version == "0.4":
+        metadata["multiscales"][0]["version"] = version
+    if is_label:
+        metadata["image-label"] = {"source": {"image": "../../"}} | ({"version": version} if version == "0.4" else {})
+    elif any(dim in CHANNELS and dim in array.coords for dim in array.dims):
+        metadata["omero"] = _channels(array, stored)
+    _set_attributes(group, version, metadata)
+
+
+def _axis(array: Any, dim: str, is_space: bool) -> tuple[dict[str, str], float, float]:
+    """Return the metadata of an axis, the distance of its points, and where the first one lies."""
+    axis = {"name": dim, "type": "space" if is_space else "time" if dim in TIMES else "channel"}
+    if axis["type"] == "channel" or dim not in array.coords or array[dim].dtype.kind not in "iuf":
+        return axis, 1.0, 0.0
+    values = array[dim].values.astype(np.float64)
+    if units := array[dim].attrs.get("units"):
+        axis["unit"] = str(units)
+    step = float(values[-1] - values[0]) / max(len(values) - 1, 1) if len(values) > 1 else 1.0
+    if not step > 0 or np.abs(np.diff(values) - step).max(initial=0) > 1e-3 * step:
+        raise UserError(
+            f"the coordinate {dim!r} does not increase by equal steps, as OME-Zarr has it; sort it, or drop it: "
+            f"ds.drop_vars({dim!r})"
+        )
+    return axis, float(f"{step:.12g}"), float(f"{values[0]:.12g}")
+
+
+def _write_level(group: zarr.Group, name: str, array: Any, chunks: tuple[int, ...], format_: int) -> zarr.Array:
+    """Write a DataArray to a new array of a group, chunk by chunk."""
+    chunks = tuple(min(chunk, size) for chunk, size in zip(chunks, array.shape, strict=True))
+    settings: dict[str, Any] = {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
+    if format_ == 3:
+        settings = {"dimension_names": [str(dim) for dim in array.dims]}
+    target = group.create_array(name, shape=array.shape, chunks=chunks, dtype=array.dtype, **settings)
+    array.variable.chunk(dict(zip(array.dims, chunks, strict=True))).data.store(target, lock=False)
+    return target
+
+
+def _halved(array: Any, dims: Iterable[str], is_label: bool) -> Any:
+    """Return an image with half the points along two dimensions, without a last one that has no neighbour."""
+    if is_label:
+        return array.isel({dim: slice(0, array.sizes[dim] // 2 * 2, 2) for dim in dims})
+    mean = array.coarsen(dict.fromkeys(dims, 2), boundary="trim").mean()
+    return (mean if array.dtype.kind == "f" else mean.round()).astype(array.dtype)
+
+
+def _channels(array: Any, smallest: zarr.Array) -> dict[str, Any]:
+    """Return the names of channels, and the range of numbers of each in the smallest level, for viewers."""
+    (axis,) = (place for place, dim in enumerate(array.dims) if dim in CHANNELS)
+    channels = []
+    for number, label in enumerate(array[array.dims[axis]].values):
+        numbers = np.asarray(smallest[(slice(None),) * axis + (number,)])
+        finite = numbers[np.isfinite(numbers)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+        high = high if high > low else math.nextafter(low, math.inf) + 1
+        window = {"start": low, "end": high, "min": low, "max": high}
+        channels.append({"label": str(label), "color": "FFFFFF", "active": True, "window": window})
+    return {"channels": channels}

@@ -1,0 +1,1 @@
+"""Pictures of nets, plans and runs."""

@@ -1,0 +1,196 @@
+"""Draws a net as a self-contained SVG with a box for each layer and the data at the top.
+
+Above it are worker groups with server groups of their own, such as sites, and the links between them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import escape
+
+from dsinga.addons.pictures.drawing.layered_layout import layered_layout
+from dsinga.job.topology import Topology
+from dsinga.layers.interface.layer import Layer
+from dsinga.net.describe import LayerRow, describe
+from dsinga.net.neuralnet import NeuralNet
+
+MOST_CELLS = 6  # members that are drawn in a row; the others are counted
+COLOURS = {  # category: (fill, frame), readable on white and on black
+    "input": ("#d9ead3", "#6aa84f"),
+    "trained": ("#cfe2f3", "#3d85c6"),
+    "neuron": ("#eeeeee", "#8c8c8c"),
+    "loss": ("#f4cccc", "#cc4125"),
+    "output": ("#fff2cc", "#d6a520"),
+    "connection": ("#e6dcf2", "#8e7cc3"),
+}
+BOX_HEIGHT, GAP_Y, GAP_X, EDGE_WIDTH, MARGIN = 44, 26, 28, 26, 12
+NAME_WIDTH, TEXT_WIDTH = 7.6, 6.4  # of a character in the bold 13 px and the plain 11 px font, on the wide side
+
+
+def net_to_svg(net: NeuralNet) -> str:
+    """Draw ``net`` as an SVG with name, type, feature shape and number of params of each layer, coloured by category.
+
+    Edges that carry only labels are dashed. Hovering over a box shows the names and shapes of its params.
+    """
+    rows = describe(net)
+    width = max(box_width(row) for row in rows)
+    grid = layered_layout([node.sources for node in net.nodes], width + GAP_X, EDGE_WIDTH)
+    total_width = grid.width - GAP_X + 2 * MARGIN
+    total_height = (max(grid.rank) + 1) * (BOX_HEIGHT + GAP_Y) - GAP_Y + 2 * MARGIN
+    x = [MARGIN - GAP_X / 2 + place for place in grid.x]
+    y = [MARGIN + rank * (BOX_HEIGHT + GAP_Y) for rank in grid.rank]
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{total_width:.0f}" height="{total_height:.0f}" '
+        f'viewBox="0 0 {total_width:.0f} {total_height:.0f}" font-family="Helvetica, Arial, sans-serif">',
+        f"<title>{escape(f'{len(rows)} layers, {sum(row.count for row in rows):,} params')}</title>",
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0 8 4 0 8z" fill="#777777"/></marker></defs>',
+    ]
+    for position, stage in enumerate(net.stages):
+        for source in dict.fromkeys(stage.edges):
+            bends = [MARGIN - GAP_X / 2 + place for place in grid.routes[source.node, position]]
+            path = edge_path(x[source.node], y[source.node], bends, x[position])
+            dashes = ' stroke-dasharray="4 3"' if source.labels else ""
+            parts.append(
+                f'<path d="{path}" fill="none" stroke="#777777" stroke-width="1.3"{dashes} marker-end="url(#tip)"/>'
+            )
+    parts += [draw_box(net, k, row, x[k], y[k], width) for k, row in enumerate(rows)]
+    return "\n".join([*parts, "</svg>"])
+
+
+def draw_box(net: NeuralNet, position: int, row: LayerRow, x: float, y: float, width: float) -> str:
+    """Return the box of one layer; the middle of its upper side is at (x, y)."""
+    fill, frame = COLOURS[category(net.nodes[position].layer)]
+    left, right = x - width / 2, x + width / 2
+    params = [f"{name} {format_shape(net.params[name].shape)}" for name in row.params]
+    hover = "\n".join([f"{row.layer}: {row.type}", *params])
+    return (
+        f"<g><title>{escape(hover)}</title>"
+        f'<rect x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" height="{BOX_HEIGHT}" rx="6" fill="{fill}" '
+        f'stroke="{frame}" stroke-width="1.2"/>'
+        + draw_text(left + 10, y + 18, row.layer, 13, "#111111", "start", bold=True)
+        + draw_text(right - 10, y + 18, params_text(row), 11, "#444444", "end")
+        + draw_text(left + 10, y + 35, type_text(row), 11, "#444444", "start")
+        + draw_text(right - 10, y + 35, format_shape(row.shape), 11, "#444444", "end")
+        + "</g>"
+    )
+
+
+def draw_text(x: float, y: float, text: str, size: int, colour: str, anchor: str, bold: bool = False) -> str:
+    """Return a text element, or nothing for an empty text."""
+    weight = ' font-weight="bold"' if bold else ""
+    style = f'font-size="{size}" fill="{colour}" text-anchor="{anchor}"{weight}'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>' if text else ""
+
+
+def edge_path(x0: float, y0: float, bends: list[float], x1: float) -> str:
+    """Return the path of an edge from the bottom of one box to the top of another, straight past the ranks between."""
+    y = y0 + BOX_HEIGHT
+    path, x = [f"M{x0:.1f} {y:.1f}"], x0
+    for k, place in enumerate([*bends, x1]):
+        middle, end = y + GAP_Y / 2, y + GAP_Y
+        path.append(f"C{x:.1f} {middle:.1f} {place:.1f} {middle:.1f} {place:.1f} {end:.1f}")
+        if k < len(bends):
+            y = end + BOX_HEIGHT
+            path.append(f"V{y:.1f}")
+        x = place
+    return " ".join(path)
+
+
+def category(layer: Layer) -> str:
+    """Return the category of a layer, a key of COLOURS."""
+    family = layer.conf.type.value // 100
+    if layer.is_input or family == 1:
+        return "input"
+    if layer.is_loss:
+        return "loss"
+    if layer.is_output:
+        return "output"
+    if family == 5:
+        return "connection"
+    return "trained" if layer.params else "neuron"
+
+
+def box_width(row: LayerRow) -> float:
+    """Return the width that the two lines of a box need."""
+    upper = NAME_WIDTH * len(row.layer) + TEXT_WIDTH * len(params_text(row))
+    lower = TEXT_WIDTH * (len(type_text(row)) + len(format_shape(row.shape)))
+    return max(upper, lower) + 40
+
+
+def type_text(row: LayerRow) -> str:
+    """Return the type without SINGA's k."""
+    return row.typed[1:] if row.type[:1] == "k" and row.type[1:2].isupper() else row.typed
+
+
+def params_text(row: LayerRow) -> str:
+    """Return "1,234 params" for the params that the layer owns, "shared" for others, both, or ""."""
+    owned = f"{row.count:,} param{'s' if row.count > 1 else ''}" if row.count else ""
+    return " + ".join(filter(None, [owned, "shared" if row.shared else ""]))
+
+
+def format_shape(shape: tuple[int, ...]) -> str:
+    """Return a shape as text: (64, 3, 32, 32) is "64×3×32×32"."""
+    return "×".join(map(str, shape))
+
+
+WIDTH, GAP, HEAD, ROW, CELL = 190, 50, 34, 26, 26
+
+
+def with_sites(net_svg: str, topology: Topology, label: str) -> str:
+    """Return the SVG of a net below a picture of the groups that train it; ``label`` says what their links carry."""
+    size = re.search(r'width="(\d+)" height="(\d+)"', net_svg)
+    assert size is not None
+    groups = topology.server_groups
+    highest = max((second - first for first, second in topology.edges), default=0)
+    top = MARGIN + 22 + 18 * highest
+    height, inner = top + HEAD + 2 * ROW + MARGIN, groups * (WIDTH + GAP) - GAP + 2 * MARGIN
+    width = max(inner, TEXT_WIDTH * len(label) + 2 * MARGIN, float(size[1]))
+    below = net_svg.replace("<svg ", f'<svg x="{(width - float(size[1])) / 2:.0f}" y="{height}" ', 1)
+    left = (width - inner) / 2 + MARGIN
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height + int(size[2])}" '
+            'font-family="Helvetica, Arial, sans-serif">',
+            draw_text(width / 2, MARGIN + 11, label, 11, "#444444", "middle"),
+            *_links(topology, left, top),
+            *(part for group in range(groups) for part in _group(topology, group, left + group * (WIDTH + GAP), top)),
+            below,
+            "</svg>",
+        ]
+    )
+
+
+def _links(topology: Topology, left: float, top: float) -> Iterator[str]:
+    """Yield the links, as arcs above the groups."""
+    for first, second in topology.edges:
+        x0, x1 = (left + group * (WIDTH + GAP) + WIDTH / 2 for group in (first, second))
+        x0, x1, y = x0 + 9 * (second - first), x1 - 9 * (second - first), top - 24 * (second - first)
+        path = f"M{x0:.1f} {top:.1f} C{x0:.1f} {y:.1f} {x1:.1f} {y:.1f} {x1:.1f} {top:.1f}"
+        dashes = "" if topology.is_synchronous else ' stroke-dasharray="4 3"'
+        yield f'<path class="link" d="{path}" fill="none" stroke="#cc4125" stroke-width="1.6"{dashes}/>'
+
+
+def _group(topology: Topology, group: int, x: float, y: float) -> Iterator[str]:
+    """Yield the box of a group: its number, where it is, and its workers and servers."""
+    pattern = topology.mean.site[group] if topology.mean is not None and topology.mean.site else ""
+    height = HEAD + 2 * ROW - 6
+    yield (
+        f'<rect class="site" x="{x:.1f}" y="{y:.1f}" width="{WIDTH}" height="{height}" rx="8" fill="#ffffff" '
+        'stroke="#8c8c8c"/>'
+    )
+    yield draw_text(x + 10, y + 20, f"{'site' if topology.mean else 'group'} {group}", 13, "#111111", "start", True)
+    yield draw_text(x + WIDTH - 10, y + 20, pattern, 11, "#444444", "end")
+    members = {"trained": ("w", topology.workers), "connection": ("s", topology.servers)}
+    for row, (colour, (letter, count)) in enumerate(members.items()):
+        fill, frame = COLOURS[colour]
+        for number in range(min(count, MOST_CELLS)):
+            left, above = x + 10 + number * CELL, y + HEAD - 6 + row * ROW
+            yield (
+                f'<rect x="{left:.1f}" y="{above:.1f}" width="{CELL - 4}" height="{ROW - 4}" rx="3" fill="{fill}" '
+                f'stroke="{frame}"/>'
+            )
+            yield draw_text(left + CELL / 2 - 2, above + 15, f"{letter}{number}", 10, "#333333", "middle")
+        if count > MOST_CELLS:
+            yield draw_text(x + WIDTH - 8, y + HEAD + 9 + row * ROW, f"+{count - MOST_CELLS}", 10, "#333333", "end")

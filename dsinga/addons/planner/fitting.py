@@ -1,0 +1,254 @@
+"""Fits the training of a net into a memory: by micro-batches, and by features that are computed again.
+
+Both leave what is trained as it is. Of the choices that fit, the one with the lowest price is taken. The price is the
+time of an iteration relative to whole batches without recomputation, by a rule of thumb: kernels take the time of
+IDLE_ROWS rows more for each micro-batch, and recomputation takes a forward pass more, a third of an iteration, of all
+stretches but the uppermost.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from dsinga.addons.planner.choice import PricedCuts
+from dsinga.addons.planner.memory import FIXED, Memory, worker_memory
+from dsinga.base.errors import UserError
+from dsinga.data import kept_bytes
+from dsinga.job import AlgType, Job, NetConf, Phase, Precision
+from dsinga.job.enums import PRECISIONS
+from dsinga.layers import RecordInfo
+from dsinga.layers.dense.batchnorm import BatchNorm
+from dsinga.net import NeuralNet, create_net, partition
+from dsinga.net.cut import LayerCut
+from dsinga.net.memory_check import as_size
+from dsinga.net.stretches import narrow_places
+from dsinga.ops.processor import cpu_ops
+from dsinga.reading.batch_reader import BatchReader, batch_bytes
+from dsinga.reading.checked_job import CheckedJob
+from dsinga.training import create_updater
+
+_log = logging.getLogger(__name__)
+
+IDLE_ROWS = 6
+USABLE = 0.92  # the share of a memory that predictions may reach: measured peaks are up to 8% above them
+STRETCHES = (0, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of stretches that are tried
+
+
+class Fit(NamedTuple):
+    """A way to train within a memory.
+
+    Attributes:
+        micro_batches: the number of parts of a batch.
+        recompute: the number of stretches of layers; 0 where no feature is computed again.
+        memory: that of the worker that needs most.
+    """
+
+    micro_batches: int
+    recompute: int
+    memory: Memory
+
+    def price(self, rows: int) -> float:
+        """Return the time of an iteration with ``rows`` rows of a batch a worker, relative to that with (1, 0)."""
+        stretches = max(self.recompute, 1)
+        return (1 + IDLE_ROWS * self.micro_batches / rows) / (1 + IDLE_ROWS / rows) * (4 - 1 / stretches) / 3
+
+    def text(self) -> str:
+        """Return the choice as fields of a job, "" for whole batches without recomputation."""
+        fields = {"micro_batches": self.micro_batches, "neuralnet.recompute": self.recompute}
+        return ", ".join(f"{name}: {value}" for name, value in fields.items() if value > 1)
+
+    def applied(self, job: Job) -> Job:
+        """Return the job that trains so."""
+        return job.replace(micro_batches=self.micro_batches, neuralnet=job.neuralnet.replace(recompute=self.recompute))
+
+
+def whole_job(job: Job) -> Job:
+    """Return the job with whole batches and without stretches, whose iterations the cost model prices."""
+    return job.replace(micro_batches=1, neuralnet=job.neuralnet.replace(recompute=0))
+
+
+def price_of(job: Job, batch: int, workers: int) -> float:
+    """Return the time of an iteration of a job relative to that of :func:`whole_job`, for a batch of so many rows."""
+    return Fit(job.micro_batches, job.neuralnet.recompute, Memory()).price(max(1, batch // workers))
+
+
+@dataclass(frozen=True)
+class NetVariants:
+    """The training nets of a job for any number of micro-batches and stretches, and the memory of their workers.
+
+    Attributes:
+        conf: the net of the job.
+        infos: the records of each input layer, as the job has them.
+        record_bytes: the bytes of a record of each input layer, and of its label.
+        kept_bytes: the bytes of decoded records that a process keeps, at most.
+        slots: the number of arrays that the updater keeps for each param.
+        bf16: whether the kernels have features in bfloat16.
+    """
+
+    conf: NetConf
+    infos: Mapping[str, RecordInfo]
+    record_bytes: Mapping[str, tuple[int, int]]
+    kept_bytes: int
+    slots: int
+    bf16: bool = False
+
+    @classmethod
+    def of(cls, job: Job, reader: BatchReader) -> NetVariants:
+        """Return the variants of a job whose records ``reader`` reads."""
+        sizes = {name: (store.record_bytes, store.label_bytes) for name, store in reader.stores.items()}
+        kept = kept_bytes((store, 1.0) for store in reader.stores.values())
+        return cls(job.neuralnet, dict(reader.infos), sizes, kept, *slots_and_bf16(job))
+
+    @property
+    def batchsize(self) -> int:
+        """The rows of a batch."""
+        info = next(iter(self.infos.values()))
+        return info.batchsize * info.micro_batches
+
+    def net(self, micro_batches: int, recompute: int) -> NeuralNet:
+        """Return the net of one of ``micro_batches`` micro-batches."""
+        size = self.batchsize // micro_batches
+        infos = {name: replace(info, batchsize=size, micro_batches=micro_batches) for name, info in self.infos.items()}
+        return create_net(self.conf.replace(recompute=recompute), Phase.kTrain, infos)
+
+    def memory(
+        self, micro_batches: int, recompute: int, workers: int = 1, cuts: Mapping[str, LayerCut] | None = None
+    ) -> Memory:
+        """Return the memory of the worker that needs most, of a group of ``workers`` with the net cut so."""
+        net = self.net(micro_batches, recompute)
+        locals_ = [net] if workers == 1 else partition(net, workers, cuts=cuts).locals
+        memories = (
+            worker_memory(
+                local, self.slots, workers, self._batch_bytes(local), self.kept_bytes, self.bf16, micro_batches
+            )
+            for local in locals_
+        )
+        return max(memories, key=lambda memory: memory.peak)
+
+    def _batch_bytes(self, net: NeuralNet) -> int:
+        """Return the bytes of the records that a worker with this net reads at once."""
+        inputs = [stage for stage in net.stages if stage.layer.name in self.record_bytes]
+        return sum(batch_bytes(stage, *self.record_bytes[stage.layer.name]) for stage in inputs)
+
+    def choices(self, workers: int) -> list[tuple[int, int]]:
+        """Return the numbers of micro-batches and stretches that may be chosen, those of the job or more.
+
+        A net whose layers need whole batches, or normalise by statistics of what is computed at once, keeps the job's
+        micro-batches: others would train something else.
+        """
+        given = next(iter(self.infos.values())).micro_batches
+        net = self.net(given, self.conf.recompute)
+        stretches: Iterable[int] = (self.conf.recompute,)
+        if not any(stage.recompute for stage in net.stages):
+            places = len(narrow_places(net.nodes))
+            stretches = [count for count in STRETCHES if count <= places]
+        counts = [given]
+        if not any(node.layer.cut.whole_because or _has_statistics(node.layer) for node in net.nodes):
+            most = max(self.batchsize // workers, given)  # fewer rows than workers where points are cut
+            counts = [count for count in range(given, most + 1) if self.batchsize % count == 0]
+        return [(count, stretch) for count in counts for stretch in stretches]
+
+
+def slots_and_bf16(job: Job) -> tuple[int, bool]:
+    """Return how many arrays the updater of a job keeps for each param, and whether features are in bfloat16 here."""
+    bf16 = job.precision is Precision.kBF16 and cpu_ops(PRECISIONS[job.precision]).has_bf16_features
+    return len(create_updater(job.updater).state_slots), bf16
+
+
+def _has_statistics(layer: Any) -> bool:
+    return isinstance(layer, BatchNorm) and not layer.use_global_stats
+
+
+def fit(
+    variants: NetVariants, limit: int, workers: int = 1, cuts: Mapping[str, LayerCut] | None = None
+) -> tuple[Fit, bool]:
+    """Return the cheapest way to train with ``limit`` bytes a worker, and whether there is one.
+
+    Where there is none, it is the way that needs the least memory. The predicted peak is at most USABLE of the limit.
+    """
+    usable = USABLE * limit
+    rows = max(1, variants.batchsize // workers)
+
+    def of(choice: tuple[int, int]) -> Fit:
+        micro_batches, recompute = choice
+        return Fit(micro_batches, recompute, variants.memory(micro_batches, recompute, workers, cuts))
+
+    choices = variants.choices(workers)
+    choices.sort(key=lambda choice: Fit(choice[0], choice[1], Memory()).price(rows))
+    if (first := of(choices[0])).memory.peak <= usable:
+        return first, True
+    counts = [count for count, _ in choices]
+    ends = min(counts), max(counts)  # the first micro-batch more needs sums of gradients, each further one less memory
+    least = min((of(choice) for choice in choices if choice[0] in ends), key=lambda found: found.memory.peak)
+    if least.memory.peak > usable:
+        return least, False
+    for choice in choices:
+        found = of(choice)
+        if found.memory.peak <= usable:
+            return found, True
+    return least, True
+
+
+def cheapest_that_fits(
+    choices: Mapping[str, PricedCuts], variants: NetVariants, limit: int, wanted: str = "auto"
+) -> tuple[PricedCuts, Fit]:
+    """Return the cuts ``wanted``, or the cheapest others where these do not fit, and how they fit into the memory.
+
+    Raises UserError where none do.
+    """
+    by_price = sorted(choices, key=lambda name: (name != wanted, choices[name].prediction.seconds))
+    tried: list[tuple[PricedCuts, Fit]] = []
+    for name in by_price:
+        choice = choices[name]
+        found, fits = fit(variants, limit, choice.workers, choice.cuts)
+        if fits:
+            return choice, found
+        tried.append((choice, found))
+    choice, least = min(tried, key=lambda pair: pair[1].memory.peak)
+    raise cannot_fit(least, limit, choice.workers)
+
+
+def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
+    """Return a job of ``partition: auto`` with the micro-batches and the recomputation that one worker needs.
+
+    A job of kCD, or for GPUs, is returned as it is. Raises UserError where ``limit`` bytes are too few for the net.
+    """
+    job = checked.job
+    if job.train_one_batch.alg is AlgType.kCD or job.gpu:
+        return checked
+    found = fit_or_refuse(NetVariants.of(job, checked.reader(Phase.kTrain)), limit)
+    return checked.with_job(with_fit(job, found, limit))
+
+
+def with_fit(job: Job, found: Fit, limit: int) -> Job:
+    """Return the job with micro-batches and recomputation as they were found; say so where it has others."""
+    fitted = found.applied(job)
+    if fitted != job:
+        _log.info("partition: auto trains with %s, to fit into %s of memory", found.text(), as_size(limit))
+    return fitted
+
+
+def fit_or_refuse(variants: NetVariants, limit: int) -> Fit:
+    """Return how one worker with the whole net fits into the memory; raise UserError where it does not."""
+    found, fits = fit(variants, limit)
+    if not fits:
+        raise cannot_fit(found, limit, 1)
+    return found
+
+
+def cannot_fit(found: Fit, limit: int, workers: int) -> UserError:
+    """Return the error about a net that needs more memory than ``limit`` bytes even so as ``found`` says."""
+    parts = {name: size for name, size in found.memory._asdict().items() if name not in ("passing", "fixed")}
+    largest = max(parts, key=parts.__getitem__)
+    most = f"{largest.replace('_', ' ')}, {as_size(parts[largest])}"
+    least = as_size(int(found.memory.peak / USABLE))
+    fields = f" with {found.text()}" if found.text() else ""
+    group = f"each of {workers} workers" if workers > 1 else "a worker"
+    return UserError(
+        f"the net cannot be trained in {as_size(limit)} of memory: {group} needs at least "
+        f"{least}{fields}; beside {as_size(FIXED)} for Python most is for {most}: give workers more memory, use more "
+        "workers, or make the net smaller"
+    )

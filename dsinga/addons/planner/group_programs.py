@@ -1,0 +1,298 @@
+"""The programs of the workers of a group: what back-propagation and the exchange do in an iteration.
+
+A partitioned net has a bridge for each pair of workers that communicate, so its size grows with the square of their
+number. Programs without partitioning are quick enough for a search, and for hundreds of workers: a feature that all
+workers send to all is one operation there, and so are the halos of a feature cut by space; all else is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from dsinga.addons.planner.layer_timing import LayerTime, LayerWork
+from dsinga.addons.planner.machine import MachineModel
+from dsinga.addons.planner.processes import ParamUse, ProcessMap
+from dsinga.addons.planner.program import AllToAll, Compute, GroupProgram, ProgramBuilder, Receive, Send, start_group
+from dsinga.addons.planner.transfers import FeatureTransfer, find_transfers, locations
+from dsinga.layers.connect.bridge import BridgeDst, BridgeEnd, BridgeSrc
+from dsinga.layers.interface.context import Columns, Rows
+from dsinga.layers.interface.contract import make_part, make_region_part
+from dsinga.layers.interface.declarations import Connection
+from dsinga.layers.interface.layer import Layer
+from dsinga.layers.interface.region import Region
+from dsinga.net import NeuralNet, Stage, cut_evenly
+from dsinga.net.cut import FEATURES, ROWS, LayerCut, cut_regions
+from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
+from dsinga.net.partitioned import PartitionedNet
+from dsinga.net.region_redistribution import needed_shape, space_sharding
+
+
+def approximate_program(
+    parts: NetParts, cuts: Mapping[str, LayerCut], processes: ProcessMap, machine: MachineModel
+) -> GroupProgram:
+    """Return the program of each worker for an iteration of kBP, with the net cut for the workers of ``processes``.
+
+    ``parts`` are those of the net for as many workers; they are made when first needed, and kept for other cuts.
+    """
+    net, workers = parts.net, parts.workers
+    shares = [WorkerShare(parts, cuts, worker) for worker in range(workers)]
+    params = _params(net, shares)
+    group, by_param = start_group(params, processes, machine.rates)
+    transfers = find_transfers(net, cuts, workers) if workers > 1 else []
+    for share in shares:
+        shapes = {name: params[name].shape for names in share.params.values() for name in names}
+        builder = ProgramBuilder(shapes, by_param, processes.workers[share.worker], processes, machine.rates)
+        builder.program.memory = share.memory + 2 * FLOAT_BYTES * sum(map(math.prod, shapes.values()))
+        _IterationWriter(net, share, transfers, builder, group, machine).write()
+        group.programs.append(builder.program)
+    return group
+
+
+class WorkerShare:
+    """One worker's part of a net: its work at each position, and the names of the params or param parts used there."""
+
+    def __init__(self, parts: NetParts, cuts: Mapping[str, LayerCut], worker: int):
+        self.worker = worker
+        self.works: dict[int, LayerWork] = {}
+        self.params: dict[int, tuple[str, ...]] = {}
+        net, workers = parts.net, parts.workers
+        for position, (node, stage) in enumerate(zip(net.nodes, net.stages, strict=True)):
+            cut = cuts[node.layer.name]
+            if worker not in locations(cut, workers):
+                continue
+            layer, rows, names = node.layer, node.layer.shape[0], node.params
+            if workers > 1 and cut.grid:
+                layer = parts.region_part(position, worker, cut)
+            elif workers > 1 and cut.dim == FEATURES:
+                layer = parts.layer_part(position, worker)
+                names = tuple(
+                    f"{name}@{worker}" if spec.cut_axis is not None else name
+                    for name, spec in zip(names, layer.params, strict=True)
+                )
+            elif workers > 1 and cut.dim == ROWS:
+                rows = parts.width(rows, worker)
+            shapes = [(rows if shape[0] == layer.shape[0] else shape[0], *shape[1:]) for shape in layer.source_shapes]
+            self.works[position] = LayerWork(layer, rows, tuple(shapes), stage.needs, stage.backward)
+            self.params[position] = names
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the features, which backward needs."""
+        return FLOAT_BYTES * sum(work.rows * math.prod(work.layer.shape[1:]) for work in self.works.values())
+
+
+class NetParts:
+    """A cache of layer parts by width: workers with as many columns of a layer share one part."""
+
+    def __init__(self, net: NeuralNet, workers: int):
+        self.net, self.workers = net, workers
+        self._ranges: dict[int, list[Rows]] = {}
+        self._parts: dict[tuple[int, int | Region], Layer] = {}
+
+    def width(self, total: int, worker: int) -> int:
+        """Return how many of ``total`` rows or columns a worker has."""
+        range_ = self._range(total, worker)
+        return range_.stop - range_.start
+
+    def layer_part(self, position: int, worker: int) -> Layer:
+        """Return a worker's part of the layer at ``position``, cut by features."""
+        layer = self.net.nodes[position].layer
+        axis = layer.cut.axis
+        range_ = self._range(layer.shape[axis], worker)
+        width = range_.stop - range_.start
+        if (position, width) not in self._parts:
+            shapes = [
+                shape
+                if layer.cut.connection is Connection.kOneToAll or k == layer.labels.source
+                else (*shape[:axis], width, *shape[axis + 1 :])
+                for k, shape in enumerate(layer.source_shapes)
+            ]
+            self._parts[position, width] = make_part(layer, shapes, Columns(*range_))
+        return self._parts[position, width]
+
+    def region_part(self, position: int, worker: int, cut: LayerCut) -> Layer:
+        """Return a worker's part of the layer at ``position``, cut by space."""
+        layer = self.net.nodes[position].layer
+        region = cut_regions(layer.field_shape, cut.dim, cut.grid)[worker]
+        if (position, region) not in self._parts:
+            shapes = [
+                needed_shape(shape, space_sharding(layer, cut, shape), worker) if layer.takes_points(k) else shape
+                for k, shape in enumerate(layer.source_shapes)
+            ]
+            self._parts[position, region] = make_region_part(layer, shapes, region)
+        return self._parts[position, region]
+
+    def _range(self, total: int, worker: int) -> Rows:
+        if total not in self._ranges:
+            self._ranges[total] = cut_evenly(total, self.workers)
+        return self._ranges[total][worker]
+
+
+def _params(net: NeuralNet, shares: Sequence[WorkerShare]) -> dict[str, ParamUse]:
+    """Return the params and param parts by name, in the order of the net's params."""
+    params: dict[str, ParamUse] = {}
+    for share in shares:
+        for position, names in share.params.items():
+            for name, spec in zip(names, share.works[position].layer.params, strict=True):
+                users = params[name].users if name in params else ()
+                params[name] = ParamUse(spec.shape, users if share.worker in users else (*users, share.worker))
+    order = {name: number for number, name in enumerate(net.params)}
+    return dict(sorted(params.items(), key=lambda item: order[_param_name(item[0], order)]))
+
+
+def _param_name(part_name: str, params: Mapping[str, int]) -> str:
+    """Return the name of the param to which a part belongs."""
+    return part_name if part_name in params else part_name.rpartition("@")[0]
+
+
+class _IterationWriter:
+    """Adds one iteration of one worker to its program."""
+
+    def __init__(
+        self,
+        net: NeuralNet,
+        share: WorkerShare,
+        transfers: Sequence[FeatureTransfer],
+        builder: ProgramBuilder,
+        group: GroupProgram,
+        machine: MachineModel,
+    ):
+        self.share, self.builder, self.group, self.rates = share, builder, group, machine.rates
+        self.times = {position: machine.time_layer(work) for position, work in share.works.items()}
+        self.incoming: dict[int, list[FeatureTransfer]] = {position: [] for position in range(len(net.nodes))}
+        self.outgoing: dict[int, list[FeatureTransfer]] = {position: [] for position in range(len(net.nodes))}
+        for transfer in transfers:
+            self.incoming[transfer.destination].append(transfer)
+            self.outgoing[transfer.source].append(transfer)
+
+    def write(self) -> None:
+        """Add the forward pass and the backward pass."""
+        first_use: dict[str, int] = {}
+        for position, names in self.share.params.items():
+            for transfer in self.incoming[position]:
+                self._receive(transfer)
+            self.builder.await_values(names)
+            self._compute(position, self.times[position].forward, "feature", self.times[position].sums_forward)
+            for transfer in self.outgoing[position]:
+                size = self.builder.wire.feature(transfer.bf16_feature) * transfer.numbers
+                self._send(transfer.key, transfer.holders, transfer.targets, transfer, size)
+            for name in names:
+                first_use.setdefault(name, position)
+        for position, names in reversed(self.share.params.items()):
+            for transfer in self.outgoing[position]:
+                self._receive_gradient(transfer)
+            if self.share.works[position].backward:
+                time: LayerTime = self.times[position]
+                self._compute(position, time.backward, "gradient", time.sums_backward)
+            for transfer in self.incoming[position]:
+                if transfer.gradient:
+                    size = self.builder.wire.feature(transfer.bf16_gradient) * transfer.numbers
+                    self._send(f"{transfer.key}/gradient", transfer.targets, transfer.holders, transfer, size)
+            self.builder.push(name for name in dict.fromkeys(names) if first_use[name] == position)
+
+    def _compute(self, position: int, seconds: float, what: str, sums: int) -> None:
+        """Compute, and ask for sums over the batch where a layer needs them and has only some of its rows."""
+        self.builder.add(Compute(seconds))
+        work = self.share.works[position]
+        if work.layer.region or work.rows < work.layer.shape[0]:
+            self.builder.all_reduce(work.layer, what, sums, self.group)
+
+    def _send(
+        self, key: str, senders: Sequence[int], receivers: Sequence[int], transfer: FeatureTransfer, size: int
+    ) -> None:
+        if self.share.worker not in senders:
+            return
+        if transfer.all_to_all:
+            self.builder.add(AllToAll(key, size))
+            return
+        for receiver in receivers:
+            if receiver != self.share.worker:
+                self.builder.add(Send(receiver, f"{key}@{self.share.worker}", size))
+
+    def _wait(self, key: str, senders: Sequence[int], transfer: FeatureTransfer) -> None:
+        if transfer.all_to_all:
+            self.builder.add(Receive(key))
+            return
+        for sender in senders:
+            if sender != self.share.worker:
+                self.builder.add(Receive(f"{key}@{sender}"))
+
+    def _receive(self, transfer: FeatureTransfer) -> None:
+        """Wait for a feature, and join it if it comes from several workers."""
+        self._wait(transfer.key, transfer.holders, transfer)
+        if len(transfer.holders) > 1:
+            self.builder.add(Compute(self.rates.copy * FLOAT_BYTES * transfer.numbers * len(transfer.holders)))
+
+    def _receive_gradient(self, transfer: FeatureTransfer) -> None:
+        """Wait for the gradients of a feature, and add them up or join them."""
+        if not transfer.gradient or self.share.worker not in transfer.holders:
+            return
+        self._wait(f"{transfer.key}/gradient", transfer.targets, transfer)
+        others = len(transfer.targets) - 1
+        if others:
+            add, join = self.rates.add * others, self.rates.copy * FLOAT_BYTES * (others + 1)
+            self.builder.add(Compute((add if transfer.sums_gradients else join) * transfer.numbers))
+
+
+def exact_program(net: PartitionedNet, processes: ProcessMap, machine: MachineModel) -> GroupProgram:
+    """Return the program of each worker of a partitioned net for an iteration of kBP."""
+    params = {name: ParamUse(part.shape, part.users) for name, part in net.parts.items()}
+    group, by_param = start_group(params, processes, machine.rates)
+    for worker, local in enumerate(net.locals):
+        shapes = {name: net.parts[name].shape for name in local.params}
+        builder = ProgramBuilder(shapes, by_param, processes.workers[worker], processes, machine.rates)
+        builder.program.memory = _memory(local)
+        _add_iteration(builder, local.fused, machine.time_net(net, worker), group)
+        group.programs.append(builder.program)
+    return group
+
+
+def _add_iteration(builder: ProgramBuilder, net: NeuralNet, times: Sequence[LayerTime], group: GroupProgram) -> None:
+    """Add one iteration: forward through the stages, then backward."""
+    for stage, time in zip(net.stages, times, strict=True):
+        builder.await_values(stage.params)
+        layer = stage.layer
+        if isinstance(layer, BridgeSrc):
+            _send(builder, layer, time.forward, group)
+        elif isinstance(layer, BridgeDst):
+            builder.add(Receive(layer.key))
+        else:
+            builder.add(Compute(time.forward))
+            _all_reduce(builder, stage, time.sums_forward, "feature", group)
+    for stage, time in reversed(list(zip(net.stages, times, strict=True))):
+        layer = stage.layer
+        if stage.backward and isinstance(layer, BridgeSrc):
+            builder.add(Receive(layer.gradient_key))
+        elif stage.backward and isinstance(layer, BridgeDst):
+            _send(builder, layer, time.backward, group, back=True)
+        elif stage.backward:
+            builder.add(Compute(time.backward))
+            _all_reduce(builder, stage, time.sums_backward, "gradient", group)
+        builder.push(stage.completes)
+
+
+def _send(builder: ProgramBuilder, bridge: BridgeEnd, seconds: float, group: GroupProgram, back: bool = False) -> None:
+    """Send the array of a bridge; for another process it is first made contiguous, which takes ``seconds``."""
+    if group.worker_processes[bridge.location] != builder.process:
+        builder.add(Compute(seconds))
+    size = builder.wire.bridge(bridge, back) * math.prod(bridge.shape)
+    builder.add(Send(bridge.location, bridge.gradient_key if back else bridge.key, size))
+
+
+def _all_reduce(builder: ProgramBuilder, stage: Stage, sums: int, what: str, group: GroupProgram) -> None:
+    """Ask for the sums over the batch that a layer needs, where the worker has only some of its rows or points."""
+    if stage.layer.region or (stage.rows and rows_of(stage) < stage.rows.total):
+        builder.all_reduce(stage.layer, what, sums, group)
+
+
+def _memory(net: NeuralNet) -> int:
+    """Return the bytes of values and gradients of the params, and of every feature, which backward needs."""
+    params = sum(math.prod(param.shape) for param in net.params.values())
+    return sum(map(_bytes, net.stages)) + 2 * FLOAT_BYTES * params
+
+
+def _bytes(stage: Stage) -> int:
+    """Return the bytes of the feature that a worker has of a layer; a bridge has the shape of the array it sends."""
+    bridge = isinstance(stage.layer, BridgeEnd)
+    return FLOAT_BYTES * (math.prod(stage.layer.shape) if bridge else rows_of(stage) * math.prod(stage.layer.shape[1:]))

@@ -1,0 +1,112 @@
+"""A plan: the partitionings of a job with their predicted times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dsinga.addons.planner.fitting import Fit
+from dsinga.addons.planner.memory import FIXED, Memory
+from dsinga.addons.planner.simulate import Prediction
+from dsinga.addons.planner.sites import SitePlan
+
+
+class Alternative(NamedTuple):
+    """A priced partitioning over ``workers`` workers.
+
+    Attributes:
+        name: the name of the strategy.
+        workers: the number of workers.
+        text: the cuts as text.
+        prediction: the cost of an iteration.
+        efficiency: t1 / (n·tn).
+        memory: that of the worker that needs most; None where the net is approximated, not partitioned.
+        fit: the micro-batches and the recomputation that were chosen for a given memory; None without one.
+    """
+
+    name: str
+    workers: int
+    text: str
+    prediction: Prediction
+    efficiency: float
+    memory: Memory | None = None
+    fit: Fit | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the worker that needs most."""
+        return self.memory.peak if self.memory else self.prediction.memory + FIXED
+
+    def figures(self) -> dict[str, Any]:
+        """Return the alternative as plain numbers and text, for JSON."""
+        return {
+            "name": self.name,
+            "workers": self.workers,
+            "ms_per_iteration": 1e3 * self.prediction.seconds,
+            "compute_ms": 1e3 * self.prediction.compute,
+            "sent_bytes": self.prediction.sent,
+            "received_bytes": self.prediction.received,
+            "memory_bytes": self.memory_bytes,
+            "speedup": self.efficiency * self.workers,
+            "efficiency": self.efficiency,
+            "partitioning": self.text,
+        } | ({} if self.fit is None else {"micro_batches": self.fit.micro_batches, "recompute": self.fit.recompute})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The priced partitionings of a job.
+
+    Attributes:
+        job: the name of the job.
+        batch: rows of a batch.
+        where: a text that says where the workers of ``alternatives`` run.
+        alternatives: those for one number of workers, cheapest first.
+        scaling: a text that says where the workers of ``curve`` run.
+        curve: some strategies for 1, 2, 4, ... workers.
+        snapshot_bytes: the memory of the driver for snapshots, by which a run survives the loss of Dask workers.
+        warning: a text that says why times may be too long, or "".
+        precisions: the seconds of an iteration in kFloat32 and in kBF16, by name, with the cuts of "auto"; empty where
+            this processor has no bfloat16.
+        together: the number of workers on one machine, which are threads of one process.
+        memory: the bytes of memory of a machine like this one; 0 if they are not known.
+        limit: the bytes of memory of each worker that ``alternatives`` were fitted into; None without one.
+        sites: what training on several sites costs; None where that was not asked for.
+    """
+
+    job: str
+    batch: int
+    where: str
+    alternatives: Sequence[Alternative]
+    scaling: str
+    curve: Sequence[Alternative]
+    snapshot_bytes: int
+    warning: str = ""
+    precisions: Mapping[str, float] = field(default_factory=dict)
+    together: int = 1
+    memory: int = 0
+    limit: int | None = None
+    sites: SitePlan | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """Return the plan as plain numbers and text, for JSON."""
+        alternatives = [{**row.figures(), "fits": self._fits(row)} for row in self.alternatives]
+        return {
+            "job": self.job,
+            "batch": self.batch,
+            "where": self.where,
+            "scaling": self.scaling,
+            "snapshot_bytes": self.snapshot_bytes,
+            "machine_bytes": self.memory,
+            **({} if self.limit is None else {"limit_bytes": self.limit}),
+            **({} if self.sites is None else {"sites": self.sites.figures()}),
+            "precisions": {name: 1e3 * seconds for name, seconds in self.precisions.items()},
+            "alternatives": alternatives,
+            "curve": [row.figures() for row in self.curve],
+        } | ({"warning": self.warning} if self.warning else {})
+
+    def _fits(self, row: Alternative) -> bool:
+        """Whether one machine like this one holds the memory of all its workers; the libraries count once."""
+        own = row.memory_bytes - FIXED
+        return not self.memory or FIXED + own * min(row.workers, self.together) <= self.memory

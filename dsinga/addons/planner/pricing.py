@@ -1,0 +1,304 @@
+"""Pricing the partitionings of a job, on this machine or on a cluster that need not exist."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from dsinga.addons.planner.barrier import FREE_BARRIER, BarrierCost
+from dsinga.addons.planner.barrier_probe import measure_barrier
+from dsinga.addons.planner.choice import PricedCuts, compared, needs_several_workers, predict, scaled
+from dsinga.addons.planner.cost_model import EXACT_WORKERS, CostModel
+from dsinga.addons.planner.fitting import Fit, NetVariants, cannot_fit, fit, fit_or_refuse, slots_and_bf16, whole_job
+from dsinga.addons.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, Link, Links
+from dsinga.addons.planner.machine import MachineModel, measure_machine
+from dsinga.addons.planner.memory import snapshot_memory, worker_memory
+from dsinga.addons.planner.plan import Alternative, Plan
+from dsinga.addons.planner.processes import ProcessMap, process_map, wire_bytes
+from dsinga.addons.planner.rate_store import RateStore, rates_file
+from dsinga.addons.planner.search import explicitly_cut_layers, layers_with_whole_params
+from dsinga.addons.planner.strategies import by_rows, has_space
+from dsinga.base.arguments import counted
+from dsinga.base.errors import UserError
+from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision
+from dsinga.job.enums import CPU_PRECISIONS, PRECISIONS
+from dsinga.layers import RecordInfo
+from dsinga.net import NeuralNet, create_net, input_layers, partition
+from dsinga.net.memory_check import check_memory
+from dsinga.net.neuralnet import usable_threads
+from dsinga.ops.processor import cpu_ops
+from dsinga.reading.augmented_records import augmented_info
+from dsinga.reading.checked_job import CheckedJob, check_job, micro_batch_size
+from dsinga.training import create_updater
+
+CURVE = (1, 2, 4, 8, 16, 32, 64, 128)  # numbers of workers
+
+
+def make_plan(
+    job: Job,
+    cores: int,
+    *,
+    workers: int | None = None,
+    network: Link | None = None,
+    roots: Sequence[str] = (),
+    cache: str | os.PathLike[str] | None = None,
+    announce: Callable[[str], None] | None = None,
+    memory: int = 0,
+    limit: int | None = None,
+) -> Plan:
+    """Price the partitionings of a job.
+
+    Args:
+        job: the job; its ``cluster`` says how many servers there are and how many workers share a process.
+        cores: the number of cores of this machine.
+        workers: the number of workers, which may exceed ``cores``; by default the job's, else one for each core.
+        network: the network between machines like this one. Each machine then runs the workers of one process:
+            nworkers_per_procs of the job, else one for each core. Without it, up to as many workers as there are cores
+            are threads of one process, and more workers are on machines joined by a gigabit network.
+        roots: folders where relative paths of the job are looked up. A store may be missing if the job gives the shape
+            of its records.
+        cache: the folder for measured rates; by default the user's cache folder of this system.
+        announce: is called with sentences: what is being measured, and that the machine is busy.
+        memory: the bytes of memory of a machine; 0 if they are not known.
+        limit: the bytes of memory of each worker, within which micro-batches and recomputation are chosen.
+
+    Raises UserError for bad input, and where no alternative can be trained within ``limit``.
+    """
+    checked = check_job(job, roots, [Phase.kTrain])
+    if job.train_one_batch.alg is AlgType.kCD:
+        raise job.error("a plan needs a job trained by back-propagation; kCD is always cut by rows", "train_one_batch")
+    conf = job.cluster
+    count = workers if workers is not None else (conf.nworkers_per_group if conf else cores)
+    net = plan_net(checked.with_job(whole_job(job)))
+    batch = net.nodes[0].layer.shape[0]
+    if count < 1 or (count > batch and not has_space(net, count)):
+        raise UserError(f"a batch of {batch} can be cut over 1 to {batch} workers, not {count}")
+    given, job = job, whole_job(job)
+    fitting = None
+    if limit is not None or given != job:
+        fitting = Fitting(open_variants(checked), sys.maxsize if limit is None else limit)
+    if fitting is not None and count == 1:
+        fit_or_refuse(fitting.variants, fitting.limit)  # before anything is timed
+    if memory and limit is None:  # this machine times the whole net
+        check_memory([net], 1, memory)
+    in_one_process = network is None and count <= cores
+    numbers = [number for number in CURVE if number <= batch or has_space(net, number)]
+    curve: list[Alternative] = []
+    subject = f"{counted(count, 'worker')}, all strategies"
+
+    def announce_step(sentence: str) -> None:
+        if announce:
+            announce(f"step {step} of {1 + len(numbers)}, {subject}: {sentence}")
+
+    step = 1
+    create_models = partial(CostModels, job, net, cores, RateStore(rates_file(cache), announce_step))
+    models = create_models(job.precision)
+    barrier = models.barrier()
+    per_process = conf.nworkers_per_procs if conf else cores
+    link = network or GIGABIT
+    links = Links(INSIDE, ENDS, link, barrier_inside=barrier, barrier_between=barrier)
+    remote = _on_machines(conf, cores), per_process, links
+    layout = (_in_one_process, count, links._replace(wire=LOOPBACK)) if in_one_process else remote
+    model = models.create(*layout)
+    choices = _choices(job, model, count)
+    alternatives = _alternatives(job, model, choices, count, fitting)
+    fastest = choices["auto" if count > 1 else "one worker"]
+    precisions: dict[str, float] = {}
+    if not cpu_ops("float32").lacks_bf16():
+        for precision in CPU_PRECISIONS:
+            prediction = create_models(precision).create(*layout).predict(fastest.cuts, fastest.workers)
+            precisions[precision.name] = prediction.seconds
+    model = models.create(*remote)
+    for number in numbers:
+        step, subject = step + 1, counted(number, "worker")
+        curve += _curve(model, number)
+    models.store.save()
+    machines = f"machines of {counted(per_process, 'worker')}, joined by {describe_link(link)}"
+    where = "threads of one process" if in_one_process else machines
+    snapshots = snapshot_memory(net, len(create_updater(job.updater).state_slots))
+    together = count if in_one_process else min(count, per_process)
+    return Plan(
+        job.name, batch, where, alternatives, machines, curve, snapshots, models.store.warning, precisions,
+        together, memory, limit,
+    )  # fmt: skip
+
+
+class CostModels:
+    """Creates cost models of a job that share what has been measured."""
+
+    def __init__(self, job: Job, net: NeuralNet, cores: int, store: RateStore, precision: Precision):
+        self.store = store
+        self._net, self._updater, self._cores = net, create_updater(job.updater), cores
+        self._ops = cpu_ops(PRECISIONS[precision])
+        self._wire = wire_bytes(job, self._ops.precision == "bf16")
+
+    def barrier(self) -> BarrierCost:
+        """Return the cost of a barrier of workers of one process here; other machines are assumed to be alike."""
+        return (
+            BarrierCost(*self.store.get("barrier", measure_barrier, "a barrier")) if self._cores > 1 else FREE_BARRIER
+        )
+
+    def create(
+        self, processes: Callable[[int], ProcessMap], per_machine: int, links: Links, most_threads: int | None = None
+    ) -> CostModel:
+        """Return a cost model for up to ``per_machine`` workers on each machine with as many cores as this one.
+
+        Each worker has up to ``most_threads`` kernel threads.
+        """
+        per_machine = min(per_machine, self._cores)
+
+        def unsliced_if_clipped(workers: int) -> ProcessMap:
+            return processes(workers)._replace(whole=self._updater.needs_whole_params, wire=self._wire)
+
+        def machine(workers: int) -> MachineModel:
+            count = min(workers, per_machine)
+            threads = min(self._cores // per_machine, most_threads or self._cores, usable_threads(self._net, workers))
+            return measure_machine(self._net, self._updater, self._ops, threads, count, self.store)
+
+        return CostModel(self._net, machine, links, unsliced_if_clipped)
+
+
+def _in_one_process(workers: int) -> ProcessMap:
+    return process_map(workers, workers, 1)
+
+
+def _on_machines(conf: ClusterConf | None, cores: int) -> Callable[[int], ProcessMap]:
+    """Return a function of the number of workers: their processes, with servers in the job's proportion or one each."""
+
+    def processes(workers: int) -> ProcessMap:
+        if conf is None:
+            placed = process_map(workers, cores, -(-workers // cores))
+        else:
+            servers = max(1, conf.nservers_per_group * workers // conf.nworkers_per_group)
+            placed = process_map(workers, conf.nworkers_per_procs, servers, conf.slicing)
+        return placed._replace(several_hosts=True)
+
+    return processes
+
+
+def _curve(model: CostModel, workers: int) -> list[Alternative]:
+    """Return the strategies that are compared for every number of workers."""
+    if workers == 1:
+        return [_alternative(model, "data", predict(model, by_rows(model.net, 1), 1), 1)]
+    return [_alternative(model, name, choice, workers) for name, choice in scaled(model, workers).items()]
+
+
+def _choices(job: Job, model: CostModel, workers: int) -> dict[str, PricedCuts]:
+    """Return the priced cuts for a number of workers, by the names of strategies."""
+    if workers == 1:
+        return {"one worker": predict(model, by_rows(model.net, 1), 1)}
+    chooses = job.neuralnet.partition is PartitionMethod.auto
+    fixed = layers_with_whole_params(model.net, create_updater(job.updater))
+    fixed |= explicitly_cut_layers(job.neuralnet) if chooses else set()
+    return compared(model, workers, fixed, not (chooses and needs_several_workers(job.neuralnet)))
+
+
+class Fitting(NamedTuple):
+    """The nets of a job, and the bytes of memory of each worker that they are to fit into."""
+
+    variants: NetVariants
+    limit: int
+
+
+def _alternatives(
+    job: Job, model: CostModel, choices: Mapping[str, PricedCuts], workers: int, fitting: Fitting | None = None
+) -> list[Alternative]:
+    """Return the alternatives for a number of workers, cheapest first; "auto" before its equals.
+
+    With ``fitting`` they are those that fit into the memory, and "auto" is the cheapest of these.
+    """
+    alternatives = [
+        _with_memory(job, _alternative(model, name, choice, 1 if name == "one worker" else workers), model.net, choice)
+        for name, choice in choices.items()
+    ]
+    if fitting is not None:
+        alternatives = _that_fit(alternatives, choices, fitting, workers)
+    return sorted(alternatives, key=lambda row: (row.prediction.seconds, row.name != "auto"))
+
+
+def _alternative(model: CostModel, name: str, choice: PricedCuts, workers: int) -> Alternative:
+    text, efficiency = choice.text(model.net), model.efficiency(choice.prediction, workers)
+    return Alternative(name, workers, text, choice.prediction, efficiency)
+
+
+def _with_memory(job: Job, alternative: Alternative, net: NeuralNet, choice: PricedCuts) -> Alternative:
+    """Return the alternative with a worker's memory, without that for records, whose store may be missing."""
+    if choice.workers > EXACT_WORKERS:
+        return alternative
+    slots, bf16 = slots_and_bf16(job)
+    locals_ = partition(net, choice.workers, cuts=choice.cuts).locals
+    memories = [worker_memory(local, slots, choice.workers, bf16=bf16) for local in locals_]
+    return alternative._replace(memory=max(memories, key=lambda memory: memory.peak))
+
+
+def _that_fit(
+    alternatives: Sequence[Alternative], choices: Mapping[str, PricedCuts], fitting: Fitting, workers: int
+) -> list[Alternative]:
+    """Return the alternatives that can be trained in the memory, with the micro-batches and stretches that this takes.
+
+    Raises UserError where none can.
+    """
+    found = {}
+    for row in alternatives:
+        choice = choices[row.name]
+        found[row.name] = fit(fitting.variants, fitting.limit, choice.workers, choice.cuts)
+    if not any(fits for _, fits in found.values()):
+        name, (least, _) = min(found.items(), key=lambda item: item[1][0].memory.peak)
+        raise cannot_fit(least, fitting.limit, choices[name].workers)
+    rows = {row.name: _fitted(row, found[row.name][0], fitting) for row in alternatives if found[row.name][1]}
+    cheapest = min(rows.values(), key=lambda row: row.prediction.seconds)
+    if "auto" in choices:
+        rows["auto"] = cheapest._replace(name="auto")
+    return list(rows.values())
+
+
+def _fitted(row: Alternative, found: Fit, fitting: Fitting) -> Alternative:
+    """Return an alternative with its memory and the time that it takes so."""
+    price = found.price(max(1, fitting.variants.batchsize // row.workers))
+    text = f"{row.text}; {found.text()}" if found.text() else row.text
+    return row._replace(prediction=row.prediction.computing(price), memory=found.memory, text=text, fit=found)
+
+
+def open_variants(checked: CheckedJob) -> NetVariants:
+    """Return the nets of a job; without its stores, in the shapes that the job gives, and without memory of records."""
+    job = checked.job
+    try:
+        return NetVariants.of(job, checked.reader(Phase.kTrain))
+    except UserError:
+        return NetVariants(job.neuralnet, plan_infos(checked), {}, 0, *slots_and_bf16(job))
+
+
+def plan_net(checked: CheckedJob) -> NeuralNet:
+    """Return the training net; without its stores, in the shapes that the job gives."""
+    return create_net(checked.job.neuralnet, Phase.kTrain, plan_infos(checked))
+
+
+def plan_infos(checked: CheckedJob) -> Mapping[str, RecordInfo]:
+    """Return the description of the training records; without their stores, as far as the job gives it."""
+    job = checked.job
+    try:
+        return checked.reader(Phase.kTrain).infos
+    except UserError as error:
+        layers = input_layers(job.neuralnet, Phase.kTrain)
+        if any(layer.store_conf is None or not layer.store_conf.shape for layer in layers):
+            error.add_note("without its store, a plan needs the shape of the records in store_conf")
+            raise
+        return {layer.name: _info(layer, job) for layer in layers}
+
+
+def _info(layer: LayerConf, job: Job) -> RecordInfo:
+    conf = layer.store_conf
+    assert conf is not None
+    size = micro_batch_size(layer, sum(conf.batchsize), job.micro_batches)
+    info = RecordInfo(tuple(conf.shape), size, micro_batches=job.micro_batches)
+    return augmented_info(layer, info, np.uint8, job.seed, Phase.kTest)[0]
+
+
+def describe_link(link: Link) -> str:
+    """Return a network in words."""
+    return f"{8 * link.bandwidth / 1e9:g} Gbit/s, {1e3 * link.latency:g} ms"

@@ -1,0 +1,118 @@
+"""The processes in which the workers and servers of a group run, and the bytes of a number that they send."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dsinga.cluster.server import Slice, cut_into_pieces, slice_for_servers
+from dsinga.cluster.server.slicing import PIECE_BYTES
+from dsinga.job import ClusterConf, Compression, Job, SlicingMethod, UpdatePlace
+from dsinga.layers.connect.bridge import BridgeEnd
+from dsinga.layers.interface.layer import FLOAT_BYTES, Shape
+from dsinga.net.bridges import is_bf16_image
+
+# The number of pieces that are simulated; more of them hardly change the time of an iteration.
+MOST_PIECES = 64
+
+BF16_BYTES = 2
+
+
+class WireBytes(NamedTuple):
+    """The bytes of a number of a pushed gradient, of the reply to it, and whether rounded features are bfloat16."""
+
+    gradient: int = FLOAT_BYTES
+    reply: int = FLOAT_BYTES
+    bf16: bool = False
+
+    def feature(self, rounded: bool) -> int:
+        """Return the bytes of a number that one worker sends another, ``rounded`` in the precision kBF16."""
+        return BF16_BYTES if self.bf16 and rounded else FLOAT_BYTES
+
+    def bridge(self, bridge: BridgeEnd, back: bool) -> int:
+        """Return the bytes of a number that a bridge sends, ``back`` for those of gradients."""
+        is_image = is_bf16_image(bridge.shape, bridge.bf16_gradient)
+        return self.feature(bridge.bf16_gradient if back else bridge.bf16_feature or is_image)
+
+
+def wire_bytes(job: Job, bf16: bool) -> WireBytes:
+    """Return the bytes of the numbers that workers of a job send; compression by kOneBit and kTopK is not priced.
+
+    ``bf16`` says whether the workers compute in bfloat16.
+    """
+    conf = job.cluster or ClusterConf()
+    rounds = conf.compression is Compression.kBF16
+    returns_sums = conf.update is UpdatePlace.kWorker
+    return WireBytes(
+        BF16_BYTES if rounds else FLOAT_BYTES, BF16_BYTES if rounds and returns_sums else FLOAT_BYTES, bf16
+    )
+
+
+class ParamUse(NamedTuple):
+    """The shape of a param, or of a part of one, and the workers that compute a gradient for it."""
+
+    shape: Shape
+    users: tuple[int, ...]
+
+
+class ProcessMap(NamedTuple):
+    """The process number of each worker and of each server of a group.
+
+    ``slicing`` is how params are sliced over the servers; with ``whole`` each param stays in one slice. With
+    ``several_hosts`` processes are not all on one host; if there are several processes, they exchange params in pieces.
+    ``wire`` says how many bytes numbers take in messages.
+    """
+
+    workers: tuple[int, ...]
+    servers: tuple[int, ...]
+    slicing: SlicingMethod = SlicingMethod.kSinga
+    whole: bool = False
+    several_hosts: bool = False
+    wire: WireBytes = WireBytes()
+
+    def shares_updates(self, server: int) -> bool:
+        """Whether all workers are threads of this server's process, where they share the work of its updates."""
+        return set(self.workers) == {self.servers[server]}
+
+    def first(self, workers: int) -> ProcessMap:
+        """Return the map of the first ``workers`` workers, with the servers of their processes, at least one."""
+        if workers == len(self.workers):
+            return self
+        processes = self.workers[:workers]
+        servers = tuple(process for process in self.servers if process in processes) or self.servers[:1]
+        return self._replace(workers=processes, servers=servers)
+
+    def slices(self, params: Mapping[str, ParamUse]) -> list[Slice]:
+        """Return the slices of the params; a param with one user stays in that user's process if a server is there."""
+        servers_of: dict[int, list[int]] = {}
+        for server, process in enumerate(self.servers):
+            servers_of.setdefault(process, []).append(server)
+        nearby = {}
+        for number, (name, param) in enumerate(params.items()):
+            servers = servers_of.get(self.workers[param.users[0]])
+            if len(param.users) == 1 and servers:
+                nearby[name] = servers[number % len(servers)]
+        sizes = {name: math.prod(param.shape) for name, param in params.items()}
+        slices = slice_for_servers(sizes, len(self.servers), self.slicing, nearby, whole=self.whole)
+        piece_bytes = self.piece_bytes(sum(sizes.values()))
+        if piece_bytes is None:
+            return slices
+        shared = {name for name, param in params.items() if len(param.users) > 1}
+        return cut_into_pieces(slices, piece_bytes // FLOAT_BYTES, shared)
+
+    def piece_bytes(self, numbers: int) -> int | None:
+        """Return the size of the pieces in which workers exchange so many numbers; None if slices stay whole."""
+        if not self.several_hosts or self.whole or len({*self.workers, *self.servers}) < 2:
+            return None
+        return max(PIECE_BYTES, FLOAT_BYTES * numbers // MOST_PIECES)
+
+
+def process_map(
+    workers: int, per_process: int, servers: int, slicing: SlicingMethod = SlicingMethod.kSinga
+) -> ProcessMap:
+    """Return the map of a group with ``per_process`` workers in each process, and servers spread over these."""
+    worker_processes = tuple(worker // per_process for worker in range(workers))
+    count = worker_processes[-1] + 1
+    spread = worker_processes if servers == workers else tuple(range(count))
+    return ProcessMap(worker_processes, tuple(spread[server % len(spread)] for server in range(servers)), slicing)

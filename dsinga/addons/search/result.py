@@ -1,0 +1,240 @@
+"""The result of a search: a row for each setting, the best one with its params; and its files in a workspace."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, overload
+
+from dsinga.addons.search.space import Setting
+from dsinga.api.result import Result
+from dsinga.base.durable_files import explained_writing, replace_file
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redact
+from dsinga.base.registry import nearest
+from dsinga.base.regular_files import read_json
+from dsinga.monitor import History, Line, Panel, Row, draw_panels, read_metrics
+
+# The columns of a row besides those of the setting: those before and those after them.
+NUMBER = "number"
+OUTCOME = ("state", "score", "steps", "seconds", "remark")
+# The files of a search in its workspace, and of a setting in its folder there.
+TABLE, OUTCOME_FILE = "search.csv", "setting.json"
+FOLDERS = "setting-*"
+BEST_COLOUR, OTHER_COLOUR = "#0072b2", "#bbbbbb"
+
+
+class SearchResult(Sequence[Row]):
+    """The rows of a search, one for each setting, in the order of the settings.
+
+    A row is a dict: "number", a column for each name of the setting, and
+
+    | | |
+    | --- | --- |
+    | "state" | "finished", "stopped" (by the median rule), "cut" (by kStopOnTime; ``resume`` goes on), "failed" |
+    | "score" | the last value of the metric, of the best params where the run keeps those; None if there is none |
+    | "steps", "seconds" | the steps done, and the time that they took, without waiting for Dask workers |
+    | "remark" | why the run was stopped, or has failed; "" else |
+
+    So ``pandas.DataFrame(result)`` is the table. In a notebook it is displayed, best setting first, with curves.
+
+    Attributes:
+        monitor: the metric that settings are compared by, as in "val/loss".
+        higher: whether higher values of it are better.
+        histories: the metrics of each run, by the number of the setting.
+        best_result: the result of the best run with its params, None where no run has one.
+        workspace: the folder of the search, None without one.
+    """
+
+    def __init__(self, monitor: str, higher: bool, workspace: Path | None = None):
+        self.monitor, self.higher, self.workspace = monitor, higher, workspace
+        self._rows: dict[int, Row] = {}
+        self._settings: dict[int, Setting] = {}
+        self.histories: dict[int, History] = {}
+        self.best_result: Result | None = None
+
+    def add(self, row: Row, setting: Setting, history: History) -> bool:
+        """Add the row of a setting; return whether it is the best one now."""
+        number = row[NUMBER]
+        self._rows[number] = row
+        self._rows = dict(sorted(self._rows.items()))
+        self._settings[number], self.histories[number] = setting, history
+        return self.best is row
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns: "number", those of the settings, "state", "score", "steps", "seconds", "remark"."""
+        names = dict.fromkeys(name for setting in self._settings.values() for name in setting)
+        return [NUMBER, *names, *OUTCOME]
+
+    @property
+    def best(self) -> Row | None:
+        """The row of the best setting: of those that finished, else stopped, else cut; None without any."""
+        for state in ("finished", "stopped", "cut"):
+            rows = [row for row in self._rows.values() if row["state"] == state and _is_number(row["score"])]
+            if rows:
+                return min(rows, key=self._rank)  # the first of equal ones
+        return None
+
+    @property
+    def best_setting(self) -> Setting | None:
+        """The best setting, by name; None where there is none."""
+        return None if self.best is None else self._settings[self.best[NUMBER]]
+
+    def sorted(self, by: str = "score", reverse: bool = False) -> list[Row]:
+        """Return the rows, the best score first, or by another column, rising; rows without a value come last."""
+        if by not in self.columns:
+            columns = ", ".join(self.columns)
+            raise UserError(f"the result has no column {by!r}{nearest(by, self.columns)} (columns: {columns})")
+        known = [row for row in self if row.get(by) is not None and row[by] == row[by]]
+        numbers = all(isinstance(row[by], (int, float)) for row in known)
+
+        def rank(row: Row) -> Any:
+            return self._rank(row) if by == "score" else row[by] if numbers else str(row[by])
+
+        rest = [row for row in self if not any(row is known_row for known_row in known)]
+        return [*sorted(known, key=rank, reverse=reverse), *rest]
+
+    def _rank(self, row: Mapping[str, Any]) -> float:
+        return -row["score"] if self.higher else row["score"]
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        return list(self._rows.values())[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(list(self._rows.values()))
+
+    def __repr__(self) -> str:
+        states = Counter(row["state"] for row in self)
+        counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "none has ended"
+        return f"<SearchResult of {len(self)} settings ({counts}): {self.describe_best()}>"
+
+    def describe_best(self) -> str:
+        """Return a text that says which setting is the best: "best 7 (seed=1): val/loss 0.31"."""
+        best, setting = self.best, self.best_setting
+        if best is None or setting is None:
+            return "none has a score"
+        return f"best {best[NUMBER]} ({describe_setting(setting)}): {self.monitor} {best['score']:.4g}"
+
+    def _repr_html_(self) -> str:
+        rows, names = self.sorted(), self.columns
+        head = "".join(f"<th>{escape(self.monitor if name == 'score' else name)}</th>" for name in names)
+        lines = ("".join(f"<td>{escape(cell(row.get(name)))}</td>" for name in names) for row in rows)
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<p>{escape(repr(self)[1:-1])}</p>{self.draw()}{table}"
+
+    def draw(self) -> str:
+        """Return an SVG element with the curve of the metric for each setting, that of the best one in colour."""
+        phase, _, name = self.monitor.partition("/")
+        curves = {
+            number: [(row["step"], float(row[name])) for row in history.phase(phase) if name in row]
+            for number, history in self.histories.items()
+        }
+        best = self.best
+        best_curve = curves.pop(best[NUMBER], []) if best else []
+        others = [point for curve in curves.values() if curve for point in (*curve, (curve[-1][0], math.nan))]
+        lines = {}
+        if any(math.isfinite(value) for _, value in others):
+            lines["others"] = Line(others, OTHER_COLOUR, "other settings")
+        if best and any(math.isfinite(value) for _, value in best_curve):
+            lines["best"] = Line(best_curve, BEST_COLOUR, f"setting {best[NUMBER]}")
+        return draw_panels([Panel(self.monitor, lines)] if lines else [], f"{self.monitor} by step")
+
+
+def describe_setting(setting: Mapping[str, Any]) -> str:
+    """Return a setting as text: "updater.momentum=0.9, seed=1"."""
+    return ", ".join(f"{name}={cell(value)}" for name, value in setting.items())
+
+
+def cell(value: Any) -> str:
+    """Return a value of a row as text, without secrets."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else redact(str(value))
+
+
+def _is_number(score: float | None) -> bool:
+    return score is not None and not math.isnan(score)
+
+
+def setting_folder(workspace: Path, number: int, count: int) -> Path:
+    """Return the workspace of the run with setting ``number`` of ``count``: setting-07 of 20."""
+    return workspace / f"setting-{number:0{len(str(count - 1))}}"
+
+
+def keep_earlier_search(workspace: Path) -> Path | None:
+    """Move what an earlier search has left in the workspace to its folder ``search-<number>``; return that, or None."""
+    files = [path for path in (*workspace.glob(FOLDERS), workspace / TABLE) if path.exists()]
+    if not files:
+        return None
+    folder = next(path for n in itertools.count(1) if not (path := workspace / f"search-{n}").exists())
+    folder.mkdir()
+    for path in files:
+        path.replace(folder / path.name)
+    return folder
+
+
+def write_outcome(folder: Path, setting: Setting, row: Row) -> None:
+    """Write the outcome of a run to its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / OUTCOME_FILE, json.dumps({"setting": _plain(setting), "row": _plain(row)}, indent=1) + "\n")
+
+
+def read_outcome(folder: Path, setting: Setting) -> tuple[Row, History] | None:
+    """Return the row and the history of a run that has finished or was stopped, None where the folder has none.
+
+    Raises UserError where the folder is of another setting.
+    """
+    path = folder / OUTCOME_FILE
+    try:
+        content = read_json(path)
+        kept_setting, row = content["setting"], content["row"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: {error!r}; remove the folder to train its setting again") from error
+    if kept_setting != _plain(setting):
+        raise UserError(
+            f"{folder} is of the setting {describe_setting(kept_setting)}, not {describe_setting(setting)}; go on with "
+            "the same settings, or give another workspace"
+        )
+    if row["state"] not in ("finished", "stopped"):
+        return None
+    metrics = folder / "metrics.jsonl"
+    return row, read_metrics(metrics) if metrics.exists() else History()
+
+
+def write_table(workspace: Path, result: SearchResult) -> None:
+    """Write the rows of a search as a CSV file."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, result.columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(_redacted, result))
+    with explained_writing(workspace):
+        workspace.mkdir(parents=True, exist_ok=True)
+        replace_file(workspace / TABLE, text.getvalue())
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values as JSON has them, without secrets; objects are their descriptions."""
+    plain: dict[str, Any] = json.loads(json.dumps(values, default=repr))
+    return _redacted(plain)
+
+
+def _redacted(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: redact(value) if isinstance(value, str) else value for name, value in values.items()}

@@ -1,0 +1,234 @@
+"""Searching for the best of many settings of a job."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
+from dsinga.addons.search.runs import SearchPlan, SearchRuns
+from dsinga.addons.search.space import Setting, Space, make_settings
+from dsinga.api.clients import ClusterSource, find_cluster, in_thread
+from dsinga.api.execution import Execution, TrainingOptions
+from dsinga.api.jobs_with_data import patience_of, wanted_workers
+from dsinga.api.result import Result
+from dsinga.base.advice import option, short_path
+from dsinga.base.argument_types import typed
+from dsinga.base.errors import UserError
+from dsinga.base.termination import deferred_terminations
+from dsinga.checkpoint import latest, read_params
+from dsinga.data.filesystem import is_url
+from dsinga.extensions import BestValue, check_metric
+from dsinga.job import Job, Phase, load, training_phases
+from dsinga.job.overrides import check_fields, with_fields
+from dsinga.monitor import show_search
+from dsinga.net import NeuralNet
+
+if TYPE_CHECKING:  # Dask is imported when there is something to run
+    from distributed import Client
+
+JobSource = Job | str | os.PathLike[str] | Callable[..., Job]
+
+
+@typed()
+def search(
+    job: JobSource,
+    space: Space | Sequence[Space],
+    client: Client | None = None,
+    *,
+    monitor: str | None = None,
+    mode: str = "auto",
+    samples: int | None = None,
+    seed: int = 0,
+    median_stopping: bool = False,
+    workspace: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    only: Sequence[int] | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> SearchResult:
+    """Train a job with many settings, and return a row for each, and the params of the best one.
+
+    Every run is a :func:`dsinga.train` with a folder of its own. They are started in the order of the settings, as many
+    at once as the Dask cluster has free threads for. All have the job's seed, so that settings differ in nothing else;
+    name "seed" in the space to try several. A run that fails is a row of the result; the others go on.
+
+    Args:
+        job: a Job, the path of a job file, or a function that returns a Job and takes the names of the space.
+        space: values by name: lists, or distributions (objects with ``rvs`` as those of scipy.stats, functions of a
+            numpy Generator). Names are paths of fields of the job, as in ``--set``, or arguments of the function. A
+            list of dicts is several spaces; with single values it is a list of settings.
+        client: a Dask client; by default as for :func:`dsinga.train`. Where there is no cluster, one is started in this
+            process for the search, with a worker of one thread on each core. Called in the event loop of an
+            asynchronous client, the function returns an awaitable.
+        monitor: the metric that settings are compared by, such as "val/accuracy"; by default the loss of validations,
+            of tests where the job has no validations, of training where it has neither; of an agent the mean return.
+        mode: "min" or "max": whether lower or higher values are better; "auto" goes by the metric's name.
+        samples: how many settings are drawn from the space; None for all combinations.
+        seed: determines what is drawn.
+        median_stopping: end runs by the median stopping rule, :class:`dsinga.extensions.MedianRule`.
+        workspace: folder for ``search.csv`` and a folder for each setting; by default the job's workspace, if it names
+            one.
+        resume: leave out settings whose runs have ended in the workspace, and go on with those that were cut.
+        only: the numbers of the settings to train, from 0, for searches that several programs share; with these, an
+            earlier search in the workspace is not moved aside, and there is no ``search.csv``.
+        progress: show how many runs have ended, and the best setting.
+        options: the other arguments of :func:`dsinga.train`. Extensions are copied for each run, functions are not.
+
+    Ctrl-C, SIGTERM and the other signals that end :func:`dsinga.train` in order end a search in order, too: the runs
+    that train write a checkpoint, and ``search.csv`` has the settings that have ended.
+
+    Raises:
+        UserError: before training, for a fault of the space, for a value of a wrong type, for a metric that the job
+            does not have, and for a fault that the jobs of all settings have.
+        RunError: where all runs fail.
+    """
+    source = find_cluster(client)
+    training_options = TrainingOptions.of("search", {**options, "progress": False})
+    settings = make_settings(space, samples, seed)
+    jobs = _make_jobs(job, settings, _check_numbers(only, len(settings)))
+    first, nets, metrics = _first_valid(jobs, source, training_options)
+    monitor = monitor or _default_monitor(first)
+    check_metric(monitor, first, nets, training_options.extensions, metrics)
+    folder = workspace or (first.cluster.workspace if first.cluster else None)
+    if resume and folder is None:
+        raise UserError("resuming needs a workspace, the folder in which an earlier search has left its runs")
+    if folder is not None and is_url(str(folder)):
+        raise UserError(f"a search writes to a local folder, not to {folder}; give {option('workspace', 'FOLDER')}")
+    best = BestValue(monitor, mode)
+    result = SearchResult(best.monitor, best.higher, Path(folder).absolute() if folder else None)
+    plan = SearchPlan(settings, jobs, training_options, mode, median_stopping, resume)
+    cancelled = threading.Event()
+
+    def execute() -> SearchResult:
+        return _execute(plan, source, result, first, only is not None, progress, cancelled)
+
+    if source.in_loop:
+        return cast(SearchResult, in_thread(execute, cancelled))
+    with deferred_terminations(cancelled):
+        return execute()
+
+
+def _execute(
+    plan: SearchPlan,
+    source: ClusterSource,
+    result: SearchResult,
+    first: Job,
+    is_part: bool,
+    progress: bool,
+    cancelled: threading.Event,
+) -> SearchResult:
+    """Train the settings of a plan on a cluster; ``first`` is the job of one of them."""
+    from dask.system import CPU_COUNT
+
+    earlier = None
+    if result.workspace is not None and not (plan.resume or is_part):
+        earlier = keep_earlier_search(result.workspace)
+    with (
+        source.open(workers=max(CPU_COUNT, wanted_workers(first)), patience=patience_of(first)) as client,
+        show_search(len(plan.jobs), first.name, quiet=not progress) as display,
+    ):
+        if earlier is not None:
+            display.remark(f"the earlier search in {short_path(earlier.parent)} is kept in {short_path(earlier)}")
+        try:
+            SearchRuns(plan, client, result, display, cancelled).execute()
+        finally:
+            if result.workspace is not None and len(result) and not is_part:
+                write_table(result.workspace, result)
+    if result.best is not None and result.best_result is None:
+        result.best_result = _read_result(plan, result)
+    return result
+
+
+def _make_jobs(job: JobSource, settings: Sequence[Setting], numbers: Sequence[int]) -> dict[int, Job | Exception]:
+    """Return the job of each of these settings, or the error of making it. Raises that error where all have one."""
+    for name in {name for setting in settings for name in setting}:
+        if name in (NUMBER, *OUTCOME):
+            raise UserError(f"{name!r} is a column of the result; give the argument another name")
+    make = job if callable(job) else _with_fields_of(job, settings)
+    jobs: dict[int, Job | Exception] = {}
+    for number in numbers:
+        try:
+            jobs[number] = make(**settings[number])
+        except Exception as error:
+            jobs[number] = error
+        else:
+            if not isinstance(jobs[number], Job):
+                raise UserError(f"the function must return a dsinga.Job, not {jobs[number]!r}")
+    errors = [job for job in jobs.values() if isinstance(job, Exception)]
+    if len(errors) == len(jobs):
+        raise errors[0]
+    return jobs
+
+
+def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Setting]) -> Callable[..., Job]:
+    """Return a function that makes the job of a setting. Raises UserError for the first path or type that is wrong."""
+    if not isinstance(job, (Job, str, os.PathLike)):
+        raise UserError(f"job must be a dsinga.Job, the path of a job file or a function, not a {type(job).__name__}")
+    base = job if isinstance(job, Job) else load(job)
+    for number, setting in enumerate(settings):
+        try:
+            check_fields(base, setting)
+        except UserError as error:
+            raise UserError(f"setting {number}: {error}") from error
+    return lambda **setting: with_fields(base, setting)
+
+
+def _first_valid(
+    jobs: Mapping[int, Job | Exception], source: ClusterSource, options: TrainingOptions
+) -> tuple[Job, dict[Phase, NeuralNet], Mapping[str, Sequence[str]] | None]:
+    """Return the first job that is ready to be trained, and its nets, or for an agent the names of metrics by phase.
+
+    Raises the first error where none is ready.
+    """
+    errors: list[Exception] = []
+    for job in jobs.values():
+        try:
+            if isinstance(job, Job):
+                checked = Execution(job, source, options).prepare_job()
+                ready = checked.job
+                if ready.reinforcement is not None:
+                    from dsinga.api.agent_training import AgentTraining  # imports much that other jobs do not need
+
+                    return ready, {}, AgentTraining(ready).metric_names()
+                return ready, {phase: checked.net(phase) for phase in training_phases(ready)}, None
+        except UserError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def _default_monitor(job: Job) -> str:
+    phases = training_phases(job)
+    evaluated = [name for name, phase in (("val", Phase.kVal), ("test", Phase.kTest)) if phase in phases]
+    metric = "loss" if job.reinforcement is None else "episode_return"
+    return f"{evaluated[0] if evaluated else 'train'}/{metric}"
+
+
+def _check_numbers(only: Sequence[int] | None, count: int) -> Sequence[int]:
+    for number in only or ():
+        if not 0 <= number < count:
+            raise UserError(f"there is no setting {number}; the search has {count}, numbered from 0")
+    return range(count) if only is None else list(dict.fromkeys(only))
+
+
+def _read_result(plan: SearchPlan, result: SearchResult) -> Result | None:
+    """Return the result of the best run, which an earlier search has left in the workspace; None without its params."""
+    assert result.best is not None
+    assert result.workspace is not None
+    number = result.best[NUMBER]
+    folder, job = setting_folder(result.workspace, number, len(plan.settings)), plan.jobs[number]
+    best = folder / "best.safetensors"
+    path = best if best.exists() else latest(folder / "checkpoint")
+    if path is None or isinstance(job, Exception):
+        return None
+    checked = Execution(job, ClusterSource(), plan.options).prepare_job()
+    job = checked.job
+    row, history, params = result.best, result.histories[number], read_params(path)
+    if job.reinforcement is not None:
+        from dsinga.api.agent_training import agent_result
+
+        return agent_result(job, params, history, row["steps"], folder, row["remark"])
+    return Result(job, params, history, checked.net(Phase.kTrain), row["steps"], folder, row["remark"])

@@ -1,0 +1,142 @@
+"""Panels with tables: of the runs that wait, run or have ended, and of the sites of runs that agree by the mean."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bokeh.models import ColumnDataSource, CustomJS, DataTable, HTMLTemplateFormatter, NumberFormatter, TableColumn
+
+from dsinga.cluster.dashboard.history import RunHistory, labels, queued_runs
+from dsinga.cluster.dashboard.panel import NO_RUN, SLOT_COLOURS, Choice, DashboardPanel
+from dsinga.cluster.dashboard.records import RunRecord
+from dsinga.monitor.progress import duration
+
+COLUMNS = {"job": "Job", "state": "State", "for": "Time", "workers": "Workers", "step": "Step", "user": "User"}
+WIDTHS = {"job": 95, "state": 60, "for": 62, "workers": 62, "step": 125, "user": 45}
+# The name of a job is shown as text, whatever it contains; its square has the colour of the run's curves.
+JOB_TEMPLATE = '<span title="<%- run %>"><span style="color:<%= colour %>">■</span> <%- value %></span>'
+TEXT_TEMPLATE = '<span title="<%- value %>"><%- value %></span>'  # the title is whole where the column is narrow
+NOTHING = "no run with sites:<br>server groups that agree by the mean"
+# The heading of each column, and the format of its numbers.
+SITE_COLUMNS = {
+    "run": ("Run", ""), "site": ("Site", ""), "step": ("Step", "0,0"), "age": ("Age, steps", "0,0"),
+    "sent": ("Sent", "0.0 b"), "share": ("Link in use", "0%"),
+}  # fmt: skip
+
+
+class QueuePanel(DashboardPanel):
+    """Draws a row for each run that waits, runs or has ended; ``selected()`` are the runs of the rows chosen.
+
+    The queue of runs is a plugin of the scheduler (:mod:`dsinga.cluster.queue.run_queue`).
+    """
+
+    def __init__(self, history: RunHistory, scheduler: Any):
+        super().__init__(history, "Runs", lambda: list(history.runs.values()))
+        self._scheduler = scheduler
+        self.source = ColumnDataSource({name: [] for name in (*COLUMNS, "run", "colour")}, name=self.title)
+        columns = [
+            TableColumn(
+                field=name,
+                title=title,
+                width=WIDTHS[name],
+                formatter=HTMLTemplateFormatter(template=JOB_TEMPLATE if name == "job" else TEXT_TEMPLATE),
+            )
+            for name, title in COLUMNS.items()
+        ]
+        self._table = DataTable(
+            source=self.source, columns=columns, index_position=None, sizing_mode="stretch_both", row_height=22,
+            sortable=False, reorderable=False, visible=False,
+        )  # fmt: skip
+        # The table of Bokeh 3.9 shows old figures until the number of rows changes.
+        refresh = CustomJS(args={"view": self._table.view}, code="view.change.emit()")
+        self.source.js_on_change("data", refresh)
+        self.root.children = [self._sentence, self._table]
+
+    def settings(self) -> Any:
+        """Return the time in seconds, and what waits: the table shows both."""
+        return int(time.time()), [(name, record["state"]) for name, record in queued_runs(self._scheduler).items()]
+
+    def draw(self, records: Sequence[RunRecord]) -> None:
+        """Draw the table; rows that the user has chosen stay so."""
+        chosen = {record.run for record in self.selected()}
+        columns = queue_columns(records, queued_runs(self._scheduler), time.time())
+        self.source.data = columns
+        self.source.selected.indices = [row for row, run in enumerate(columns["run"]) if run in chosen]
+        self._table.visible = bool(columns["run"])
+        self.say("" if columns["run"] else NO_RUN)
+
+    def selected(self) -> list[RunRecord]:
+        """Return the runs of the rows that the user has chosen."""
+        runs = [self.source.data["run"][row] for row in self.source.selected.indices]
+        return [self.history.runs[run] for run in runs if run in self.history.runs]
+
+
+def queue_columns(
+    records: Sequence[RunRecord], queue: Mapping[str, Mapping[str, Any]], now: float
+) -> dict[str, list[Any]]:
+    """Return the columns of the table: runs that run, those that wait in their order, then the last that have ended."""
+    known = {record.run for record in records}
+    rows = [_row(record, now) for record in records if record.ended is None]
+    rows += [_queue_row(record, now) for run, record in queue.items() if run not in known]
+    rows += [_row(record, now) for record in records[::-1] if record.ended is not None]
+    names = (*COLUMNS, "run", "colour")
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def _row(record: RunRecord, now: float) -> dict[str, Any]:
+    return {
+        "job": record.job,
+        "state": record.state,
+        "for": duration((record.ended or now) - record.begun),
+        "workers": len(record.addresses) or "",
+        "step": f"{record.step:,}/{record.train_steps:,}",
+        "user": record.user,
+        "run": record.run,
+        "colour": SLOT_COLOURS[record.slot],
+    }
+
+
+def _queue_row(record: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Return the row of a run that waits, or that holds Dask workers and does not train yet."""
+    return {
+        "job": record["job"],
+        "state": "waiting" if record["state"] == "waiting" else "starting",
+        "for": duration(now - record["since"]),
+        "workers": record["threads"],
+        "step": "",
+        "user": record["user"],
+        "run": record["run"],
+        "colour": "transparent",
+    }
+
+
+class SitePanel(DashboardPanel):
+    """Draws a row for each site: its step, how many steps ago it agreed with the others, its bytes, its link's use."""
+
+    def __init__(self, history: RunHistory, choose: Choice | None = None):
+        super().__init__(history, "Sites", choose)
+        self.source = ColumnDataSource({name: [] for name in SITE_COLUMNS}, name=self.title)
+        formats = {
+            name: {"formatter": NumberFormatter(format=form)} if form else {}
+            for name, (_, form) in SITE_COLUMNS.items()
+        }
+        columns = [TableColumn(field=name, title=title, **formats[name]) for name, (title, _) in SITE_COLUMNS.items()]
+        self._table = DataTable(
+            source=self.source, columns=columns, index_position=None, sizing_mode="stretch_both", row_height=22,
+            visible=False,
+        )  # fmt: skip
+        self.root.children = [self._sentence, self._table]
+
+    def draw(self, records: Sequence[RunRecord]) -> None:
+        """Draw the rows of these runs."""
+        names = labels(list(records))
+        rows: list[tuple[Any, ...]] = [
+            (names[record.run], str(group), site.step, site.age, site.sent, site.share)
+            for record in records
+            for group, site in sorted(record.sites.items())
+        ]
+        self.source.data = {name: [row[number] for row in rows] for number, name in enumerate(SITE_COLUMNS)}
+        self._table.visible = bool(rows)
+        self.say("" if rows else NOTHING if records else NO_RUN)

@@ -1,0 +1,31 @@
+"""Slices of params and the shards that keep them: plain thread-safe objects, independent of processes and of Dask."""
+
+from dsinga.cluster.server.compression import Codec, create_codec
+from dsinga.cluster.server.gradient_accumulator import GroupStaleness, Push
+from dsinga.cluster.server.mean_policy import MeanPolicy
+from dsinga.cluster.server.routes import Route, Routes, routes
+from dsinga.cluster.server.served_slice import ShardCopy, SliceSpec
+from dsinga.cluster.server.shard import Shard
+from dsinga.cluster.server.slicing import Bucket, Slice, cut_into_pieces, fill_buckets, slice_for_servers
+from dsinga.cluster.server.update_executors import BackgroundExecutor, CooperativeExecutor, InlineExecutor
+
+__all__ = [
+    "BackgroundExecutor",
+    "Bucket",
+    "CooperativeExecutor",
+    "GroupStaleness",
+    "InlineExecutor",
+    "MeanPolicy",
+    "Push",
+    "Route",
+    "Routes",
+    "Shard",
+    "ShardCopy",
+    "Slice",
+    "SliceSpec",
+    "create_codec",
+    "cut_into_pieces",
+    "fill_buckets",
+    "routes",
+    "slice_for_servers",
+]

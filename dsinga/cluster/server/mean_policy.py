@@ -1,0 +1,121 @@
+"""The rule by which server groups agree by the mean of their changes: when they do, and how much each change counts.
+
+The mean is the gradient of an outer updater, as in DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1). Local
+SGD (Stich 2019), post-local SGD (Lin et al. 2020), BMUF (Chen and Huo 2016), SlowMo (Wang et al. 2020) and EASGD (Zhang
+et al. 2015) are settings of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dsinga.cluster.server.collectives import add_up
+from dsinga.cluster.server.served_slice import OUTER, SliceSpec
+from dsinga.job.schema import MeanConf
+from dsinga.job.updaterconf import EMAConf
+from dsinga.training import create_updater
+from dsinga.training.ema import decay_at
+
+# In the state of a slice: the outer value, what compression has left out of the changes of a group, and the change of a
+# group that is in flight. The arrays of the outer updater are there, too, with the prefix OUTER.
+OUTER_VALUE, RESIDUAL, IN_FLIGHT = f"{OUTER}value", f"{OUTER}residual", f"{OUTER}in_flight"
+
+
+class MeanPolicy:
+    """Decides when slices agree and how, for ``groups`` server groups that agree every ``period`` steps.
+
+    ``average`` says how outer values go into an average of theirs, at each agreement; None for no average.
+    Steps are counted by the versions of a slice: version v is the value after v steps.
+    """
+
+    def __init__(self, conf: MeanConf, period: int, groups: int, average: EMAConf | None = None):
+        self.conf, self.groups, self._average = conf, groups, average
+        self._period = period
+        self._updater = create_updater(conf.updater)
+        weights = conf.weight or [1.0] * groups
+        self.shares = [weight / sum(weights) for weight in weights]
+
+    def is_due(self, id: int, version: int) -> bool:
+        """Whether slice ``id`` agrees at a version."""
+        return self.rounds(id, version) > self.rounds(id, version - 1)
+
+    def rounds(self, id: int, version: int) -> int:
+        """Return how many times slice ``id`` has agreed at the versions from 1 to ``version``."""
+        every = self.conf.every_step_until
+        offset = id % self.conf.fragments * self._period // self.conf.fragments
+        later = version - every - offset
+        periods = later // self._period + (offset > 0) if later >= 0 else 0
+        return max(0, min(version, every)) + periods
+
+    def applied_at(self, id: int, version: int) -> int | None:
+        """Return the version of slice ``id`` at which the changes were made that are applied at ``version``, or None.
+
+        That is ``delay`` steps before, or none where groups agree after every step.
+        """
+        sent = version if version <= self.conf.every_step_until else version - self.conf.delay
+        early = sent <= self.conf.every_step_until < version  # was applied at once
+        return sent if sent > 0 and not early and self.is_due(id, sent) else None
+
+    def in_flight_at(self, id: int, version: int) -> int | None:
+        """Return the version at which the changes of slice ``id`` were made that are applied after ``version``."""
+        later = (self.applied_at(id, version + steps) for steps in range(1, self.conf.delay + 1))
+        return next((sent for sent in later if sent is not None and sent <= version), None)
+
+    def age(self, id: int, version: int) -> int:
+        """Return how many steps before ``version`` the changes were made by which slice ``id`` has last agreed."""
+        every = self.conf.every_step_until
+        later = version - self.conf.delay - every - id % self.conf.fragments * self._period // self.conf.fragments
+        return self.conf.delay + later % self._period if later >= 0 else version - min(version, every)
+
+    def age_factor(self, age: int) -> float:
+        """Return by how much a change counts that is ``age`` agreements late: 1 / √(1 + age), 0 beyond ``max_age``.
+
+        The root is that of FedBuff (Nguyen et al. 2022, arXiv 2106.06639).
+        """
+        return 1 / math.sqrt(1 + age) if age <= self.conf.max_age else 0.0
+
+    def mean(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the weighted mean of the arrays of all groups, float32 (size,), added in the order of the groups."""
+        if not self.conf.weight:
+            return add_up(arrays) / np.float32(len(arrays))
+        return add_up([array * np.float32(share) for array, share in zip(arrays, self.shares, strict=True)])
+
+    def first_state(self, spec: SliceSpec, value: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the outer state with which a slice of this value begins: the value, and the outer updater's state."""
+        state = {OUTER_VALUE: value.copy()}
+        if spec.trainable:
+            updater = self._updater.of(spec.whole_param, spec.shape)
+            state |= {f"{OUTER}{name}": array for name, array in updater.initial_state(value).items()}
+        return state
+
+    def update(
+        self,
+        spec: SliceSpec,
+        round: int,
+        gradient: np.ndarray,
+        state: Mapping[str, np.ndarray],
+        average: np.ndarray | None = None,
+    ) -> None:
+        """Change the outer value and state of a slice in place by a gradient, in outer step ``round``, from 0.
+
+        Then the outer value goes into its ``average``, if there is one.
+        """
+        updater = self._updater.of(spec.whole_param, spec.shape)
+        slots = {name.removeprefix(OUTER): array for name, array in state.items()}
+        updater.update(round, state[OUTER_VALUE], gradient, slots, 1.0, spec.wd_scale, spec.shape)
+        decay = decay_at(self._average, round)
+        if average is not None and decay is not None:
+            average *= np.float32(decay)
+            average += state[OUTER_VALUE] * np.float32(1.0 - decay)
+
+    def mix(self, value: np.ndarray, outer: np.ndarray) -> None:
+        """Set a group's value to ``mixing`` times itself plus the rest of the outer value."""
+        if self.conf.mixing:
+            value -= outer
+            value *= np.float32(self.conf.mixing)
+            value += outer
+        else:
+            np.copyto(value, outer)

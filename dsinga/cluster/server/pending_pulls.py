@@ -1,0 +1,189 @@
+"""Pulls that wait until slices reach the requested version, within the bound of staleness between worker groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from dsinga.base.errors import RunError
+from dsinga.cluster.server.served_slice import ServedSlice
+
+
+class StalenessBound:
+    """Lets groups have a slice at a version only when all running groups are at most ``staleness`` steps behind it.
+
+    None means no bound. The slowest group never waits for another one, so groups cannot deadlock. Not thread-safe: the
+    shard holds its lock.
+    """
+
+    def __init__(self, groups: Collection[int], staleness: int | None):
+        self._running = set(groups)
+        self._staleness = staleness
+
+    def leave(self, group: int) -> None:
+        """Do not wait for a group any longer, since it has finished or has not begun yet."""
+        self._running.discard(group)
+
+    def join(self, group: int) -> None:
+        """Wait for a group that begins now, or begins anew."""
+        self._running.add(group)
+
+    def allows(self, served_slice: ServedSlice, version: int) -> bool:
+        """Return whether a group may have the value of a slice for its step ``version``."""
+        return self._staleness is None or not self._behind(served_slice, version - self._staleness)
+
+    def _behind(self, served_slice: ServedSlice, minimum: int) -> list[int]:
+        return [group for group in sorted(self._running) if served_slice.accumulators[group].version < minimum]
+
+    def pending(self, served_slice: ServedSlice, group: int, version: int) -> list[str]:
+        """Return texts that say for which groups a group waits before its step ``version``, if it waits for others."""
+        if self._staleness is None or served_slice.accumulators[group].version < version:
+            return []
+        return [
+            f"slice {served_slice.spec.slice}: group {group} waits before step {version} for group {other}, which is "
+            f"at step {served_slice.accumulators[other].version}, more than the staleness of {self._staleness} behind"
+            for other in self._behind(served_slice, version - self._staleness)
+        ]
+
+
+Read = Callable[[ServedSlice], Any]
+
+
+class Pull:
+    """A request for some slices, which waits until ``group`` may have them at ``version``.
+
+    Without a group it waits until the slices have a value. ``read`` returns what is wanted of a slice, such as a copy.
+    It is called as soon as the slice is available, under the shard's lock; if ``deferred``, when all slices are
+    available, without the lock. If ``exact``, no slice may be past the version. The future resolves to what ``finish``
+    makes of what was read, by slice id.
+    """
+
+    def __init__(
+        self, group: int | None, version: int, read: Read, deferred: bool = False, exact: bool = False,
+        finish: Callable[[dict[int, Any]], Any] = dict,
+    ):  # fmt: skip
+        self.group, self.version = group, version
+        self.missing = 0  # the number of slices that are not available yet
+        self.future: Future[Any] = Future()
+        self.future.set_running_or_notify_cancel()  # so that it cannot be cancelled before it is resolved
+        self._read, self._deferred, self.exact, self._finish = read, deferred, exact, finish
+        self._results: dict[int, Any] = {}
+        self._error: Exception | None = None  # of ``read``, such as too little memory for a copy
+
+    def reached(self, served_slice: ServedSlice, bound: StalenessBound) -> bool:
+        """Return whether a slice is available for this pull."""
+        if self.group is None or not served_slice.filled:
+            return served_slice.filled
+        accumulator = served_slice.accumulators[self.group]
+        return accumulator.version >= self.version and bound.allows(served_slice, self.version)
+
+    def is_late(self, served_slice: ServedSlice) -> bool:
+        """Whether a slice is past the version, or is being updated from it."""
+        if self.group is None or not served_slice.filled:
+            return False
+        accumulator = served_slice.accumulators[self.group]
+        return accumulator.version > self.version or accumulator.version == self.version and accumulator.complete
+
+    def deliver(self, served_slice: ServedSlice) -> bool:
+        """Take a slice that is available; return whether it was the last missing one."""
+        if self._deferred:
+            self._results[served_slice.spec.slice.id] = served_slice
+        else:
+            self._read_slices([served_slice])
+        self.missing -= 1
+        return self.missing == 0
+
+    def resolve(self) -> None:
+        """Resolve the future. Called without the lock, because callbacks of the future may call the shard."""
+        if self._deferred:
+            self._read_slices(list(self._results.values()))
+        if self._error is None:
+            self.future.set_result(self._finish(self._results))
+        else:
+            self.future.set_exception(self._error)
+
+    def _read_slices(self, served_slices: Iterable[ServedSlice]) -> None:
+        """Read slices; keep an error for the future, so that it is not raised in the thread of the last push."""
+        try:
+            results = {served_slice.spec.slice.id: self._read(served_slice) for served_slice in served_slices}
+            self._results.update(results)
+        except Exception as error:
+            self._error = error
+
+
+class PendingPulls:
+    """The pulls at a shard that wait, by slice. Not thread-safe: the shard holds its lock."""
+
+    def __init__(self, served_slices: Mapping[int, ServedSlice], bound: StalenessBound):
+        self._slices = served_slices
+        self._bound = bound
+        self._pulls: dict[int, list[Pull]] = {id: [] for id in served_slices}
+
+    def add(self, pull: Pull, ids: Sequence[int]) -> bool:
+        """Deliver the available slices to a new pull and let it wait for the others; return whether none is missing.
+
+        If the pull is exact and a slice is past its version, its future fails with RunError.
+        """
+        for served_slice in (self._slices[id] for id in ids if pull.exact):
+            if pull.is_late(served_slice):
+                message = f"slice {served_slice.spec.slice} is already past version {pull.version}"
+                pull.future.set_exception(RunError(message))
+                return False
+        pull.missing, complete = len(ids), not ids
+        for id in ids:
+            served_slice = self._slices[id]
+            if pull.reached(served_slice, self._bound):
+                complete = pull.deliver(served_slice)
+            else:
+                self._pulls[id].append(pull)
+        return complete
+
+    def serve(self, served_slice: ServedSlice) -> list[Pull]:
+        """Deliver a slice to the pulls that it is available for now; return those that miss no other slice."""
+        id = served_slice.spec.slice.id
+        pulls = self._pulls[id]
+        if not pulls:
+            return []
+        ready: list[Pull] = []
+        waiting = self._pulls[id] = []
+        for pull in pulls:
+            (ready if pull.reached(served_slice, self._bound) else waiting).append(pull)
+        return [pull for pull in ready if pull.deliver(served_slice)]
+
+    def serve_all(self) -> list[Pull]:
+        """Give each waiting pull the slices that have its version by now; return the pulls that are complete."""
+        return [pull for served_slice in self._slices.values() for pull in self.serve(served_slice)]
+
+    def remove(self, pull: Pull) -> None:
+        """Remove a pull."""
+        for pulls in self._pulls.values():
+            if pull in pulls:
+                pulls.remove(pull)
+
+    def clear(self, group: int | None = None) -> set[Pull]:
+        """Remove all pulls, or those of a worker group, and return them."""
+        waiting = {pull for pulls in self._pulls.values() for pull in pulls if group in (None, pull.group)}
+        for pulls in self._pulls.values():
+            pulls[:] = [pull for pull in pulls if pull not in waiting]
+        return waiting
+
+    def pending(self) -> list[str]:
+        """Return texts that say what each slice lacks."""
+        return [
+            line for id, served_slice in self._slices.items() for line in self._pending(served_slice, self._pulls[id])
+        ]
+
+    def _pending(self, served_slice: ServedSlice, pulls: Sequence[Pull]) -> list[str]:
+        if not served_slice.filled:
+            return [f"slice {served_slice.spec.slice}: its first value has not been put"] if pulls else []
+        lines = []
+        for group, accumulator in served_slice.accumulators.items():
+            versions = {pull.version for pull in pulls if pull.group == group}
+            if not accumulator.idle or any(accumulator.version < version for version in versions):
+                of = f" of group {group}" if len(served_slice.accumulators) > 1 else ""
+                lines.append(f"slice {served_slice.spec.slice}{of} {accumulator.pending()}")
+            lines += [
+                line for version in sorted(versions) for line in self._bound.pending(served_slice, group, version)
+            ]
+        return lines

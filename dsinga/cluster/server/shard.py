@@ -1,0 +1,443 @@
+"""The shard of a server: slices of params, updated once all workers of a group have pushed gradients.
+
+With one worker group values are not copied. A pull returns the shard's own arrays, and step v changes slice s in place
+only after *every* contributor to s has pushed its gradient for step v. A worker pushes it after its last use of the
+value at version v, and does not read s again until a pull for version v + 1 resolves, which is after the change. So no
+thread reads a value while another one writes it. Readers that are not contributors (a checkpoint) call ``snapshot``.
+
+Several worker groups are asynchronous: each has its own versions and changes a slice when its own workers have all
+pushed, independently of the other groups. So pulls return copies.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from operator import methodcaller
+
+import numpy as np
+
+from dsinga.base.errors import RunError
+from dsinga.cluster.server.asynchronous_mean import AsynchronousMean
+from dsinga.cluster.server.change_sender import ChangeSender, Send
+from dsinga.cluster.server.collectives import Collectives
+from dsinga.cluster.server.gradient_accumulator import Generations, Push, StalenessMeter
+from dsinga.cluster.server.gradient_norms import GradientNorms
+from dsinga.cluster.server.mean_policy import MeanPolicy
+from dsinga.cluster.server.pending_pulls import PendingPulls, Pull, Read, StalenessBound
+from dsinga.cluster.server.routes import Routes
+from dsinga.cluster.server.served_slice import DeviceSlice, ServedSlice, ShardCopy, SliceSpec, join_copies
+from dsinga.cluster.server.synchronisation import Synchronisation
+from dsinga.cluster.server.synchronous_mean import SendChange, SynchronousMean
+from dsinga.cluster.server.update_executors import InlineExecutor, SliceUpdate
+from dsinga.ops.processor import Processor
+from dsinga.training import Updater
+
+
+class Shard:
+    """The slices of params on one server. Thread-safe; no method but :meth:`snapshot` blocks.
+
+    In each step of each worker group, beginning with step ``start``, each slice is pushed by the workers that its
+    spec names. Each slice has a version for each group, the number of the group's next step for it, so that gradients
+    may arrive layer by layer and in any grouping. Gradients are added in the order of the workers, not of arrival,
+    so that a run gives the same bits every time. With ``staleness``, no group gets values for a step that is more than
+    so many steps ahead of the slowest group's. A shard serves one generation of each group, and refuses
+    messages of others; :meth:`restart` begins the next one.
+
+    ``executor`` is the class of the executor that runs updates (:mod:`dsinga.cluster.server.update_executors`). Sums
+    that must be complete before the update, as for ``clip_norm``, are computed by the last worker to push. Futures of
+    pulls are to be waited for by ``executor.wait``: a cooperative executor runs the remaining blocks of updates
+    meanwhile.
+
+    With a ``gpu`` slices are kept and updated there (:mod:`dsinga.cluster.server.served_slice`), by the inline
+    executor.
+    """
+
+    def __init__(
+        self,
+        slices: Sequence[SliceSpec],
+        updater: Updater,
+        groups: Sequence[int] = (0,),
+        generation: int = 0,
+        start: int = 0,
+        staleness: int | None = None,
+        executor: type[InlineExecutor] = InlineExecutor,
+        gpu: Processor | None = None,
+    ):
+        self.gpu = gpu
+        create = ServedSlice if gpu is None else partial(DeviceSlice, ops=gpu.ops())
+        self.slices: dict[int, ServedSlice] = {spec.slice.id: create(spec, groups, start) for spec in slices}
+        self._updater = updater
+        self._groups = groups
+        self.copies = False  # whether pulls return copies, since a value may change while a group uses it
+        self.staleness_meter = StalenessMeter()
+        if len(groups) > 1:
+            self._return_copies()
+        self._generation = generation  # at first, of all groups
+        self._generations = Generations(generation)
+        self._lock = threading.Lock()
+        self._staleness_bound = StalenessBound(groups, staleness)
+        self._pulls = PendingPulls(self.slices, self._staleness_bound)
+        self._collectives = {group: Collectives() for group in groups}
+        self._synchronisation: Synchronisation | SynchronousMean | None = None
+        assert not (executor.requires_single_group and self.copies), groups
+        self.executor = executor()
+        self._norms = GradientNorms(self.slices if updater.conf.clip_global_norm else {})
+        self._error: BaseException | None = None
+
+    def synchronise(
+        self, group: int, routes: Routes, frequency: int, send: Send, patience: float = 0.0,
+        policy: MeanPolicy | None = None,
+    ) -> None:  # fmt: skip
+        """Send changes to the same shard of other server groups from now on; called before the first pull.
+
+        ``group`` is the server group of this shard. The other arguments are those of :class:`Synchronisation`; an error
+        after which it gives up closes this shard. With a ``policy`` the groups do not wait for each other, and agree by
+        the mean. From now on pulls return copies.
+        """
+        assert not self.executor.requires_single_group
+        shard = weakref.ref(self)  # else the synchronisation and the shard would refer to each other
+
+        def fail(error: BaseException) -> None:
+            if (open_shard := shard()) is not None:
+                open_shard.close(error)
+
+        sender = ChangeSender(routes, send, fail, patience)
+        arguments = group, routes, frequency, self.slices, sender, self._generation
+        self._synchronisation = AsynchronousMean(policy, *arguments) if policy else Synchronisation(*arguments)
+        self._return_copies()
+
+    def agree(self, group: int, routes: Routes, policy: MeanPolicy, send: SendChange) -> None:
+        """Agree with the same shard of other server groups synchronously by the mean; called before the first pull.
+
+        The arguments are those of :class:`SynchronousMean`.
+        """
+        assert not self.executor.requires_single_group
+        self._synchronisation = SynchronousMean(group, routes, policy, self.slices, send, self._generation)
+        self._return_copies()
+
+    @property
+    def synchronisation(self) -> Synchronisation:
+        """The exchange of changes with other server groups, after :meth:`synchronise`."""
+        assert isinstance(self._synchronisation, Synchronisation)
+        return self._synchronisation
+
+    @property
+    def synchronous_mean(self) -> SynchronousMean:
+        """The agreement with other server groups, after :meth:`agree`."""
+        assert isinstance(self._synchronisation, SynchronousMean)
+        return self._synchronisation
+
+    def flush(self) -> Future[int]:
+        """Let all server groups have the same values (:meth:`Synchronisation.flush`, :meth:`SynchronousMean.flush`)."""
+        assert self._synchronisation is not None
+        return self._synchronisation.flush()
+
+    def link(self, group: int, generation: int) -> None:
+        """Exchange changes with this generation of the same shard of a linked server group."""
+        assert self._synchronisation is not None
+        self._synchronisation.link(group, generation)
+
+    def age(self) -> tuple[int, int]:
+        """Return the step of groups that agree by the mean, and the age of what they have from each other, in steps."""
+        assert isinstance(self._synchronisation, SynchronousMean | AsynchronousMean)
+        versions = {id: each.version for id, slice_ in self.slices.items() for each in slice_.accumulators.values()}
+        ages = [self._synchronisation.policy.age(id, version) for id, version in versions.items()]
+        return min(versions.values(), default=0), max(ages, default=0)
+
+    def _return_copies(self) -> None:
+        self.copies = True
+        for served_slice in self.slices.values():
+            served_slice.meter = self.staleness_meter
+
+    def put(
+        self, values: Mapping[int, np.ndarray], state: Mapping[int, Mapping[str, np.ndarray]] | None = None
+    ) -> None:
+        """Set the initial values, float32 (size,), by slice id, and the updater's state by slice id and name.
+
+        With None for the state the updater starts afresh. A repeated call changes nothing. The arrays belong to the
+        shard from now on, and are updated in place if they are writeable. Raises UserError if the state is of another
+        updater.
+        """
+        with self._lock:
+            self._check_open()
+            for id, value in values.items():
+                self.slices[id].put(value, None if state is None else state.get(id, {}), self._updater)
+                if self._synchronisation is not None:
+                    self._synchronisation.begin(self.slices[id])
+            complete = [pull for id in values for pull in self._pulls.serve(self.slices[id])]
+        for pull in complete:
+            pull.resolve()
+
+    def move(self, memory: Mapping[int, np.ndarray]) -> None:
+        """Keep the values of slices in this memory, float32 (size,), by slice id, where their worker reads them.
+
+        Called by a worker of this process before its first pull. The memory of the first worker to call is used. Does
+        nothing where pulls return copies.
+        """
+        with self._lock:
+            self._check_open()
+            for id, array in () if self.copies else memory.items():
+                self.slices[id].move(array)
+
+    def push(self, push: Push, gradients: Mapping[int, np.ndarray]) -> None:
+        """Add gradients, float32 (size,), by slice id; a slice is updated when its whole group has pushed it.
+
+        Gradients of slices that have a width may be sparse rows; if those of all workers are, only these rows are
+        updated. The arrays belong to the shard from now on and may be overwritten. A push counts once for each slice; a
+        repeated one is dropped. Raises RunError if the push is of another generation, and the error of :meth:`close` if
+        the shard is closed.
+        """
+        with self._lock:
+            self._check_open()
+            message = f"a push of worker {push.worker} of group {push.group} at step {push.step}"
+            self._generations.check(push.group, push.generation, message)
+            complete = [
+                self.slices[id]
+                for id, gradient in gradients.items()
+                if self.slices[id].contribute(push.group, push.step, push.worker, None if push.skip else gradient)
+            ]
+        updated = self._add_squares(complete, push)
+        self._update(updated, push.group, [self.slices[id] for id in gradients])
+
+    def _update(self, complete: Sequence[ServedSlice], group: int, pushed: Iterable[ServedSlice] = ()) -> None:
+        """Update slices by the gradients of a group; ``pushed`` are the slices of the caller's push."""
+        updates = [self._create_update(served_slice, group) for served_slice in complete]
+        self.executor.add(updates, pushed)
+        if isinstance(self._synchronisation, Synchronisation):
+            self._synchronisation.updated(complete)
+
+    def _add_squares(self, complete: Sequence[ServedSlice], push: Push) -> Sequence[ServedSlice]:
+        """Add the squares of summed gradients to the norm; return the slices whose update needs no norm."""
+        squares = self._norms.reduce(complete, push.group)
+        if not squares:
+            return complete
+        with self._lock:
+            if self._generations.is_current(push.group, push.generation):
+                request = self._norms.add(push.group, push.step, squares)
+            else:  # the group has begun anew meanwhile, and lets this update end
+                request = None
+                for id in squares:
+                    self.slices[id].accumulators[push.group].advance()
+        if request is not None:
+            request.resolve()
+        return [served_slice for served_slice in complete if served_slice.spec.slice.id not in squares]
+
+    def squares(self, push: Push) -> Future[np.ndarray]:
+        """Return a future of the sums of squares of the summed gradients of a step, float64, by slice in their order.
+
+        Where the norm of all gradients is clipped, slices of which all workers have pushed wait for :meth:`clip`.
+        """
+        with self._lock:
+            self._check_open()
+            self._generations.check(push.group, push.generation, f"a request of worker {push.worker}")
+            return self._norms.request(push.group, push.step).future
+
+    def clip(self, push: Push, factor: float) -> None:
+        """Update the slices by their gradients of a step times ``factor``, which makes the norm of all small enough.
+
+        :meth:`squares` must have resolved. A repeated call is dropped.
+        """
+        with self._lock:
+            self._check_open()
+            self._generations.check(push.group, push.generation, f"a factor of worker {push.worker}")
+            complete = self._norms.clip(push.group, push.step, factor)
+        self._update(complete, push.group)
+
+    def _create_update(self, served_slice: ServedSlice, group: int) -> SliceUpdate:
+        end, fail = partial(self._advance, served_slice, group), partial(self._fail, served_slice, group)
+        try:
+            return SliceUpdate(served_slice, served_slice.update_blocks(group, self._updater), end, fail)
+        except BaseException as error:
+            fail(error)
+            raise
+
+    def _advance(self, served_slice: ServedSlice, group: int) -> None:
+        """Advance a slice to its next version, when the server groups agree where they have to."""
+        proceed = partial(self._proceed, served_slice, group)
+        if self._synchronisation is None:
+            proceed()
+        else:
+            self._synchronisation.reached(served_slice, served_slice.accumulators[group].version + 1, proceed)
+
+    def _proceed(self, served_slice: ServedSlice, group: int) -> None:
+        """Advance a slice to its next version, and resolve the pulls that waited for it."""
+        with self._lock:
+            served_slice.accumulators[group].advance()
+            complete = self._pulls.serve(served_slice)
+        for pull in complete:
+            pull.resolve()
+
+    def _fail(self, served_slice: ServedSlice, group: int, error: BaseException) -> None:
+        """Close the shard, since the update of a slice has failed."""
+        step = served_slice.accumulators[group].version
+        error.add_note(f"in the update of {served_slice.spec.slice} at step {step}")
+        # The error is not chained, since its frames would keep the server and its threads alive.
+        self.close(RunError(f"updating slice {served_slice.spec.slice} at step {step} failed: {error!r}"))
+
+    def pull(self, ids: Iterable[int], version: int, group: int = 0) -> Future[dict[int, np.ndarray]]:
+        """Return a future of the values by slice id, for step ``version`` of a group.
+
+        It resolves when the group's own updates before that step have been applied to all of the slices, and the
+        slowest group is within the staleness. The arrays are float32 (size,), read-only, and do not change until the
+        caller has pushed: the shard's own arrays if there is one group, else copies that all workers of a group
+        share.
+        """
+        read: Read = methodcaller("copy_for", group) if self.copies else methodcaller("read")
+        return self._add_pull(Pull(group, version, read, deferred=self.copies), ids).future
+
+    def refresh(self, group: int) -> None:
+        """Drop the copies that the workers of a group share, so that their next pulls return the present values.
+
+        No worker of the group may be pulling meanwhile.
+        """
+        for served_slice in self.slices.values():
+            with served_slice.lock:
+                served_slice.accumulators[group].copy = None
+
+    def leave(self, group: int) -> None:
+        """Do not count a group as running for the staleness: it has finished, or it begins later (see :meth:`join`)."""
+        with self._lock:
+            self._check_open()
+            self._staleness_bound.leave(group)
+            complete = self._pulls.serve_all()
+        for pull in complete:
+            pull.resolve()
+
+    def join(self, group: int, step: int) -> None:
+        """Let a group begin at ``step`` that has called :meth:`leave` before its first push."""
+        with self._lock:
+            self._check_open()
+            for served_slice in self.slices.values():
+                assert served_slice.accumulators[group].idle, (str(served_slice.spec.slice), group, step)
+                served_slice.accumulators[group].restart(step)
+            self._staleness_bound.join(group)
+
+    def restart(self, group: int, generation: int, step: int = 0) -> int:
+        """Let a worker group whose workers were lost begin anew, as ``generation``; return the step of its first pull.
+
+        Its gradients of steps that are not complete are dropped, its pulls and collectives fail, and messages of its
+        earlier generation are refused. It begins at the highest step that it has reached in any slice, so that no slice
+        is updated twice for a step, and at ``step`` at least: where several servers serve the group, call this again on
+        each with the highest of their answers. Other groups go on.
+
+        Only where pulls return copies: with a single group, its workers read the values in place.
+        """
+        assert self.copies, "a single worker group begins anew from a snapshot"
+        error = RunError(f"worker group {group} has begun anew as generation {generation}")
+        with self._lock:
+            self._check_open()
+            self._generations.set(group, generation)
+            accumulators = [served_slice.accumulators[group] for served_slice in self.slices.values()]
+            requests = self._norms.drop(group)
+            step = max([step, *(accumulator.next_step for accumulator in accumulators)])
+            for accumulator in accumulators:
+                accumulator.restart(step)
+            self._norms.restart(group, step)
+            self._staleness_bound.join(group)
+            failed = self._pulls.clear(group)
+            collectives, self._collectives[group] = self._collectives[group], Collectives()
+            complete = self._pulls.serve_all()
+        collectives.close(error)
+        for request in requests:
+            request.fail(error)
+        for pull in failed:
+            pull.future.set_exception(error)
+        for pull in complete:
+            pull.resolve()
+        return step
+
+    def collective(
+        self, kind: str, key: str, group: int, worker: int, array: np.ndarray, contributors: Sequence[int],
+        generation: int = 0,
+    ) -> Future[np.ndarray]:  # fmt: skip
+        """Return a future of the arrays of the workers ``contributors`` of a group, combined in their order.
+
+        ``kind`` is "all_reduce" for their sum, "all_gather" for their rows joined. A key is used once in a run by each
+        group. A worker takes part in one collective at a time. Raises RunError for another generation of the group.
+        """
+        with self._lock:
+            self._generations.check(group, generation, f"a collective of worker {worker} of group {group}")
+            collectives = self._collectives[group]
+        return collectives.add(kind, key, worker, array, contributors)
+
+    def snapshot(self, version: int | None, timeout: float, state: bool = True, copied: bool = True) -> ShardCopy:
+        """Return a copy of all values, and of the updater's states if ``state``; wait for at most ``timeout`` seconds.
+
+        Unless ``copied`` it has the arrays of the shard themselves, which must not be updated any more. Raises RunError
+        if a slice is past ``version``, or has not reached it in time; see :meth:`request_snapshot`.
+        """
+        pull = self._add_snapshot(version, methodcaller("copy" if copied else "contents", state))
+        try:
+            return self.executor.wait(pull.future, timeout)
+        except TimeoutError:
+            pending = self.pending()
+            with self._lock:
+                self._pulls.remove(pull)
+            name = "snapshot" if version is None else f"snapshot of version {version}"
+            raise RunError(f"no {name} within {timeout:g} s: {pending}") from None
+
+    def request_snapshot(self, version: int | None) -> Future[ShardCopy]:
+        """Return a future of a copy of all values and of the updater's states.
+
+        With one group the copy has exactly ``version``, and training may continue meanwhile: a slice is copied before
+        its next update begins. With None for the version each slice is copied as it is, between two updates. The
+        future fails with RunError if a slice is past ``version``.
+        """
+        return self._add_snapshot(version, methodcaller("copy")).future
+
+    def _add_snapshot(self, version: int | None, read: Read) -> Pull:
+        if version is None:
+            assert not self.executor.requires_single_group
+            return self._add_pull(Pull(None, 0, read, deferred=True, finish=join_copies), self.slices)
+        (group,) = self._groups
+        return self._add_pull(Pull(group, version, read, exact=True, finish=join_copies), self.slices)
+
+    def close(self, error: BaseException) -> None:
+        """Fail all pulls, collectives and flushes, and every later call, with ``error``; a second call does nothing."""
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = error
+            pulls = self._pulls.clear()
+            requests = self._norms.clear()
+        self.executor.close(str(error))
+        for collectives in self._collectives.values():
+            collectives.close(error)
+        if self._synchronisation is not None:
+            self._synchronisation.close(error)
+        for request in requests:
+            request.fail(error)
+        for pull in pulls:
+            pull.future.set_exception(error)
+
+    def pending(self) -> str:
+        """Return a text that says what is missing, such as "slice w1[0:450] at step 12: no worker has come"."""
+        with self._lock:
+            lines = [*self._pulls.pending(), *self._norms.pending()]
+        for group, collectives in self._collectives.items():
+            of = f" of group {group}" if len(self._groups) > 1 else ""
+            lines += [f"collective{of} {line}" for line in collectives.pending()]
+        if self._synchronisation is not None:
+            lines += self._synchronisation.pending()
+        if len(lines) > 8:  # a large model has hundreds of slices, which mostly lack the same worker
+            lines[8:] = [f"and {len(lines) - 8} more"]
+        return "; ".join(lines) or "nothing is waited for"
+
+    def _add_pull(self, pull: Pull, ids: Iterable[int]) -> Pull:
+        """Add a pull of these slices, and resolve it if they are all available. Its future has any error."""
+        with self._lock:
+            if self._error is not None:
+                pull.future.set_exception(self._error)
+                return pull
+            complete = self._pulls.add(pull, list(ids))
+        if complete:
+            pull.resolve()
+        return pull
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise self._error

@@ -1,0 +1,215 @@
+"""Synchronisation of a shard with the same shards of other server groups, by the changes of its slices.
+
+The change of a slice is its value minus its value when the last change was sent; changes that are received are added
+to both. A change is to be sent on every route that begins at the group; received changes are to be forwarded on the
+onward routes.
+
+A slice that is not trainable (a running mean or variance) is an estimate that each group makes: groups send each other
+the estimates themselves, and each takes the mean of the newest ones, which lies between them. Changes would not do: a
+value that has become small would be less than 0 after the change of another group from when its value was large.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+
+import numpy as np
+
+from dsinga.cluster.server.change_sender import ChangeSender, Key
+from dsinga.cluster.server.collectives import add_up
+from dsinga.cluster.server.gradient_accumulator import Generations
+from dsinga.cluster.server.routes import Routes
+from dsinga.cluster.server.served_slice import ServedSlice, ShardCopy, join_copies
+
+
+class Synchronisation:
+    """Sends the changes of a shard's slices to the same shards of other server groups, and adds theirs. Thread-safe.
+
+    ``group`` is the server group of this shard, ``frequency`` the number of updates of a slice after which its change
+    is sent, ``generation`` that of all linked groups at first.
+
+    In the end the trainable slices of all groups have the updates of all groups, and the others the mean of all groups.
+    """
+
+    def __init__(
+        self, group: int, routes: Routes, frequency: int, slices: Mapping[int, ServedSlice], sender: ChangeSender,
+        generation: int = 0,
+    ):  # fmt: skip
+        assert frequency > 0, frequency
+        self._group, self._frequency, self._slices = group, frequency, slices
+        self._starts, self._routes = routes.starts[group], routes.routes
+        self._groups = range(len(routes.starts))
+        self.sender = sender
+        self._lock = threading.Lock()
+        self._generations = Generations(generation)
+        # By slice id, under the lock of the slice: its value at the last change, and the number of updates since then.
+        self._last: dict[int, np.ndarray] = {}
+        self._updates: dict[int, int] = {}
+        # By id of a slice that is not trainable, under its lock: the newest estimate of each group.
+        self._estimates: dict[int, dict[int, np.ndarray]] = {}
+        for served_slice in slices.values():
+            if served_slice.filled:
+                self.begin(served_slice)
+
+    def begin(self, served_slice: ServedSlice) -> None:
+        """Begin to track the changes of a slice from its present value; a repeated call changes nothing."""
+        id = served_slice.spec.slice.id
+        if id not in self._updates:
+            self._updates[id] = 0
+            if served_slice.spec.trainable:
+                self._last[id] = self._first_value(served_slice)
+            else:
+                self._estimates[id] = dict.fromkeys(self._groups, served_slice.value.copy())
+
+    def _first_value(self, served_slice: ServedSlice) -> np.ndarray:
+        """Return the array in which the value at the last change is kept, from now on the present value."""
+        return served_slice.value.copy()
+
+    def reached(self, served_slice: ServedSlice, version: int, proceed: Callable[[], None]) -> None:
+        """Call ``proceed`` when a slice that was updated to ``version`` may go on, which is at once."""
+        proceed()
+
+    def updated(self, served_slices: Iterable[ServedSlice]) -> None:
+        """Count an update of these slices, and send the changes of those that have had ``frequency`` updates."""
+        for served_slice in served_slices:
+            with served_slice.lock:
+                self._updates[served_slice.spec.slice.id] += 1
+                if self._updates[served_slice.spec.slice.id] >= self._frequency:
+                    self._enqueue_change(served_slice)
+        self.sender.dispatch(self._starts)
+
+    def receive(self, route: int, changes: Mapping[Key, np.ndarray], sender: int, generation: int = 0) -> None:
+        """Add the changes that the server group ``sender`` sends on a route, by slice id, and forward them.
+
+        They are float32 (size,). The key of an estimate is (slice id, the group that made it). Each message must be
+        received once; the caller must not change its arrays afterwards.
+        Raises RunError if they are of another generation of the sender, and the error with which the shard was closed.
+        """
+        self.sender.check_open()
+        with self._lock:
+            self._generations.check(sender, generation, f"a message of server group {sender}")
+        onward = self._routes[route].onward
+        for key, change in changes.items():
+            served_slice = self._slices[key[0] if isinstance(key, tuple) else key]
+            with served_slice.lock:
+                served_slice.changes += 1
+                if isinstance(key, tuple):
+                    self._take_estimate(served_slice, key[1], change)
+                else:
+                    self._take_change(served_slice, change)
+                self.sender.enqueue(onward, key, change)
+        self.sender.dispatch(onward)
+
+    def _take_change(self, served_slice: ServedSlice, change: np.ndarray) -> None:
+        """Add the change of another group to a slice; the caller holds its lock."""
+        served_slice.value += change
+        self._last[served_slice.spec.slice.id] += change
+
+    def _take_estimate(self, served_slice: ServedSlice, group: int, estimate: np.ndarray) -> None:
+        """Take the estimate of another group; the caller holds the lock of the slice.
+
+        It counts from the group's own next estimate on, or at once if the value is still the mean with its last one.
+        """
+        id = served_slice.spec.slice.id
+        self._estimates[id][group] = estimate
+        if not self._updates[id]:
+            np.copyto(served_slice.value, self._mean_of_estimates(id))
+
+    def _mean_of_estimates(self, id: int) -> np.ndarray:
+        estimates = self._estimates[id]
+        return add_up([estimates[group] for group in self._groups]) / np.float32(len(self._groups))
+
+    def flush(self) -> Future[int]:
+        """Send all changes that other server groups have not got yet, even if fewer than ``frequency`` updates.
+
+        The future resolves when this shard has nothing more to send, to the number of all messages that it has sent.
+        When all worker groups have finished, flush all shards repeatedly until the numbers stay the same: then no
+        message is in flight, and all server groups have the same values, to rounding.
+        """
+        for served_slice in self._slices.values():
+            with served_slice.lock:
+                if self._updates[served_slice.spec.slice.id]:
+                    self._enqueue_change(served_slice)
+                self._settle(served_slice)
+        self.sender.dispatch(self._starts)
+        return self.sender.flush()
+
+    def _settle(self, served_slice: ServedSlice) -> None:
+        """Set the value at the end of training, when its last change was sent; the caller holds the slice's lock."""
+
+    def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
+        """Return what this shard adds to the values with which a lost shard of another server group begins again.
+
+        The shard of the server group ``group`` begins with the sum of the values that all shards linked with it return,
+        which are asked one after the other: that of the group ``source`` returns its values, without what it has not
+        sent, and the updater's state, others at most corrections for some slices. It may begin any time later, as
+        ``generation``: messages of earlier generations are refused from now on, and changes for it wait until
+        :meth:`link`. These are
+
+        - on a route that reaches the source after the lost group: not part of that value, and sent after :meth:`link`;
+        - on a route that ends at the lost group: part of it, or soon received by the source. They are dropped here;
+        - on any other route: part of it, and still to be forwarded. So they are subtracted, and sent after `link`.
+
+        So each group gets each change once, except for changes that were on their way at that moment: those that the
+        lost group had received and not forwarded, and those that the source receives later by another route.
+        """
+        self._accept(group, generation)
+        self.sender.replace(group)
+        shares = {}
+        for id, served_slice in self._slices.items():
+            with served_slice.lock:
+                known = self.sender.take_known(group, source, id)
+                share = self._value_for_lost(served_slice, known, self._group == source)
+                if share is not None:
+                    contents = served_slice.contents(self._group == source)
+                    shares[id] = share, {name: array.copy() for name, array in contents[1].items()}
+        return join_copies(shares)
+
+    def _value_for_lost(
+        self, served_slice: ServedSlice, known: np.ndarray | None, is_source: bool
+    ) -> np.ndarray | None:
+        """Return the share in the value of a lost group: without what is ``known``; the caller holds the lock."""
+        if is_source:
+            value = self._last.get(served_slice.spec.slice.id, served_slice.value)
+            return value.copy() if known is None else value - known
+        return None if known is None else -known
+
+    def link(self, group: int, generation: int) -> None:
+        """Send changes to the shard of a linked server group that has come back, and accept those that it sends."""
+        self._accept(group, generation)
+        self.sender.link(group)
+
+    def close(self, error: BaseException) -> None:
+        """Stop sending, and fail the futures of all flushes with ``error``."""
+        self.sender.close(error)
+
+    def pending(self) -> list[str]:
+        """Return texts that say which server groups have not acknowledged a message."""
+        return self.sender.pending()
+
+    def _accept(self, group: int, generation: int) -> None:
+        self.sender.check_open()
+        with self._lock:
+            self._generations.set(group, generation)
+
+    def _enqueue_change(self, served_slice: ServedSlice) -> None:
+        """Enqueue the change of a slice since the last one, and track the next change; the caller holds its lock."""
+        id = served_slice.spec.slice.id
+        self._updates[id] = 0
+        if served_slice.spec.trainable:
+            change = self._take_own_change(served_slice)
+            if change is not None:
+                self.sender.enqueue(self._starts, id, change)
+            return
+        estimate = self._estimates[id][self._group] = served_slice.value.copy()
+        np.copyto(served_slice.value, self._mean_of_estimates(id))
+        self.sender.enqueue(self._starts, (id, self._group), estimate)
+
+    def _take_own_change(self, served_slice: ServedSlice) -> np.ndarray | None:
+        """Return the change of a slice since the last one, which others are to take; the caller holds its lock."""
+        last = self._last[served_slice.spec.slice.id]
+        change = served_slice.value - last
+        np.copyto(last, served_slice.value)
+        return change

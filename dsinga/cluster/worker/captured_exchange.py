@@ -1,0 +1,222 @@
+"""Training iterations whose params are on servers, captured as graphs between which params are exchanged.
+
+The iteration is cut before the first layer that needs the params of a group, and after the layer that completes their
+gradients. Between two graphs the host only starts copies, so that the exchange goes on beside the graphs that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dsinga.cluster.worker.device_params import Block, DeviceParams
+from dsinga.layers import Context, Records
+from dsinga.net import NeuralNet
+from dsinga.ops import Array, Ops, SparseRows
+from dsinga.ops.device_pass import DevicePass, NotCapturable
+from dsinga.ops.types import AsyncCopy
+from dsinga.passes.captured_passes import PARAM, CapturedPass, CapturedPasses, Compute, recorded
+from dsinga.passes.training_step import TrainingStep
+from dsinga.training import Metrics, bp
+from dsinga.training.metrics import UnreadMetrics
+
+GROUP_BYTES = 1 << 20  # a card copies them in about the time that the host needs to start a copy
+
+Group = Sequence[Block]
+
+
+class ExchangedPass(CapturedPass, Mapping[str, Array]):
+    """A training pass, and the params in it: values in fixed memory, gradients in one array for each block.
+
+    While it is recorded all values are there before, and gradients are pushed after it, so that no other thread calls
+    kernels meanwhile.
+
+    Args:
+        memory: its device memory.
+        params: the params of the worker.
+        groups: those on servers, as they are exchanged, in the order of the forward pass.
+        static: those that get no gradient.
+        ops: the kernels of the worker.
+    """
+
+    def __init__(
+        self, memory: DevicePass, params: DeviceParams, groups: Sequence[Group], static: Collection[str], ops: Ops
+    ):
+        super().__init__(memory)
+        self._params, self._groups, self._ops = params, groups, ops
+        self._group_of = {name: n for n, group in enumerate(groups) for block in group for name in block}
+        trained = [[tuple(name for name in block if name not in static) for block in group] for group in groups]
+        self._trained: list[Group] = [[block for block in group if block] for group in trained]
+        self._values: dict[str, Array] = {}
+        self._gradients: dict[str, Array] = {}  # those that are not in a block yet
+        self._blocks: dict[Block, Array] = {}  # the gradients of a block, flat
+        self._missing: list[set[str]] = []  # by group: the params whose gradients are missing
+        self._fetched: set[int] = set()  # groups whose values are there before the present layer
+        self._sent: set[int] = set()  # groups that are sent between two graphs
+        self._after: Group | None = None  # the blocks that are sent after the pass
+
+    def __getitem__(self, name: str) -> Array:
+        """Return the memory of a value; before the first layer that needs one of its group the pass is cut."""
+        if name not in self._group_of:
+            return self._params[name]
+        if (group := self._group_of[name]) not in self._fetched:
+            self._fetched.add(group)
+            self.memory.cut(partial(self._fetch, group))
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._params)
+
+    def __len__(self) -> int:
+        return len(self._params)
+
+    def push(self, name: str, gradient: Array) -> None:
+        """Take a gradient; after the last one of its group the pass is cut, unless it is the last one of all."""
+        if isinstance(gradient, SparseRows) or type(gradient) is np.ndarray:
+            raise NotCapturable(f"the gradient of {name!r} is in host memory")
+        if name not in self._group_of:
+            self._blocks[name,] = gradient.reshape(-1)
+            return
+        self._gradients[name] = gradient
+        group = self._group_of[name]
+        self._missing[group].remove(name)
+        if self._missing[group]:
+            return
+        for block in self._trained[group]:
+            self._blocks[block] = self._join([self._gradients.pop(name).reshape(-1) for name in block])
+        if any(self._missing):
+            self._sent.add(group)
+            self.memory.cut(partial(self._send, self._trained[group]))
+
+    def _join(self, gradients: list[Array]) -> Array:
+        if len(gradients) == 1:
+            return gradients[0]
+        joined = self._ops.xp.empty(sum(gradient.size for gradient in gradients), np.float32)
+        start = 0
+        for gradient in gradients:
+            joined[start : start + gradient.size] = gradient
+            start += gradient.size
+        return joined
+
+    def run(self, step: int, records: Mapping[str, Records], compute: Compute, replay: Any) -> None:
+        """Compute the pass, and let gradients be pushed once :meth:`DeviceParams.release` accepts it."""
+        if not self.memory.captured:
+            for group in range(len(self._groups)):
+                self._fetch(group)
+            self._blocks, self._gradients, self._fetched, self._sent = {}, {}, {0}, set()
+            self._missing = [{name for block in group for name in block} for group in self._trained]
+            self._after = None
+        super().run(step, records, compute, replay)
+        if self._after is None:
+            sent = self._sent if self.memory.captured else set()
+            between = {block for group in sent for block in self._trained[group]}
+            self._after = [block for block in self._blocks if block not in between]
+        self._send(self._after)
+
+    def launch(self, step: int, records: Mapping[str, Records]) -> None:
+        """Launch the graphs, beginning with the values of the first group."""
+        if self._groups:
+            self._fetch(0)
+        super().launch(step, records)
+
+    def _fetch(self, group: int) -> None:
+        """Copy the values of a group to their memory, waiting until they have arrived."""
+        for block in self._groups[group]:
+            value = self._params.value_of(block)
+            if isinstance(value, AsyncCopy):
+                value = self._params.split(block, self.memory.put(f"{PARAM}{block[0]}", value))
+            elif not self._params.stays(block[0]):
+                value = [self.memory.put(f"{PARAM}{name}", array) for name, array in zip(block, value, strict=True)]
+            self._values.update(zip(block, value, strict=True))
+
+    def _send(self, blocks: Group) -> None:
+        for block in blocks:
+            self._params.push_block(block, self._blocks[block])
+
+
+class ExchangedIterations:
+    """The training iterations of a worker that exchanges params with servers.
+
+    Args:
+        ops: the kernels of the worker.
+        step: its training steps.
+        params: its params.
+    """
+
+    def __init__(self, ops: Ops, step: TrainingStep, params: DeviceParams):
+        self._net, self._params = step.net, params
+        groups = groups_of(step.net.fused_for(ops), [name for name in step.net.params if params.is_served(name)])
+        self._blocks = [block for group in groups for block in group]
+        create = partial(ExchangedPass, params=params, groups=groups, static=step.net.static, ops=ops)
+        self._passes = CapturedPasses(ops, "training iterations", create)
+
+    def train(self, step: int, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
+        """Run the iteration of a step; return its metrics, None where it has changed nothing and must be called."""
+        result = None
+
+        def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> None:
+            exchanged = self._passes.values()[-1]
+            assert isinstance(exchanged, ExchangedPass)
+            bp(self._net, exchanged, on_device, _without_peers(recorded(ctx, unread)), exchanged.push)
+
+        self._params.hold()
+        try:
+            result = self._passes.compute(ctx.rows, self._net, step, records, compute)
+        finally:
+            self._params.release(result is not None)
+        self._params.blocks = [] if result is None else self._blocks
+        if result is None:
+            return None
+        self._params.finish()
+        return result.metrics
+
+    def clear(self) -> None:
+        """Forget all graphs."""
+        self._passes.clear()
+
+
+def groups_of(net: NeuralNet, served: Collection[str]) -> list[Group]:
+    """Return the params on servers in groups that are exchanged together, in the order of the forward pass.
+
+    A group ends with the layer with which it has GROUP_BYTES. Its params are copied in blocks: those of half that size
+    alone, the others together.
+    """
+    groups: list[list[str]] = [[]]
+    left, nbytes = set(served), 0
+    for stage in net.stages:
+        for name in dict.fromkeys(name for name in stage.params if name in left):
+            left.remove(name)
+            groups[-1].append(name)
+            nbytes += 4 * net.params[name].size
+        if nbytes >= GROUP_BYTES:
+            groups.append([])
+            nbytes = 0
+    return [_blocks(net, names) for names in groups if names]
+
+
+def _blocks(net: NeuralNet, names: Sequence[str]) -> Group:
+    large = [name for name in names if 8 * net.params[name].size >= GROUP_BYTES]
+    small = tuple(name for name in names if name not in large)
+    return [*((name,) for name in large), *([small] if small else [])]
+
+
+class _NoPeers:
+    """In place of the other workers of a group, whose arrays cross the host within a pass."""
+
+    def send(self, *_: Any) -> None:
+        raise NotCapturable("layers exchange arrays with other workers of the group")
+
+    def receive(self, *_: Any) -> Any:
+        raise NotCapturable("layers exchange arrays with other workers of the group")
+
+
+def _without_peers(ctx: Context) -> Context:
+    """Return the context of a recorded pass, which refuses arrays of other workers before any is sent."""
+    if ctx.peers is None:
+        return ctx
+    peers = _NoPeers()
+    return replace(ctx, peers=peers, all_reduce=peers.receive, all_gather=peers.receive)

@@ -1,0 +1,163 @@
+"""The configuration of a run's workers, their keys and those of servers, and the reports of a round."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from dsinga.cluster.server import Slice
+from dsinga.cluster.transport.handshake import PROCESS_SECRET, Secret
+from dsinga.cluster.worker.exchange_options import ExchangeOptions
+from dsinga.job import Phase
+from dsinga.job.topology import Topology
+from dsinga.job.updaterconf import EMAConf
+from dsinga.layers.connect.bridge import BridgeSrc
+from dsinga.net import Param
+from dsinga.net.partitioned import ParamPart, PartitionedNet
+from dsinga.passes.evaluation import EvaluationPass
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.training import Algorithm, Metrics, Updater
+
+
+def new_run_name() -> str:
+    """Return a name for a run that no other run has."""
+    return uuid.uuid4().hex[:8]
+
+
+class ReplicaState(NamedTuple):
+    """The state of replicated params: values by name, and the updater's state by name and slot."""
+
+    values: Mapping[str, np.ndarray]
+    state: Mapping[str, Mapping[str, np.ndarray]] | None
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """The configuration of all workers of a run; sent once, before the first round.
+
+    Attributes:
+        run: the name of the run.
+        generation: how often the whole run has started again; single worker groups may be of later generations.
+        seed: the key of all random numbers.
+        topology: the numbers of worker groups, workers, server groups and servers.
+        nets: the net of each phase, cut for the workers of a group.
+        parts: the param parts of all phases, by name; their ``users`` take part in every exchange of them.
+        readers: the batch reader of each phase.
+        passes: the passes over all records, for the phases that are evaluated over all of them.
+        algorithm: computes gradients from a batch.
+        updater: applies gradients to params.
+        outer_average: how server groups that agree by the mean average the params on which they agree; None for not.
+        slices: the slices of parts that servers keep, the same in each server group.
+        replicated: the names of the parts of which each user keeps a copy that it updates itself.
+        options: when and how values and gradients are exchanged.
+        skip_bad_batches: whether a batch whose loss or gradient is not finite is left out.
+        precision: the number format of matrix products: "float32", "tf32" (of GPUs) or "bf16".
+        secret: what processes of one host prove to each other that they belong to the run.
+    """
+
+    run: str
+    generation: int
+    seed: int
+    topology: Topology
+    nets: Mapping[Phase, PartitionedNet]
+    parts: Mapping[str, ParamPart]
+    readers: Mapping[Phase, BatchReader]
+    algorithm: Algorithm
+    updater: Updater
+    slices: Sequence[Slice]
+    replicated: frozenset[str]
+    options: ExchangeOptions
+    outer_average: EMAConf | None = None
+    skip_bad_batches: bool = False
+    precision: str = "float32"
+    passes: Mapping[Phase, Sequence[EvaluationPass]] = field(default_factory=dict)
+    secret: Secret = field(default_factory=Secret)
+
+    @cached_property
+    def params(self) -> Mapping[str, Param]:
+        """The whole param of the training net that each part is cut from, by the name of the part."""
+        whole = self.nets[Phase.kTrain].whole.params
+        return {name: whole[part.param] for name, part in self.parts.items()}
+
+    @cached_property
+    def has_bridges(self) -> bool:
+        """Whether the workers of a group send each other arrays."""
+        return any(isinstance(node.layer, BridgeSrc) for net in self.nets.values() for node in net.nodes)
+
+
+class ServerKey(NamedTuple):
+    """Identifies a server: by run, generation, server group and number in the group. It has the secret of the run."""
+
+    run: str
+    generation: int
+    group: int
+    server: int
+    secret: Secret = PROCESS_SECRET
+
+    @property
+    def name(self) -> str:
+        """The name under which the server is found on its host."""
+        return f"{self.run}-{self.generation}-{self.group}-{self.server}"
+
+
+class WorkerKey(NamedTuple):
+    """Identifies a worker: by run, generation, worker group, number in the group and address of its Dask worker.
+
+    It has the secret of the run.
+    """
+
+    run: str
+    generation: int
+    group: int
+    worker: int
+    address: str
+    secret: Secret = PROCESS_SECRET
+
+    @property
+    def name(self) -> str:
+        """The name under which the worker's mailbox is found on its host."""
+        return f"{self.run}-{self.generation}-{self.group}-worker-{self.worker}"
+
+    def __str__(self) -> str:
+        return f"worker {self.worker} of group {self.group}"
+
+
+class Timing(NamedTuple):
+    """The seconds that one iteration of a worker took, and the bytes that it sent and received.
+
+    Attributes:
+        total: seconds of the whole iteration.
+        data: seconds of waiting for records.
+        exchange: seconds of waiting for servers and other workers.
+        crossing: bytes that went to or came from another process.
+        within: bytes handed over in this process, without a copy.
+        update: those seconds of ``exchange`` in which the worker's thread computed updates.
+    """
+
+    total: float
+    data: float
+    exchange: float
+    crossing: int = 0
+    within: int = 0
+    update: float = 0.0
+
+
+class RoundReport(NamedTuple):
+    """A worker's report of a round. It is small, because later tasks depend on it.
+
+    Attributes:
+        metrics: the metrics of each step; empty for a step that was skipped.
+        timings: the timing of each step.
+        step: the step that comes next.
+        skipped: the steps whose batches were left out.
+    """
+
+    metrics: list[Metrics]
+    timings: list[Timing]
+    step: int
+    skipped: Sequence[int] = ()

@@ -1,0 +1,96 @@
+"""Clipping by the global norm: the Euclidean norm of the gradients of all params together, over all servers.
+
+Servers add up the gradients of the workers, and wait with their updates. One worker of the group asks each of them for
+the squares of its sums; by a collective all workers get the squares of all servers, and so the same norm and factor,
+which these workers send to the servers. math.fsum, whose result is rounded once, makes the order of no importance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from dsinga.cluster.worker.bucket_exchange import Wait
+from dsinga.cluster.worker.config import WorkerConfig
+from dsinga.cluster.worker.server_client import ServerClient
+from dsinga.ops import Array
+from dsinga.ops.update import norm_factor
+
+
+class GlobalClipping(NamedTuple):
+    """Scales all gradients of a step down to a norm together.
+
+    Attributes:
+        max_norm: the largest norm.
+        slices: the ids of the slices, in rising order, of each server whose squares this worker reports, by its number.
+        local: the place of each param without slices whose squares this worker reports, by its name.
+        size: the number of all slices and params without slices.
+        workers: the number of workers of the group.
+    """
+
+    max_norm: float
+    slices: Mapping[int, list[int]]
+    local: Mapping[str, int]
+    size: int
+    workers: int
+
+    def clip(
+        self,
+        step: int,
+        local: Mapping[str, float],
+        clients: Mapping[int, ServerClient],
+        wait: Wait,
+        all_reduce: Callable[[str, Array], Array],
+    ) -> float:
+        """Let servers update by the gradients of ``step`` times a factor, at most 1, and return that.
+
+        All workers of the group call this when they have pushed all their gradients. ``local`` has the sums of squares
+        of gradients that no server gets, by param. With a norm that is not finite the factor is 1.
+        """
+        squares = np.zeros(self.size)
+        replies = {server: clients[server].squares(step) for server in self.slices}
+        for server, ids in self.slices.items():
+            (squares[ids],) = wait(replies[server], f"the norm of the gradients of step {step} from server {server}")
+        for name, place in self.local.items():
+            squares[place] = local.get(name, 0.0)
+        if self.workers > 1:
+            squares = all_reduce(f"step {step}/squares of gradients", squares)
+        factor = norm_factor(math.sqrt(math.fsum(squares)), self.max_norm)
+        for server in self.slices:
+            clients[server].clip(step, factor)
+        return factor
+
+
+def global_clipping(config: WorkerConfig, worker: int) -> GlobalClipping | None:
+    """Return how a worker of a group clips the norm of all gradients; None where the job does not bound it.
+
+    The first user of a param of a server reports the squares of that server.
+    """
+    max_norm = config.updater.conf.clip_global_norm
+    if not max_norm:
+        return None
+    clipped = [slice_ for slice_ in config.slices if config.params[slice_.param].trainable]
+    users: dict[int, int] = {}
+    for slice_ in clipped:
+        user = config.parts[slice_.param].users[0]
+        users[slice_.server] = min(user, users.get(slice_.server, user))
+    sliced = {slice_.param for slice_ in config.slices}
+    places = {name: len(config.slices) + number for number, name in enumerate(config.parts)}
+    return GlobalClipping(
+        max_norm,
+        {
+            server: sorted(slice_.id for slice_ in clipped if slice_.server == server)
+            for server, user in users.items()
+            if user == worker
+        },
+        {
+            name: places[name]
+            for name, part in config.parts.items()
+            if name not in sliced and part.users[0] == worker and config.params[name].trainable
+        },
+        len(config.slices) + len(config.parts),
+        config.topology.workers,
+    )

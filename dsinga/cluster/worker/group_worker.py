@@ -1,0 +1,402 @@
+"""One worker of a worker group: its batches, its partition of the net, its exchange with the servers."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dsinga.base.errors import RunError
+from dsinga.base.serial_executor import SerialExecutor
+from dsinga.cluster.server import Slice
+from dsinga.cluster.server.update_executors import thread_updates
+from dsinga.cluster.transport.endpoints import OpenConnection, connect
+from dsinga.cluster.transport.interface import Transport
+from dsinga.cluster.worker.captured_iterations import CapturedIterations
+from dsinga.cluster.worker.config import ReplicaState, RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
+from dsinga.cluster.worker.device_params import DeviceParams
+from dsinga.cluster.worker.exchange import COLLECTIVES_SERVER, Exchange, move_local_slices, param_homes
+from dsinga.cluster.worker.exchange_options import Meter
+from dsinga.cluster.worker.global_clipping import global_clipping
+from dsinga.cluster.worker.mailbox import GroupPeers
+from dsinga.cluster.worker.round import BegunStep, Round
+from dsinga.cluster.worker.server_client import ServerClient, WorkerId, open_send_buffer
+from dsinga.data import AlgorithmRecords
+from dsinga.job import Compression, Phase, PullTime
+from dsinga.job.topology import group_seed
+from dsinga.layers import Context, Layer, Records, Rows
+from dsinga.layers.interface.context import PassObserver, Peers
+from dsinga.net import NeuralNet
+from dsinga.net.dataflow import row_share
+from dsinga.ops import Array, buffers
+from dsinga.ops.processor import Processor
+from dsinga.passes.evaluation import EvaluationPass, evaluate, forward_in_order
+from dsinga.passes.training_step import TrainingStep
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.prefetch import Prefetch, send_ahead
+from dsinga.training import Metrics, forward
+from dsinga.training.local_updater import LocalUpdater
+
+
+class GroupWorker:
+    """One worker of a worker group, which computes one partition of the net. Used by one thread at a time.
+
+    Methods that compute (train, evaluate, iterate) are called in ``thread``: kernels belong to a thread.
+    """
+
+    def __init__(
+        self, key: WorkerKey, config: WorkerConfig, servers: Mapping[ServerKey, OpenConnection | None],
+        processor: Processor, step: int,
+    ):  # fmt: skip
+        reader = config.readers[Phase.kTrain].of_group(key.group)
+        if reader is not config.readers[Phase.kTrain]:  # a copy would not be the one that the process shares
+            config = replace(config, readers={**config.readers, Phase.kTrain: reader})
+        self._key = key
+        self._config = config
+        self._processor = processor
+        self._step = step
+        self._ops = processor.ops()
+        self._on_device = self._ops.device_count() > 0
+        self._ops.enter()
+        self._prefetch: Prefetch | None = None
+        self._data_seconds = 0.0  # of waiting for records in this iteration
+        self._started = self._updated = 0.0  # when it began, and the seconds of updates in this thread until then
+        self._closed = False
+        self._regional_readers: dict[int, BatchReader] = {}  # by the id of the reader of the config
+        self._meter = Meter()
+        self.thread = SerialExecutor(f"dsinga {key}")
+        self.on_abort: list[Callable[[str], None]] = []  # called with the reason when the run ends
+        self.peers = GroupPeers(config.options.timeout, self._meter)
+        nets = [net.locals[key.worker] for net in config.nets.values()]
+        shapes = {name: param.shape for net in nets for name, param in net.params.items()}
+        self._names = tuple(shapes)
+        replicated = {name: config.params[name] for name in shapes if name in config.replicated}
+        clipping = global_clipping(config, key.worker)
+        self._replicated = LocalUpdater(config.updater, replicated, self._ops) if replicated else None
+        inner = Meter() if self._on_device else self._meter
+        slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
+        worker = WorkerId(key.generation, key.group, key.worker, config.topology.workers)
+        # Not to all servers: each of a thousand workers whose params are cut by features needs a few of a thousand.
+        needed = {COLLECTIVES_SERVER, *(slice_.server for slice_ in slices)}
+        transports = self._transports = {
+            server.server: connect(server.name, connection, server.secret)
+            for server, connection in servers.items()
+            if server.server in needed
+        }
+        clients = {
+            server: ServerClient(transport, worker, processor.device) for server, transport in transports.items()
+        }
+        self._gradient_memory: dict[int, list[np.ndarray]] = {}
+        if not self._on_device and config.options.compression is Compression.kNone:
+            self._share_gradient_memory(transports, clients, slices, shapes)
+        lasting = self._shares(name for name in shapes if not config.params[name].trainable)
+        is_shared = bool(clients) and all(client.shares_gpu() for client in clients.values())
+        homes = param_homes(shapes, slices, clients, lasting, self._replicated, self._ops if is_shared else None)
+        move_local_slices(homes, clients)
+        exchange = Exchange(homes, clients, config.options, inner, self._replicated, clipping)
+        self.exchange: Exchange | DeviceParams = exchange
+        if self._on_device:
+            ahead = config.options.pull is PullTime.kAtOnce
+            local = shapes.keys() - {slice_.param for slice_ in config.slices}
+            self.exchange = DeviceParams(exchange, local, replicated, self._ops, self._meter, inner, ahead, is_shared)
+        self._exchange = exchange
+        micro_batches = config.readers[Phase.kTrain].micro_batches
+        self._training_step = TrainingStep(
+            config.algorithm, self.net(Phase.kTrain), micro_batches, config.skip_bad_batches
+        )
+        self._captured: CapturedIterations | None = None
+        if isinstance(self.exchange, DeviceParams):
+            self._captured = CapturedIterations(
+                self._ops, self._training_step, config.updater, self.exchange, self.exchange, self.exchange.is_local
+            )
+
+    def _share_gradient_memory(
+        self,
+        transports: Mapping[int, Transport],
+        clients: Mapping[int, ServerClient],
+        slices: Sequence[Slice],
+        shapes: Mapping[str, Sequence[int]],
+    ) -> None:
+        """Let servers that share memory with this process read gradients where they are computed.
+
+        For other hosts keep memory for gradients that are too large for the pool of result arrays. A single worker,
+        whose gradients change large params as soon as they are computed, computes all of them in the same memory.
+        """
+        send_buffer = open_send_buffer(transports, slices, shapes)
+        if send_buffer is not None:
+            self._gradient_memory = send_buffer.bases
+            for client in clients.values():
+                client.use_send_buffer(send_buffer)
+        elif any(transport.crosses_host for transport in transports.values()):
+            params = {slice_.param for slice_ in slices if not slice_.width}
+            sizes = [buffers.base_bytes(4 * math.prod(shapes[name])) for name in sorted(params)]
+            large = [size for size in sizes if size > buffers.LARGEST]
+            for size in large:
+                self._gradient_memory.setdefault(size, []).append(np.empty(size, np.uint8))
+        elif self._config.updater.conf.clip_global_norm:
+            return  # all gradients wait for the last one
+        elif self._config.topology.workers == self._config.topology.groups == 1:
+            params = {slice_.param for slice_ in slices if not slice_.width}
+            self._gradient_memory = buffers.one_base(4 * math.prod(shapes[name]) for name in params)
+
+    def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
+        """Return this worker's share of each lasting param: its share of the rows. All workers' shares add up to 1."""
+        shares = dict.fromkeys(lasting, 0.0)
+        for node in self.net(Phase.kTrain).nodes:
+            share = row_share(node.layer, node.rows or self._rows(Phase.kTrain))
+            shares.update((name, share) for name in node.params if name in shares)
+        return shares
+
+    def train(self, start: int, stop: int) -> RoundReport:
+        """Run the iterations ``start`` to ``stop`` - 1."""
+        report = RoundReport([], [], stop, skipped := [])
+
+        def add(begun: BegunStep, metrics: Metrics | None, timing: Timing) -> None:
+            report.metrics.append(metrics or {})
+            report.timings.append(timing)
+            if metrics is None:
+                skipped.append(begun.step)
+
+        Round(self._begin, self._launch, self._finish, self._compute, add).run(start, stop)
+        return report
+
+    def iterate(self, step: int, peers: Peers, observer: PassObserver | None = None) -> tuple[Metrics | None, Timing]:
+        """Run iteration ``step``; return its metrics (None if its batch was skipped) and its timing.
+
+        With an ``observer`` of the passes of layers, all params are waited for before the first pass.
+        """
+        return self._compute(self._begin(step), peers, observer)
+
+    def _begin(self, step: int) -> BegunStep:
+        """Read the records of a step, and request the values of params."""
+        self._started = time.perf_counter()
+        if step != self._step:
+            raise RunError(f"{self._key} is at step {self._step} and cannot run step {step}")
+        self._ops.set_threads(self._processor.threads)
+        self._ops.enter()
+        self._data_seconds = 0.0
+        records = self._next_records(step)
+        self._meter.start()
+        self._updated = thread_updates.seconds
+        self.exchange.begin(step)
+        return BegunStep(step, records, self._data_seconds)
+
+    def _launch(self, begun: BegunStep) -> bool:
+        """Launch the graph of a step, if it has been captured; return whether."""
+        if self._captured is None or not self._captured.launch(begun.step, begun.records, self._whole_context(begun)):
+            return False
+        self._step = begun.step + 1
+        return True
+
+    def _finish(self) -> Metrics | None:
+        """Return the metrics of the first step that was launched; None if it must be computed as it is called."""
+        assert self._captured is not None
+        return self._captured.finish()
+
+    def _compute(
+        self, begun: BegunStep, peers: Peers | None = None, observer: PassObserver | None = None
+    ) -> tuple[Metrics | None, Timing]:
+        """Compute a step that has begun, or was launched and changed nothing; return its metrics and its timing."""
+        step = begun.step
+        if self._captured is not None:
+            self._captured.begin(step)
+        if observer is not None:
+            self._wait_for_params()
+        metrics = None
+        if self._captured is not None and observer is None:
+            metrics = self._captured.train(step, begun.records, self._whole_context(begun))
+        if metrics is None:
+            with buffers.use_bases(self._gradient_memory):
+                batches = self._micro_batches(begun.records, step, peers or self.peers, observer)
+                metrics = self._training_step.run(step, self.exchange, batches, self.exchange)
+        self.peers.finish()
+        self._step = step + 1
+        meter, updated = self._meter, thread_updates.seconds - self._updated
+        total = time.perf_counter() - self._started
+        return metrics, Timing(total, self._data_seconds, meter.waited, meter.crossing, meter.within, updated)
+
+    def _next_records(self, step: int) -> dict[str, Records]:
+        """Return the records of the next micro-batch; count the seconds of waiting for them."""
+        started = time.perf_counter()
+        if self._prefetch is None:
+            reader = self._config.readers[Phase.kTrain]
+            read = self._read_function(self.net(Phase.kTrain), reader)
+            self._prefetch = Prefetch(read, step * reader.micro_batches, reader.stop())
+            if self._closed:  # close(), which another thread calls, may have come before this assignment
+                self._prefetch.close()
+        records = next(self._prefetch)
+        self._data_seconds += time.perf_counter() - started
+        return records
+
+    def _micro_batches(
+        self, records: dict[str, Records], step: int, peers: Peers, observer: PassObserver | None
+    ) -> Iterator[tuple[Mapping[str, Records], Context]]:
+        """Yield the records and the context of each micro-batch of a step, of which ``records`` are the first."""
+        reader, worker = self._config.readers[Phase.kTrain], self._key.worker
+        for number in range(reader.micro_batches):
+            iteration = f"step {step}"
+            if number:
+                self.peers.finish()
+                records = self._next_records(step)
+            if reader.micro_batches > 1:
+                iteration = f"micro-batch {number} of {iteration}"
+            self.peers.begin(iteration)
+            ctx = self._context(Phase.kTrain, reader.rows(worker, number), step, iteration, peers)
+            ctx = replace(ctx, observer=observer, micro_batch=reader.micro_batch(number))
+            yield records, ctx
+
+    def _whole_context(self, begun: BegunStep) -> Context:
+        """Return the context of a step that computes its whole batch at once."""
+        rows = self._config.readers[Phase.kTrain].rows(self._key.worker, 0)
+        return self._context(Phase.kTrain, rows, begun.step, f"step {begun.step}", self.peers)
+
+    def _wait_for_params(self) -> None:
+        started = time.perf_counter()
+        self.exchange.wait_all()
+        self._meter.waited += time.perf_counter() - started
+
+    def evaluate(
+        self, phase: Phase, batches: int, version: int, params: Mapping[str, np.ndarray] | None = None
+    ) -> list[Metrics]:
+        """Return this worker's metrics of each of the first ``batches`` batches of ``phase``; 0 means all records.
+
+        The values are its own at ``version``, or ``params``, which are those of the workers' partitions by name.
+        """
+        self._ops.set_threads(self._processor.threads)
+        self._ops.enter()
+        self.exchange.begin(version)
+        first = EvaluationPass(self._config.nets[phase], self._config.readers[phase], batches)
+        passes = [first] if batches else self._config.passes[phase]
+        values: Mapping[str, Array] = self.exchange
+        if params is not None:
+            values = {name: self._ops.asarray(params[name]) for name in self._names}
+
+        def compute(net: NeuralNet, reader: BatchReader, number: int, records: Mapping[str, Records]) -> Metrics:
+            iteration = f"batch {number} of {phase.name} at step {version}"
+            self.peers.begin(iteration)
+            ctx = self._context(phase, reader.parts[self._key.worker], number, iteration, self.peers)
+            captured = self._captured if params is None else None
+            metrics = None if captured is None else captured.evaluate(net, number, records, ctx)
+            if metrics is None:
+                metrics = forward(net, values, records, ctx)[1]
+            self.peers.finish()
+            return metrics
+
+        local_passes = [(net.locals[self._key.worker], reader, count) for net, reader, count in passes]
+        return evaluate(local_passes, forward_in_order(self._read_function, compute))
+
+    def set_replica(self, state: ReplicaState) -> None:
+        """Set the first values of the replicated params, and the updater's state; a repeated call changes nothing."""
+        if self._replicated is not None and not self._replicated.values:
+            self._ops.enter()
+            self._replicated.put(*state)
+            if self._captured is not None:
+                self._captured.clear()
+
+    def replica_state(self) -> ReplicaState:
+        """Return the replicated params for which this worker is the first user."""
+        if self._replicated is None:
+            return ReplicaState({}, {})
+        self._ops.enter()
+        self.exchange.wait_all()
+        users = {name: self._config.parts[name].users for name in self._replicated.params}
+        first = [name for name, at in users.items() if at[0] == self._key.worker]
+        return ReplicaState(self._replicated.copy_values(first), self._replicated.copy_state(first))
+
+    def set_rate_factors(self, factors: Mapping[int, float]) -> None:
+        """Multiply the learning rate of this worker's own updates, as :meth:`Updater.set_rate_factors` does."""
+        self._config.updater.set_rate_factors(factors)
+
+    @property
+    def waits_for_tasks(self) -> bool:
+        """Whether steps of the job's algorithm may wait for tasks of Dask."""
+        return getattr(self._config.algorithm, "waits_for_tasks", False)
+
+    def net(self, phase: Phase) -> NeuralNet:
+        """Return the partition of the net of a phase that this worker computes."""
+        return self._config.nets[phase].locals[self._key.worker]
+
+    def _rows(self, phase: Phase) -> Rows:
+        return self._config.readers[phase].parts[self._key.worker]
+
+    def _read_function(self, net: NeuralNet, reader: BatchReader) -> Callable[[int], dict[str, Records]]:
+        """Return a function that reads this worker's records of a step. It holds no reference to this worker."""
+        inputs = [
+            node
+            for node in net.nodes
+            if node.layer.is_input and not isinstance(reader.stores.get(node.layer.name), AlgorithmRecords)
+        ]
+        rows = {node.layer.name: node.rows or reader.parts[self._key.worker] for node in inputs}
+        layers = {node.layer.name: node.layer for node in inputs}
+        is_cut = any(layer.region is not None for layer in layers.values())
+        if is_cut:
+            reader = self._regional(reader, layers.values())
+        read: Callable[[int], dict[str, Records]] = functools.partial(reader.read, rows=rows, group=self._key.group)
+        if is_cut:
+            read = functools.partial(_take_regions, read, layers)
+        return functools.partial(send_ahead, read, layers, self._ops) if self._on_device else read
+
+    def _regional(self, reader: BatchReader, layers: Iterable[Layer]) -> BatchReader:
+        """Return the reader of the points that this worker needs, always the same: its records may be cached."""
+        if id(reader) not in self._regional_readers:
+            self._regional_readers[id(reader)] = reader.in_regions(layers)
+        return self._regional_readers[id(reader)]
+
+    def _context(self, phase: Phase, rows: Rows, step: int, iteration: str, peers: Peers) -> Context:
+        """Return the context of an iteration; ``iteration`` is a name that no other iteration of the run has."""
+        seed = group_seed(self._config.seed, self._key.group)
+        ctx = Context(self._ops, phase, rows, seed, step)
+        if self._config.topology.workers == 1:
+            return ctx
+        self._exchange.meanwhile = deque()
+        return replace(
+            ctx,
+            meanwhile=self._exchange.meanwhile if self._config.options.overlap and not self._on_device else None,
+            all_reduce=functools.partial(_in_iteration, self.exchange.all_reduce, iteration),
+            all_gather=functools.partial(_in_iteration, self.exchange.all_gather, iteration),
+            peers=peers,
+        )
+
+    def abort(self, message: str) -> None:
+        """End all waits, now and later, with RunError(``message``)."""
+        self._exchange.abort(message)
+        self.peers.mailbox.close(message)
+        for end in self.on_abort:
+            end(message)
+        with contextlib.suppress(RunError):  # this is the second call
+            self.thread.submit(self._disconnect)  # no thread uses the connections then
+        self.thread.close(message)
+
+    def _disconnect(self) -> None:
+        """Close the connections to servers and other workers; replies that have not arrived would keep them."""
+        for transport in [*self._transports.values(), *self.peers.transports]:
+            transport.close()
+
+    def close(self) -> None:
+        """Stop the threads that read batches ahead and, on a GPU, copy params; end the connections to other hosts."""
+        self._closed = True
+        for transport in (*self._transports.values(), *self.peers.transports):
+            if transport.crosses_host:
+                transport.close()
+        if self._prefetch is not None:
+            self._prefetch.close()
+        if isinstance(self.exchange, DeviceParams):
+            self.exchange.close()
+
+
+def _take_regions(
+    read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], step: int
+) -> dict[str, Records]:
+    """Read the records of a step, and keep the points that this worker needs."""
+    return {name: layers[name].take_region(records) for name, records in read(step).items()}
+
+
+def _in_iteration(collective: Callable[[str, Array], Array], iteration: str, key: str, array: Array) -> Array:
+    """Call a collective under a key that no other iteration uses."""
+    return collective(f"{iteration}/{key}", array)

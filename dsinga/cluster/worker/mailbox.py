@@ -1,0 +1,188 @@
+"""Arrays that the workers of a group send each other, through bridge layers, during an iteration.
+
+Sending never blocks, and arrays may be received in any order. All workers of a group run the same iterations, and each
+array carries the number of its iteration. So that no worker gets far ahead of the others, an array that arrives more
+than AHEAD iterations early is kept but acknowledged later; and at the end of an iteration a worker waits until the
+arrays that it sent in the previous iteration are acknowledged.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from dsinga.base.errors import RunError, WorkerLost
+from dsinga.cluster.transport.interface import POLL_SECONDS, Reply, Transport
+from dsinga.cluster.worker.exchange_options import Meter
+from dsinga.ops import Array
+
+# An array that is up to so many iterations ahead of its receiver is acknowledged at once.
+AHEAD = 1
+
+
+class Mailbox:
+    """The arrays that have arrived for one worker and have not been taken yet. Thread-safe.
+
+    A service: its only method is ``put`` (iteration, key), with one array.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._arrived: dict[tuple[int, str], Array] = {}
+        self._early: list[tuple[int, Future[None]]] = []
+        self._iteration = 0
+        self._error: RunError | None = None
+
+    def handle(self, method: str, fields: Sequence[Any], items: Sequence[Any]) -> Future[None] | None:
+        """Store an array that another worker sends by a transport."""
+        iteration, key = fields
+        return self.put(iteration, key, items[0])
+
+    def put(self, iteration: int, key: str, array: Array) -> Future[None] | None:
+        """Store an array that was sent under ``key`` in an iteration; drop it if there is one already.
+
+        Returns None, or for an early array a future that resolves when the receiver is at most AHEAD iterations behind.
+        Raises the error of :meth:`fail` once that has been called.
+        """
+        with self._changed:
+            self.check()
+            if iteration >= self._iteration:
+                self._arrived.setdefault((iteration, key), array)
+                self._changed.notify_all()
+            if iteration <= self._iteration + AHEAD:
+                return None
+            acknowledged: Future[None] = Future()
+            acknowledged.set_running_or_notify_cancel()  # so that resolving it never meets a cancelled future
+            self._early.append((iteration, acknowledged))
+            return acknowledged
+
+    def begin(self, iteration: int) -> None:
+        """Start an iteration; drop the arrays of earlier iterations that were not taken."""
+        with self._changed:
+            self._iteration = iteration
+            self._arrived = {place: array for place, array in self._arrived.items() if place[0] >= iteration}
+            near = [future for early, future in self._early if early <= iteration + AHEAD]
+            self._early = [(early, future) for early, future in self._early if early > iteration + AHEAD]
+        for future in near:
+            future.set_result(None)
+
+    def take(self, key: str, timeout: float) -> Array:
+        """Return the array that was sent under ``key`` in this iteration; TimeoutError after ``timeout`` seconds."""
+        place = (self._iteration, key)
+        with self._changed:
+            if not self._changed.wait_for(lambda: place in self._arrived or self._error is not None, timeout):
+                raise TimeoutError
+            self.check()
+            return self._arrived.pop(place)
+
+    def check(self) -> None:
+        """Raise the error of :meth:`fail`, if that has been called."""
+        if self._error is not None:
+            raise self._error
+
+    def fail(self, error: RunError) -> None:
+        """Fail all waits, and every later call, with ``error``; the first error stays."""
+        with self._changed:
+            self._error = self._error or error
+            self._arrived.clear()
+            early, self._early = self._early, []
+            self._changed.notify_all()
+        for _, future in early:
+            future.set_exception(self._error)
+
+    def close(self, message: str) -> None:
+        """Fail all waits, and every later call, with RunError(``message``)."""
+        self.fail(RunError(message))
+
+
+class GroupPeers:
+    """The other workers of a worker group (:class:`~dsinga.layers.interface.context.Peers`): sends and receives.
+
+    Waits last at most ``timeout`` seconds; seconds of waiting and bytes sent are counted by ``meter``.
+    """
+
+    def __init__(self, timeout: float, meter: Meter):
+        self.mailbox = Mailbox()
+        self._timeout = timeout
+        self._meter = meter
+        self.transports: Sequence[Transport] = ()  # by the number of the worker
+        self._iteration = 0
+        self._name = ""
+        self._sent: list[tuple[int, int, str, Reply]] = []
+
+    def connect(self, transports: Sequence[Transport]) -> None:
+        """Set the transports to the mailboxes of the group's workers, by their numbers."""
+        self.transports = transports
+
+    def begin(self, name: str) -> None:
+        """Start the next iteration, which is called ``name`` in errors."""
+        self._iteration += 1
+        self._name = name
+        self.mailbox.begin(self._iteration)
+
+    def send(self, location: int, key: str, array: Array) -> None:
+        """Send an array, which must not be changed afterwards, to the worker ``location``."""
+        started = time.perf_counter()
+        transport = self.transports[location]
+        self._meter.count(transport.crosses_process, array.nbytes)
+        reply = transport.call("put", [self._iteration, key], [array])
+        if transport.crosses_process or not reply.done():
+            self._sent.append((self._iteration, location, key, reply))
+        self._meter.waited += time.perf_counter() - started
+
+    def receive(self, key: str) -> Array:
+        """Return the array that was sent here under ``key`` in this iteration.
+
+        Raises RunError that names ``key`` after the timeout, and RunError soon after the run has ended or a worker to
+        which this one has sent an array is lost.
+        """
+        started = time.perf_counter()
+        while True:
+            try:
+                array = self.mailbox.take(key, POLL_SECONDS)
+                break
+            except TimeoutError:
+                self._check_sent()
+                if time.perf_counter() - started > self._timeout:
+                    raise RunError(f"waited {self._timeout:g} s for {key!r} in {self._name}") from None
+        self._meter.waited += time.perf_counter() - started
+        return array
+
+    def finish(self) -> None:
+        """End the iteration: wait until the arrays that were sent in the previous iteration are acknowledged."""
+        if not self._sent:
+            return
+        started = time.perf_counter()
+        for iteration, location, key, reply in self._sent:
+            while iteration < self._iteration and not reply.done():
+                try:
+                    reply.result(POLL_SECONDS)
+                except TimeoutError:
+                    self.mailbox.check()
+                    if time.perf_counter() - started > self._timeout:
+                        raise RunError(
+                            f"waited {self._timeout:g} s in {self._name}: worker {location} is behind and has "
+                            f"not taken {key!r}"
+                        ) from None
+                except Exception:
+                    break  # _check_sent raises it with the number of the worker
+        self._check_sent()
+        self._meter.waited += time.perf_counter() - started
+
+    def _check_sent(self) -> None:
+        """Raise RunError if an array could not be delivered; forget those that were acknowledged."""
+        waiting = []
+        for sent in self._sent:
+            _, location, key, reply = sent
+            if not reply.done():
+                waiting.append(sent)
+                continue
+            try:
+                reply.result(0)
+            except Exception as error:
+                self.mailbox.check()
+                raise WorkerLost(f"worker {location} was lost while {key!r} was sent to it: {error}") from error
+        self._sent = waiting

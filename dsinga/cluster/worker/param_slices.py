@@ -1,0 +1,119 @@
+"""Cutting whole params into slices for servers and replicas for workers, and joining them again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dsinga.base.param_arrays import ParamArrays
+from dsinga.cluster.server import Slice, SliceSpec
+from dsinga.cluster.worker.config import ReplicaState, WorkerConfig
+from dsinga.net.partitioned import join_params, split_params
+
+
+def slice_specs(config: WorkerConfig) -> list[SliceSpec]:
+    """Return for each slice how it is updated and which workers of a group push its gradients.
+
+    For replicated params a server only adds up the gradients.
+    """
+    return [
+        SliceSpec(
+            slice_,
+            config.params[slice_.param].trainable and slice_.param not in config.replicated,
+            config.params[slice_.param].lr_scale,
+            config.params[slice_.param].wd_scale,
+            config.parts[slice_.param].users,
+            config.parts[slice_.param].param,
+            config.params[slice_.param].trainable and slice_.param in config.replicated,
+            config.params[slice_.param].shape,
+        )
+        for slice_ in config.slices
+    ]
+
+
+def sliced_values(
+    config: WorkerConfig, values: ParamArrays, state: Mapping[str, ParamArrays] | None
+) -> tuple[dict[int, np.ndarray], dict[int, ParamArrays] | None]:
+    """Cut whole params, and the updater's state by param and slot if given, into slices.
+
+    Returns flat values by slice id, and the state by slice id and slot. Slices may be views of the same array, but do
+    not overlap.
+    """
+    parts = split_params(config.parts, values)
+    slices = {slice_.id: _slice(parts[slice_.param], slice_) for slice_ in config.slices}
+    if state is None:
+        return slices, None
+    history: dict[int, ParamArrays] = {slice_.id: {} for slice_ in config.slices}
+    for slot, wholes in _by_slot(state).items():
+        parts_of_slot = {name: part for name, part in config.parts.items() if part.param in wholes}
+        parts = split_params(parts_of_slot, wholes)
+        for slice_ in config.slices:
+            if slice_.param in parts:
+                history[slice_.id][slot] = _slice(parts[slice_.param], slice_)
+    return slices, history
+
+
+def replica_values(config: WorkerConfig, values: ParamArrays, state: Mapping[str, ParamArrays] | None) -> ReplicaState:
+    """Cut whole params, and the updater's state, into the parts that workers replicate."""
+    replicas = {name: part for name, part in config.parts.items() if name in config.replicated}
+    parts = split_params(replicas, values)
+    if state is None:
+        return ReplicaState(parts, None)
+    return ReplicaState(
+        parts,
+        {
+            name: {slot: np.ascontiguousarray(part.of(whole)) for slot, whole in state.get(part.param, {}).items()}
+            for name, part in replicas.items()
+        },
+    )
+
+
+def whole_values(
+    config: WorkerConfig,
+    slices: Mapping[int, np.ndarray],
+    history: Mapping[int, ParamArrays],
+    replicas: Sequence[ReplicaState] = (),
+) -> tuple[ParamArrays, dict[str, ParamArrays]]:
+    """Join slices and replicas to whole params, and the updater's state by param and slot."""
+    state: dict[str, ParamArrays] = {}
+    replicated = {name: slots for replica in replicas for name, slots in (replica.state or {}).items()}
+    for slot in sorted({slot for slots in (*history.values(), *replicated.values()) for slot in slots}):
+        sliced = {id: slots[slot] for id, slots in history.items() if slot in slots}
+        parts = {name: slots[slot] for name, slots in replicated.items() if slot in slots}
+        for name, whole in _joined(config, sliced, parts).items():
+            state.setdefault(name, {})[slot] = whole
+    return _joined(
+        config, slices, {name: value for replica in replicas for name, value in replica.values.items()}
+    ), state
+
+
+def _joined(config: WorkerConfig, slices: Mapping[int, np.ndarray], replicas: Mapping[str, np.ndarray]) -> ParamArrays:
+    """Return the whole arrays of slices and parts; parts take precedence over slices of the same param."""
+    parts: ParamArrays = {}
+    for slice_ in config.slices:
+        if slice_.id in slices:
+            shape = config.parts[slice_.param].shape
+            if slice_.size == math.prod(shape):
+                # The server's copy, copied once more if it came through a socket and is read-only.
+                parts[slice_.param] = np.require(slices[slice_.id], requirements=["W"]).reshape(shape)
+                continue
+            if slice_.param not in parts:
+                parts[slice_.param] = np.zeros(shape, np.float32)
+            parts[slice_.param].reshape(-1)[slice_.start : slice_.stop] = slices[slice_.id]
+    parts.update(replicas)
+    shapes = {config.parts[name].param: config.params[name].shape for name in parts}
+    return join_params(config.parts, parts, shapes)
+
+
+def _by_slot(state: Mapping[str, ParamArrays]) -> dict[str, ParamArrays]:
+    by_slot: dict[str, ParamArrays] = {}
+    for name, slots in state.items():
+        for slot, array in slots.items():
+            by_slot.setdefault(slot, {})[name] = array
+    return by_slot
+
+
+def _slice(array: np.ndarray, slice_: Slice) -> np.ndarray:
+    return array.reshape(-1)[slice_.start : slice_.stop]

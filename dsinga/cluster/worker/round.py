@@ -1,0 +1,80 @@
+"""The iterations of a round: where a graph of the device computes one, the next is begun before it has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dsinga.cluster.worker.config import Timing
+from dsinga.layers import Records
+from dsinga.training import Metrics
+
+
+class BegunStep(NamedTuple):
+    """An iteration whose records have been read: its step, these, and the seconds of waiting for them."""
+
+    step: int
+    records: dict[str, Records]
+    data_seconds: float
+
+
+class Round:
+    """Runs iterations in their order and reports them. At most two are launched at the same time.
+
+    Args:
+        begin: reads the records of a step.
+        launch: launches a begun step if a graph can compute it at once; returns whether.
+        finish: waits for the first step that was launched; None if neither it nor one after it has changed a param.
+        compute: computes a begun step and waits for it.
+        report: is given each step with its metrics and its timing, in their order.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[int], BegunStep],
+        launch: Callable[[BegunStep], bool],
+        finish: Callable[[], Metrics | None],
+        compute: Callable[[BegunStep], tuple[Metrics | None, Timing]],
+        report: Callable[[BegunStep, Metrics | None, Timing], None],
+    ):
+        self._begin, self._launch, self._finish, self._compute = begin, launch, finish, compute
+        self._report = report
+        self._running: BegunStep | None = None
+        self._reported = 0.0
+
+    def run(self, start: int, stop: int, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Run the iterations ``start`` to ``stop`` - 1, or until ``is_over`` after one of them."""
+        self._reported = time.perf_counter()
+        for step in range(start, stop):
+            try:
+                begun = self._begin(step)
+            except Exception:
+                self._end_running()  # what fails there has failed before
+                raise
+            is_launched = self._launch(begun)
+            is_accepted = self._end_running()
+            if is_launched and is_accepted:
+                self._running = begun
+            else:
+                self._add(begun, *self._compute(begun))
+            if is_over():
+                break
+        self._end_running()
+
+    def _add(self, begun: BegunStep, metrics: Metrics | None, timing: Timing) -> None:
+        self._report(begun, metrics, timing)
+        self._reported = time.perf_counter()
+
+    def _end_running(self) -> bool:
+        """Report the step that runs; return False if it had to be computed again, and the one after it, too."""
+        running, self._running = self._running, None
+        if running is None:
+            return True
+        metrics = self._finish()
+        if metrics is None:
+            self._add(running, *self._compute(running))
+            return False
+        total = time.perf_counter() - self._reported
+        self._add(running, metrics, Timing(total, running.data_seconds, 0.0, 0, 0, 0.0))
+        return True

@@ -1,0 +1,185 @@
+"""A worker's client of one server: pulls values of slices, pushes gradients, takes part in collectives.
+
+Servers in other processes of a worker's host map and read its gradients in shared memory. While the worker computes,
+the pool of result arrays (:mod:`dsinga.ops.buffers`) takes memory for its gradients from there. So the matrix product
+that computes a gradient writes it into shared memory, and only its offset is sent. If a feature of the same size has
+taken the memory before, the gradient is elsewhere and is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.cluster.server import Push, Slice
+from dsinga.cluster.transport.interface import URGENT, Reply, Transport
+from dsinga.cluster.transport.shared_buffer import create_shared_buffer, offsets
+from dsinga.cluster.transport.shared_memory import SharedMemoryTransport
+from dsinga.ops import Array, SparseRows, buffers
+
+
+class SendBuffer:
+    """Shared memory for arrays of ``nbytes`` bytes each, published in ``buffer``.
+
+    ``bases`` is the argument of :func:`dsinga.ops.buffers.use_bases`. Raises OSError where memory cannot be shared.
+    """
+
+    def __init__(self, nbytes: Sequence[int]):
+        sizes = {number: buffers.base_bytes(size) for number, size in enumerate(nbytes)}
+        starts, total = offsets(sizes)
+        self.buffer = create_shared_buffer(total, published=True)
+        self.bases: dict[int, list[np.ndarray]] = {}
+        for number, start in starts.items():
+            self.bases.setdefault(sizes[number], []).append(self.buffer.view(start, sizes[number]))
+
+    def holds(self, array: Array | SparseRows) -> bool:
+        """Whether an array is in this memory."""
+        return isinstance(array, np.ndarray) and self.buffer.offset_of(array) is not None
+
+
+def open_send_buffer(
+    transports: Mapping[int, Transport], slices: Iterable[Slice], shapes: Mapping[str, Sequence[int]]
+) -> SendBuffer | None:
+    """Allocate shared memory for gradients, for the servers that are reached through shared memory.
+
+    ``transports`` lead to the servers, by their numbers. The buffer has memory for the whole gradient of each param of
+    which such a server has a slice. Returns None if there is no such param: sparse rows, and gradients smaller than the
+    arrays of the pool, are always copied.
+    """
+    shared = {server for server, transport in transports.items() if isinstance(transport, SharedMemoryTransport)}
+    params = dict.fromkeys(slice_.param for slice_ in slices if slice_.server in shared and not slice_.width)
+    nbytes = [size for param in params if (size := 4 * prod(shapes[param])) >= buffers.SMALLEST]
+    if not nbytes:
+        return None
+    send_buffer = SendBuffer(nbytes)
+    for transport in transports.values():
+        if isinstance(transport, SharedMemoryTransport):
+            transport.publish(send_buffer.buffer)
+    send_buffer.buffer.close()
+    return send_buffer
+
+
+class WorkerId(NamedTuple):
+    """Identifies a worker: by its group's generation, worker group and number; the group has ``workers`` workers."""
+
+    generation: int
+    group: int
+    number: int
+    workers: int
+
+
+class ServerClient:
+    """Calls the methods of a server (:class:`dsinga.cluster.server.service.ShardService`); used by one thread.
+
+    ``device`` is the GPU of the worker, None for CPU cores.
+    """
+
+    def __init__(self, transport: Transport, worker: WorkerId, device: int | None = None):
+        self.transport, self._device = transport, device
+        self._worker = worker
+        self._send_buffer: SendBuffer | None = None
+        self._unreleased: dict[int, Array] = {}  # gradients in the send buffer that the server may still read
+
+    def shares_gpu(self) -> bool:
+        """Whether the server keeps its slices on the GPU of the worker, and not in host memory."""
+        return not self.crosses_process and self._device in [*map(int, self.transport.call("gpu").result())]
+
+    @property
+    def crosses_process(self) -> bool:
+        """Whether the server is in another process."""
+        return self.transport.crosses_process
+
+    def use_send_buffer(self, send_buffer: SendBuffer) -> None:
+        """Send gradients that lie in ``send_buffer``, which the server has mapped, without a copy."""
+        self._send_buffer = send_buffer
+
+    @property
+    def crosses_host(self) -> bool:
+        """Whether the server is on another host."""
+        return self.transport.crosses_host
+
+    def move(self, memory: Mapping[int, np.ndarray]) -> None:
+        """Ask a server of this process to keep the values of slices in this memory, by slice id, if it can."""
+        assert not self.crosses_process
+        self.transport.call("move", [list(memory)], list(memory.values())).result()
+
+    def pull(
+        self, ids: Sequence[int], version: int, since: Mapping[int, int], into: Sequence[np.ndarray] = (),
+        priority: int = URGENT,
+    ) -> ValuesReply:  # fmt: skip
+        """Request the values of slices at ``version``.
+
+        ``since`` maps slice ids to the versions of values that the caller has. For these the reply may contain only the
+        changed rows. See :meth:`Transport.call` for ``into`` and ``priority``.
+        """
+        fields = [ids, version, self._worker.group, list(since.items())]
+        reply = self.transport.call("pull", fields, into=into, priority=priority)
+        return ValuesReply(reply, ids, self._unreleased)
+
+    def push(self, step: int, gradients: Mapping[int, Array], skip: bool = False, priority: int = URGENT) -> None:
+        """Send gradients by slice id, which the server may overwrite; with ``skip``, count a step without changes.
+
+        If the push fails, the next pull raises its error.
+        """
+        self._send("push", step, gradients, skip, priority=priority)
+
+    def push_pull(
+        self, step: int, gradients: Mapping[int, Array], since: Mapping[int, int], skip: bool,
+        into: Sequence[np.ndarray] = (), priority: int = URGENT,
+    ) -> ValuesReply:  # fmt: skip
+        """Do :meth:`push`, and request the resulting values, as :meth:`pull` does."""
+        reply = self._send("push_pull", step, gradients, skip, list(since.items()), into=into, priority=priority)
+        return ValuesReply(reply, list(gradients), self._unreleased)
+
+    def squares(self, step: int) -> Reply:
+        """Request the sums of squares of the summed gradients of ``step``, float64, in the order of the slices."""
+        return self.transport.call("squares", [list(self._header(step))])
+
+    def clip(self, step: int, factor: float) -> None:
+        """Let the server update its slices by their gradients of ``step`` times ``factor``.
+
+        If this fails, the next pull raises its error.
+        """
+        self.transport.call("clip", [list(self._header(step)), factor])
+
+    def _header(self, step: int, skip: bool = False) -> Push:
+        return Push(self._worker.generation, self._worker.group, step, self._worker.number, skip)
+
+    def collective(self, kind: str, key: str, array: Array) -> Reply:
+        """Contribute an array to a collective of the group, "all_reduce" or "all_gather"; the reply has its result."""
+        worker = self._worker
+        fields = [kind, key, worker.generation, worker.group, worker.number, list(range(worker.workers))]
+        return self.transport.call("collective", fields, [array])
+
+    def _send(
+        self, method: str, step: int, gradients: Mapping[int, Array], skip: bool, *fields: Any, **options: Any
+    ) -> Reply:
+        fields = list(self._header(step, skip)), list(gradients), *fields
+        if skip:
+            return self.transport.call(method, fields, **options)
+        if self._send_buffer is not None:
+            for id, gradient in gradients.items():
+                if self._send_buffer.holds(gradient):
+                    self._unreleased[id] = gradient
+        return self.transport.call(method, fields, list(gradients.values()), without_copy=True, **options)
+
+
+class ValuesReply:
+    """The reply to a pull: values by slice id. When it has arrived, the gradients of these slices may change."""
+
+    def __init__(self, reply: Reply, ids: Sequence[int], unreleased: dict[int, Array]):
+        self._reply, self._ids, self._unreleased = reply, ids, unreleased
+
+    def done(self) -> bool:
+        """Whether the values, or an error in their place, have arrived."""
+        return self._reply.done()
+
+    def result(self, timeout: float | None = None) -> dict[int, Array]:
+        """Return the values. Raises TimeoutError after ``timeout`` seconds, and the error of the call."""
+        values = self._reply.result(timeout)
+        for id in self._ids:
+            self._unreleased.pop(id, None)
+        return dict(zip(self._ids, values, strict=True))

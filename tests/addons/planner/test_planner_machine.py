@@ -1,0 +1,169 @@
+"""The measured model of this machine: layers in a timed net have the times that they took there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+
+from dsinga.addons.planner import layer_timing, net_timing
+from dsinga.addons.planner.layer_timing import run_concurrently, time_layer
+from dsinga.addons.planner.machine import MachineModel, describe_work, measure_machine, work_of
+from dsinga.addons.planner.net_timing import NetTime, time_net
+from dsinga.addons.planner.rate_store import Figures, RateStore
+from dsinga.addons.planner.strategies import by_features, by_layer, by_rows
+from dsinga.job import NetConf, Phase, UpdaterConf
+from dsinga.layers import RecordInfo
+from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
+from dsinga.net import NeuralNet, create_net, partition
+from dsinga.ops import get_ops
+from dsinga.training import create_updater
+from tests.support.planner_nets import dense, layer, mlp, net_of, small_convnet
+
+UPDATER = create_updater(UpdaterConf(type="kSGD"))
+
+
+class RecordingStore(RateStore):
+    """Keeps the figures that it was asked for, by key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.figures: dict[str, Figures] = {}
+
+    def get(self, key, measure, what=""):
+        self.figures[key] = super().get(key, measure, what)
+        return self.figures[key]
+
+
+def measured_model(net: NeuralNet, workers: int, store: RateStore) -> MachineModel:
+    return measure_machine(net, UPDATER, get_ops(), 1, workers, store)
+
+
+def timed(net: NeuralNet) -> NetTime:
+    return time_net(net, [], UPDATER, get_ops(), 1, 1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_layer_outside_timed_nets_is_scaled_by_the_net_cut_by_rows(workers: int) -> None:
+    """The scale is the time of that net over the sum of the times that its layers take alone."""
+    net, store = mlp(8, 20, 10, inputs=12), RecordingStore()
+    machine = measured_model(net, workers, store)
+    work = work_of(mlp(32, 20, 10, inputs=12).stages[1], workers)
+    time = machine.time_layer(work)
+    net_figures = next(figures for key, figures in store.figures.items() if ": net " in key)
+    stages = partition(net, workers, cuts=by_rows(net, workers)).locals[0].stages
+    *net_figures, update = net_figures
+    alone = {key.partition(": ")[2]: figures for key, figures in store.figures.items()}
+    sum_alone = sum(sum(alone[describe_work(work_of(stage))][:2]) for stage in stages)
+    scale = (sum(net_figures[0::4]) + sum(net_figures[1::4])) / sum_alone
+    seconds_alone = alone[describe_work(work)][:2]
+    assert (time.forward, time.backward) == pytest.approx([scale * seconds for seconds in seconds_alone])
+    assert machine.rates.update == update
+    assert all(rate > 0 for rate in machine.rates)
+
+
+def test_a_layer_of_a_timed_net_has_its_time_there() -> None:
+    net = small_convnet()
+    cut = partition(net, 2, cuts=by_features(net, 2))
+    store = RecordingStore()
+    machine = measured_model(net, 1, store)
+    times = machine.time_net(cut, 0)
+    by_name = {stage.layer.name: (stage, time) for stage, time in zip(cut.locals[0].fused.stages, times, strict=True)}
+    stage, time = by_name["fc3"]
+    assert machine.time_layer(work_of(stage)) == time
+    assert machine.time_net(cut, 0) == times
+    assert sum(": net " in key for key in store.figures) == 2  # the net cut by rows gives the rate of updates
+
+
+@pytest.mark.skipif(bool(get_ops().lacks_bf16()), reason="the processor has no bfloat16")
+def test_rates_of_both_precisions_are_kept_apart() -> None:
+    net, store = small_convnet(), RecordingStore()
+    for precision in ("float32", "bf16"):
+        machine = measure_machine(net, UPDATER, get_ops().for_worker(precision=precision), 1, 1, store)
+        conv2 = net.stages[net.position("conv2")]
+        machine.time_layer(work_of(mlp(32, 20, 10, inputs=12).stages[1]))
+        assert machine.time_layer(work_of(conv2)).forward > 0
+    nets = [key for key in store.figures if ": net " in key]
+    assert len(nets) == 2
+    assert sum(" in bf16," in key for key in store.figures) == sum(" in float32," in key for key in store.figures) > 1
+
+
+@pytest.mark.parametrize("strategy", [by_rows, by_features, by_layer])
+def test_times_the_net_of_each_worker_without_the_others(strategy) -> None:
+    """The messages that bridges wait for, labels among them, are made up."""
+    net = small_convnet()
+    for local in partition(net, 3, cuts=strategy(net, 3)).locals:
+        times = timed(local).stages
+        for stage, time in zip(local.stages, times, strict=True):
+            assert time.forward > 0
+            bridge = isinstance(stage.layer, (BridgeSrc, BridgeDst))
+            in_parts = stage.rows is not None and stage.rows.stop - stage.rows.start < stage.rows.total
+            assert time.sums_forward == int(stage.layer.name == "bn" and in_parts)
+            assert bridge or (time.backward > 0) == stage.backward
+
+
+def test_codes_and_labels_of_steps_cross_bridges() -> None:
+    """A bridge hands an embedding valid codes instead of random numbers."""
+    net = net_of(
+        layer("embedding", "kEmbedding", "data", embedding_conf={"vocab_size": 10, "feature_dim": 4}),
+        layer("cell", "kGRU", "embedding", gru_conf={"dim_hidden": 6}),
+        dense("out", "cell", 10),
+        layer("loss", "kSoftmaxLoss", "out", "data"),
+        batch=4,
+        shape=(5,),
+    )
+    for local in partition(net, 2, cuts=by_layer(net, 2)).locals:
+        assert all(time.forward > 0 for time in timed(local).stages)
+
+
+def test_a_share_of_each_class_is_a_label_that_crosses_bridges() -> None:
+    info = RecordInfo((12,), 4, label_shape=(10,), label_dtype=np.dtype(np.float32))  # as those that kMixup makes
+    layers = [layer("data", "kRecordInput"), dense("out", "data", 10), layer("loss", "kSoftmaxLoss", "out", "data")]
+    net = create_net(NetConf(layer=layers), Phase.kTrain, {"data": info})
+    for local in partition(net, 2, cuts=by_layer(net, 2)).locals:
+        assert all(time.forward > 0 for time in timed(local).stages)
+    assert time_layer(work_of(net.stages[-1]), get_ops(), 1, 1).backward > 0
+
+
+def test_an_error_of_a_thread_is_raised_and_not_that_of_the_barrier_it_breaks() -> None:
+    barrier, numbers = threading.Barrier(3, timeout=60), iter(range(3))
+
+    def wait() -> None:
+        if next(numbers) == 2:
+            raise ValueError("a fault of one thread")
+        barrier.wait()
+
+    with pytest.raises(ValueError, match="a fault of one thread"):
+        run_concurrently(wait, barrier)
+
+
+@pytest.mark.parametrize(("limit", "runs"), [(layer_timing.LIMIT_SECONDS, 6), (0.0, 2)])
+def test_a_slow_layer_is_timed_by_fewer_runs(monkeypatch: pytest.MonkeyPatch, limit: float, runs: int) -> None:
+    monkeypatch.setattr(layer_timing, "RUNS", 6)
+    monkeypatch.setattr(layer_timing, "LIMIT_SECONDS", limit)
+    counts = []
+
+    def make_runs() -> list[Callable[[], object]]:
+        counts.append([0, 0])
+        mine = counts[-1]
+
+        def run(number: int) -> None:
+            mine[number] += 1
+
+        return [partial(run, 0), partial(run, 1)]
+
+    assert len(layer_timing.median_seconds(make_runs, 2)) == 2
+    assert counts == [[runs, runs], [runs, runs]]
+
+
+def test_a_slow_net_is_timed_by_fewer_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    iterations = []
+    iterate = net_timing.TimedNet.iterate
+    monkeypatch.setattr(net_timing.TimedNet, "iterate", lambda net: iterations.append(net) or iterate(net))
+    monkeypatch.setattr(net_timing, "MIN_ITERATIONS", 6)
+    monkeypatch.setattr(net_timing, "LIMIT_SECONDS", 0.0)
+    timed(mlp(8, 20, 10, inputs=12))
+    assert len(iterations) == net_timing.WARM_UP + 1

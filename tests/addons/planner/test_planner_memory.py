@@ -1,0 +1,152 @@
+"""The predicted memory of a worker, compared with the arrays that back-propagation keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dsinga import models, nn
+from dsinga.addons.planner.memory import FIXED, Memory, worker_memory
+from dsinga.base.registry import register
+from dsinga.job import Job, Phase, load
+from dsinga.layers import Context, RecordInfo, Records, Rows
+from dsinga.layers.dense.activation import ReLU
+from dsinga.net import NeuralNet, create_net, partition
+from dsinga.ops import buffers, get_ops
+from dsinga.training import bp, initial_values
+
+
+def unet() -> Job:
+    """Return the job of a U-Net with periodic padding and group normalisation."""
+    model = models.unet((4, 32, 32), width=16, padding="periodic", normalisation="group")
+    model.compile("sgd", "mse")
+    return model.job(train_steps=1, batch_size=16)
+
+
+def volumes() -> Job:
+    """Return the job of a net of volumes."""
+    layers = [
+        nn.Input((2, 12, 16, 16)),
+        *(nn.Conv3D(16, 3, padding="same", activation="relu"), nn.MaxPooling3D(2)),
+        *(nn.Conv3D(32, 3, activation="relu"), nn.AveragePooling3D(2), nn.Dense(1)),
+    ]
+    model = nn.Sequential(layers)
+    model.compile("sgd", "mse")
+    return model.job(train_steps=1, batch_size=16)
+
+
+CONVNET = Path(__file__).parents[3] / "datasets/cifar10/convnet.conf"
+NETS = {
+    "convnet": (
+        load(CONVNET, ["neuralnet.layer[data,kTrain].store_conf.batchsize=32"]),
+        RecordInfo((3, 32, 32), 32, has_labels=True),
+    ),
+    "resnet": (models.resnet(batchsize=16), RecordInfo((3, 32, 32), 16, has_labels=True)),
+    "unet": (unet(), RecordInfo((4, 32, 32), 16, label_shape=(1024,), label_dtype=np.dtype(np.float32))),
+    "volumes": (volumes(), RecordInfo((2, 12, 16, 16), 16, label_shape=(1,), label_dtype=np.dtype(np.float32))),
+    "char_rnn": (
+        models.char_rnn(batchsize=16, hidden=128, steps=20),
+        RecordInfo((21,), 16, has_labels=False, codes=101),
+    ),
+    "gpt": (
+        models.gpt(101, blocks=2, width=96, heads=4, steps=64, batchsize=8),
+        RecordInfo((64,), 8, label_shape=(64,), codes=101),
+    ),
+}
+
+
+def net_of(job: Job, info: RecordInfo) -> NeuralNet:
+    return create_net(job.neuralnet, Phase.kTrain, {"data": info})
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "stretches"),
+    [
+        *((name, "float32", 0) for name in NETS),
+        *((name, "bf16", 0) for name in ("convnet", "volumes")),
+        *((name, precision, 4) for name, precision in (("resnet", "float32"), ("unet", "bf16"))),
+    ],
+)
+def test_an_iteration_needs_the_predicted_memory(
+    name: str, precision: str, stretches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if precision == "bf16" and get_ops().lacks_bf16():
+        pytest.skip("the processor has no bfloat16")
+    ops = get_ops().for_worker(precision=precision)
+    job, info = NETS[name]
+    job = job.replace(neuralnet=job.neuralnet.replace(recompute=stretches))
+    net, rng = net_of(job, info), np.random.default_rng(0)
+    pool = buffers.ResultPool()
+    monkeypatch.setattr(buffers, "pool", pool)
+    monkeypatch.setattr(buffers, "size_class", lambda size: size)  # what a base has beyond its arrays takes no pages
+    values = initial_values(net.params, 1)
+    data = rng.integers(0, info.codes or 256, (info.batchsize, *info.shape))
+    labels = np.zeros((info.batchsize, *info.label_shape), info.label_dtype)
+    records = Records(data.astype(np.int32 if info.codes else np.uint8), labels)
+    if not info.has_labels:
+        records = records._replace(labels=None)
+    gradients = {}
+    for _ in range(2):  # the second iteration reuses the arrays of the first one
+        ctx = Context(ops, Phase.kTrain, Rows(0, info.batchsize, info.batchsize), 1, 0)
+        bp(net, values, {"data": records}, ctx, gradients.__setitem__)
+    allocated = sum(size * len(bases) for size, bases in pool.buckets.items())
+    memory = worker_memory(net, slots=1, bf16=ops.has_bf16_features)
+    iteration = memory.features + memory.workspaces + memory.gradients - memory.passing
+    assert allocated == pytest.approx(iteration, rel=0.16)
+
+
+def test_micro_batches_add_each_gradient_to_a_sum() -> None:
+    net = net_of(*NETS["convnet"])
+    whole, part = worker_memory(net, slots=1), worker_memory(net, slots=1, micro_batches=4)
+    sizes = {4 * param.size for param in net.params.values()}
+    assert part.gradients - whole.gradients == sum(sizes)
+    assert part._replace(gradients=0) == whole._replace(gradients=0)
+
+
+def test_features_between_convolutions_take_half_the_memory_in_bf16() -> None:
+    net = net_of(*NETS["resnet"])
+    wide, narrow = worker_memory(net, slots=1), worker_memory(net, slots=1, bf16=True)
+    assert 0.5 <= narrow.features / wide.features < 0.52  # the images that are read, and the scores, stay float32
+    assert (narrow.params, narrow.gradients, narrow.state) == (wide.params, wide.gradients, wide.state)
+
+
+@register("layer", "SavingReLU")
+class SavingReLU(ReLU):
+    """kReLU that says it saves 1001 bytes a row."""
+
+    def saved_sizes(self, rows: int) -> list[int]:
+        return [1001 * rows]
+
+
+def test_what_a_layer_of_the_user_says_that_it_saves_is_counted() -> None:
+    layers = [
+        {"name": "data", "type": "kRecordInput", "store_conf": {"batchsize": 8}},
+        {"name": "act", "type": "kReLU", "srclayers": "ip"},
+        {"name": "ip", "type": "kInnerProduct", "srclayers": "data", "innerproduct_conf": {"num_output": 5}},
+        {"name": "loss", "type": "kSoftmaxLoss", "srclayers": ["act", "data"]},
+    ]
+    info = RecordInfo((4,), 8, has_labels=True)
+    plain = worker_memory(net_of(Job(net={"layer": layers}), info), slots=1)
+    layers[1] = {"name": "act", "type": "kUserLayer", "user_type": "SavingReLU", "srclayers": "ip"}
+    saving = worker_memory(net_of(Job(net={"layer": layers}), info), slots=1)
+    assert saving.peak - plain.peak == saving.workspaces - plain.workspaces == 1001 * 8
+
+
+def test_params_and_state_are_shared_out_over_the_servers() -> None:
+    net = net_of(*NETS["char_rnn"])
+    size = 4 * sum(param.size for param in net.params.values())
+    single = worker_memory(net, slots=2)
+    assert (single.params, single.state, single.handed_out) == (size, 2 * size, size)
+    first = worker_memory(partition(net, 2).locals[0], slots=2, workers=2)
+    assert (first.params, first.state) == (size + size // 2, size)
+    assert first.features == pytest.approx(single.features / 2, rel=0.01)
+
+
+def test_the_peak_is_at_the_update_or_when_params_are_handed_out() -> None:
+    assert Memory(params=10, gradients=10, handed_out=10, fixed=5).peak == 35
+    assert Memory(params=10, gradients=10, passing=10, handed_out=10, fixed=5).peak == 25
+    records = worker_memory(net_of(*NETS["resnet"]), 0, record_bytes=1 << 20, kept_bytes=128 << 20).records
+    assert records == (5 << 20) + (128 << 20)
+    assert Memory().peak == FIXED

@@ -1,0 +1,298 @@
+"""Server groups that agree by the mean compute what the papers say, with the same bits whatever comes first."""
+
+import numpy as np
+import pytest
+
+from dsinga.base.errors import RunError
+from dsinga.cluster.server import MeanPolicy, Slice, SliceSpec
+from dsinga.job import MeanConf
+from tests.support.mean_groups import SIZE, MeanGroups, diloco, gradient, rate, streaming_diloco
+
+SUM = rate("kSGD", 1.0)  # the outer updater that sets the mean of the params
+INNERS = {"kSGD": 0.02, "kAdamW": 0.01, "kMuon": 0.02}
+
+
+def mean_of(groups):
+    return np.mean([groups.value(group) for group in range(len(groups.shards))], axis=0)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("period", [1, 5, 50])
+@pytest.mark.parametrize("kind", INNERS)
+@pytest.mark.parametrize("outer", ["DiLoCo", "mean of params"])
+def test_groups_compute_algorithm_1_of_diloco(groups, period, kind, outer):
+    lr, decay, blocks = INNERS[kind], 0.01, max(2, 12 // period)
+    inner = rate(kind, lr, weight_decay=decay, muon_conf={} if kind == "kMuon" else None)
+    if outer == "DiLoCo":
+        trained = MeanGroups(groups, period, inner)
+        expected = diloco(groups, period, blocks, kind, lr, decay)
+    else:
+        trained = MeanGroups(groups, period, inner, updater=SUM)
+        expected = diloco(groups, period, blocks, kind, lr, decay, outer_lr=1.0, momentum=0.0)
+    trained.train_all(period * blocks)
+    for group in range(groups):
+        np.testing.assert_array_equal(trained.value(group), trained.value(0))
+    np.testing.assert_allclose(trained.value(0), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize(("period", "delay", "parts"), [(5, 1, 1), (5, 4, 3), (10, 5, 4)])
+@pytest.mark.parametrize("mixing", [0.0, 0.5])
+@pytest.mark.parametrize("kind", ["kSGD", "kAdamW"])
+def test_groups_compute_algorithm_2_of_streaming_diloco(groups, period, delay, parts, mixing, kind):
+    ends = np.cumsum([0] + [SIZE // parts] * parts)
+    fragments = [slice(start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
+    specs = [SliceSpec(Slice(id, f"w{id}", 0, SIZE // parts, 0), whole_param=f"w{id}") for id in range(parts)]
+    inner, steps = rate(kind, INNERS[kind]), 3 * period + delay // 2
+    trained = MeanGroups(groups, period, inner, specs=specs, delay=delay, mixing=mixing, fragments=parts)
+    for _ in range(steps):
+        trained.train_together()
+    local, outer = streaming_diloco(groups, period, steps, kind, INNERS[kind], delay, mixing, fragments)
+    for expected in (local, [outer] * groups):
+        for group in range(groups):
+            values = np.concatenate([trained.value(group, id) for id in range(parts)])
+            np.testing.assert_allclose(values, expected[group], rtol=1e-6, atol=1e-6)
+        trained.flush()
+
+
+def test_an_agreement_after_each_step_is_synchronous_data_parallelism():
+    trained, w = MeanGroups(4, 1, rate("kSGD", 0.1), updater=SUM), np.ones(SIZE, np.float32)
+    for step in range(10):
+        trained.train_all(1)
+        w = w - np.float32(0.1) * np.mean([gradient(group, step, w) for group in range(4)], axis=0)
+    np.testing.assert_allclose(trained.value(0), w, rtol=1e-6, atol=1e-6)
+
+
+def slow_momentum(blocks, period, groups, lr, slow_lr, beta):
+    """Return the params of algorithm 1 of SlowMo (1910.00643) with local SGD, whose loop is also BMUF's."""
+    x, u, step = np.ones(SIZE), 0.0, 0
+    for _ in range(blocks):
+        local = []
+        for group in range(groups):
+            w = x.copy()
+            for number in range(step, step + period):
+                w = w - lr * gradient(group, number, w)
+            local.append(w)
+        step += period
+        u = beta * u + (x - np.mean(local, axis=0)) / lr
+        x = x - slow_lr * lr * u
+    return x
+
+
+def elastic_averaging(blocks, period, groups, lr, alpha):
+    """Return the centre of EASGD (1412.6651, equations 5 and 6) in Gauss-Seidel form, with beta = groups·alpha."""
+    centre, step = np.ones(SIZE), 0
+    local = [centre.copy() for _ in range(groups)]
+    for _ in range(blocks):
+        for group in range(groups):
+            for number in range(step, step + period):
+                local[group] = local[group] - lr * gradient(group, number, local[group])
+        step += period
+        centre = centre + alpha * sum(w - centre for w in local)
+        local = [w - alpha * (w - centre) for w in local]
+    return centre
+
+
+def test_methods_of_other_papers_are_settings():
+    blocks, period, groups, lr = 4, 5, 3, 0.05
+    slow = MeanGroups(groups, period, rate("kSGD", lr), updater=rate("kSGD", 0.9, momentum=0.6))
+    slow.train_all(blocks * period)
+    np.testing.assert_allclose(slow.value(0), slow_momentum(blocks, period, groups, lr, 0.9, 0.6), rtol=1e-5)
+    elastic = MeanGroups(groups, period, rate("kSGD", lr), updater=rate("kSGD", groups * 0.25), mixing=0.75)
+    elastic.train_all(blocks * period)
+    values = [elastic.value(group) for group in range(groups)]
+    assert not np.allclose(values[0], values[1]), "groups keep a share of their own values"
+    outer = elastic.shards[0].snapshot(blocks * period, 1).state[0]["outer.value"]
+    np.testing.assert_allclose(outer, elastic_averaging(blocks, period, groups, lr, 0.25), rtol=1e-5)
+
+
+def test_weights_are_those_of_federated_averaging():
+    expected = diloco(2, 5, 3, "kSGD", 0.05, outer_lr=1.0, momentum=0.0, weights=[3, 1])
+    trained = MeanGroups(2, 5, rate("kSGD", 0.05), updater=SUM, weight=[300, 100])
+    trained.train_all(15)
+    np.testing.assert_allclose(trained.value(0), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "moments"),
+    [
+        ({}, {0: [4, 8, 12], 1: [4, 8, 12]}),
+        ({"every_step_until": 3}, {0: [1, 2, 3, 7, 11], 1: [1, 2, 3, 7, 11]}),
+        ({"fragments": 2}, {0: [4, 8, 12], 1: [2, 6, 10]}),
+        ({"fragments": 4, "every_step_until": 1, "delay": 3}, {0: [1, 5, 9], 1: [1, 2, 6, 10], 3: [1, 4, 8, 12]}),
+    ],
+)
+def test_slices_agree_every_period_in_turn_and_at_first_after_each_step(settings, moments):
+    policy = MeanPolicy(MeanConf(**settings), 4, 2)
+    for id, versions in moments.items():
+        assert [version for version in range(1, 13) if policy.is_due(id, version)] == versions
+        assert [policy.rounds(id, version) for version in versions] == list(range(1, len(versions) + 1))
+        delay, every = (getattr(policy.conf, name) for name in ("delay", "every_step_until"))
+        applied = [version if version <= every else version + delay for version in versions]
+        assert [policy.applied_at(id, version) for version in applied] == versions
+        for version in range(1, 13):
+            made = [sent for sent, end in zip(versions, applied, strict=True) if end <= version]
+            assert policy.age(id, version) == version - max(made, default=0)
+            in_flight = [sent for sent, end in zip(versions, applied, strict=True) if sent <= version < end]
+            assert policy.in_flight_at(id, version) == (in_flight[0] if in_flight else None)
+
+
+@pytest.mark.parametrize("links", [None, [(0, 1), (0, 2)], [(0, 1), (1, 2)]])
+@pytest.mark.parametrize(
+    "settings", [{}, {"compression": "kInt4"}, {"weight": [1, 2, 0.5]}, {"mixing": 0.3, "delay": 1}]
+)
+def test_any_order_of_messages_and_any_links_give_the_same_bits(links, settings):
+    expected = MeanGroups(3, 2, rate("kAdamW", 0.05), **settings)
+    expected.train_all(7)
+    expected.flush()
+    random = np.random.default_rng(0)
+    trained = MeanGroups(3, 2, rate("kAdamW", 0.05), links, delayed=True, **settings)
+    while min(trained.steps) < 7 or trained.messages:
+        ready = [group for group, step in enumerate(trained.steps) if step < 7 and trained.is_ready(group)]
+        if trained.messages and (not ready or random.random() < 0.5):
+            trained.deliver(random.integers(len(trained.messages)))
+        else:
+            trained.train(random.choice(ready))
+    trained.flush()
+    for group in range(3):
+        np.testing.assert_array_equal(trained.value(group), expected.value(0))
+
+
+@pytest.mark.parametrize("step", [4, 7, 10])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"compression": "kInt8", "mixing": 0.5, "delay": 3}, {"fragments": 2}, {"fragments": 2, "delay": 4}],
+)
+def test_shards_that_begin_from_a_snapshot_go_on_with_the_same_bits(step, settings):
+    specs = [SliceSpec(Slice(id, f"p{id}", 0, SIZE, 0), trainable=id < 2) for id in range(3)]
+
+    def train(groups, steps):
+        for _ in range(steps):
+            for group in range(2):
+                at = groups.steps[group]
+                for id in range(3):
+                    groups.train(group, id)
+                    groups.steps[group] = at
+                groups.steps[group] += 1
+
+    whole = MeanGroups(2, 5, rate("kAdamW", 0.05), specs=specs, **settings)
+    train(whole, step)
+    states = [shard.snapshot(step, 1) for shard in whole.shards]
+    resumed = MeanGroups(2, 5, rate("kAdamW", 0.05), specs=specs, start=step, states=states, **settings)
+    for groups in (whole, resumed):
+        train(groups, 13 - step)
+        groups.flush()
+    for group in range(2):
+        for id in range(3):
+            np.testing.assert_array_equal(resumed.value(group, id), whole.value(group, id))
+
+
+def test_statistics_agree_by_the_mean_of_their_values():
+    spec = SliceSpec(Slice(0, "variance", 0, SIZE, 0), trainable=False)
+    groups = MeanGroups(2, 3, rate("kSGD", 0.1), specs=[spec])
+    for group, number in enumerate([2.0, 4.0]):
+        for _ in range(3):
+            groups.train(group, compute=lambda *_, number=number: np.full(SIZE, number, np.float32))
+    np.testing.assert_array_equal(groups.value(0), np.full(SIZE, 3, np.float32))
+    np.testing.assert_array_equal(groups.value(1), groups.value(0))
+
+
+@pytest.mark.parametrize("compression", ["kBF16", "kInt8", "kInt4"])
+def test_compressed_changes_lead_to_the_same_place(compression):
+    values = {}
+    for name in ("kNone", compression):
+        groups = MeanGroups(2, 5, rate("kSGD", 0.1), compression=name, updater=SUM)
+        for _ in range(200):
+            for group in range(2):
+                groups.train(group, compute=lambda group, step, value: gradient(group, 0, value))
+        values[name] = groups.value(0)
+    assert values[compression].tobytes() != values["kNone"].tobytes()
+    np.testing.assert_allclose(values[compression], values["kNone"], atol=5e-2)
+
+
+def test_a_group_that_waits_says_for_which_and_ends_when_the_shard_is_closed():
+    groups = MeanGroups(3, 2, rate("kSGD", 0.1), delayed=True)
+    for _ in range(2):
+        groups.train(0)
+    shard = groups.shards[0]
+    waiting = shard.pull([0], 2, 0)
+    assert "slice w[0:12] waits after step 2 for the change of server group 1, 2" in shard.pending()
+    error = RunError("the run has ended")
+    shard.close(error)
+    assert waiting.exception(0) is error
+    with pytest.raises(RunError, match="the run has ended"):
+        shard.synchronous_mean.receive(0, [0, 2, 1], np.ones(SIZE, np.float32), 1)
+
+
+def test_messages_of_another_generation_are_refused():
+    groups = MeanGroups(2, 2, rate("kSGD", 0.1))
+    with pytest.raises(RunError, match="a message of server group 1 is of generation 3, but the group is of generat"):
+        groups.shards[0].synchronous_mean.receive(0, [0, 2, 1], np.ones(SIZE, np.float32), 1, 3)
+
+
+def push(groups, group, change, steps=2):
+    """Let a group change its value by ``change`` in so many steps, which end with an agreement."""
+    for _ in range(steps):
+        groups.train(group, compute=lambda *_: np.full(SIZE, -change / steps, np.float32))
+
+
+def test_asynchronous_groups_do_not_wait_and_a_late_change_counts_less():
+    groups = MeanGroups(2, 2, rate("kSGD", 1.0), delayed=True, updater=SUM, asynchronous=True, max_age=3)
+    for _ in range(4):  # the other group has done four agreements when this one has done one: it is three late
+        push(groups, 0, 1.0)
+        groups.deliver()
+    np.testing.assert_array_equal(groups.value(0), np.full(SIZE, 1 + 4 / 2))
+    np.testing.assert_array_equal(groups.value(1), groups.value(0))
+    push(groups, 1, 1.0)
+    groups.flush()
+    expected = np.full(SIZE, 1 + 4 / 2 + 1 / 2)  # its first change: nothing is known of how late it is
+    np.testing.assert_allclose(groups.value(0), expected)
+    for _ in range(4):
+        push(groups, 0, 1.0)
+    groups.flush()
+    push(groups, 1, 1.0)
+    groups.flush()
+    expected += 4 / 2 + 1 / 2 / np.sqrt(1 + 3)
+    for _ in range(5):
+        push(groups, 0, 1.0)
+    groups.flush()
+    push(groups, 1, 1.0)  # four late, which is more than max_age
+    groups.flush()
+    for group in range(2):
+        np.testing.assert_allclose(groups.value(group), expected + 5 / 2)
+
+
+@pytest.mark.parametrize("start", [0, 1000])
+def test_no_agreement_of_asynchronous_groups_is_lost_where_a_run_goes_on(start):
+    groups = MeanGroups(2, 2, rate("kSGD", 1.0), delayed=True, updater=SUM, asynchronous=True, max_age=3, start=start)
+    for _ in range(3):  # each agrees before it hears of the other
+        for group in range(2):
+            push(groups, group, 1.0)
+        groups.flush()
+    for group in range(2):
+        np.testing.assert_allclose(groups.value(group), np.full(SIZE, 1 + 3))
+
+
+@pytest.mark.parametrize("updater", [SUM, rate("kNesterov", 0.7, momentum=0.9)])
+def test_asynchronous_groups_reach_what_synchronous_ones_reach(updater):
+    values = []
+    for asynchronous in (False, True):
+        groups = MeanGroups(3, 5, rate("kSGD", 0.1), updater=updater, asynchronous=asynchronous)
+        for _ in range(400):
+            for group in range(3):
+                groups.train(group, compute=lambda group, step, value: gradient(group, 0, value))
+        groups.flush()
+        values.append([groups.value(group) for group in range(3)])
+    np.testing.assert_allclose(values[1], values[0], atol=0.1)
+    np.testing.assert_allclose(values[1][1], values[1][0], atol=1e-2)
+
+
+def test_an_asynchronous_group_that_comes_back_begins_from_the_outer_values():
+    groups = MeanGroups(2, 2, rate("kSGD", 1.0), updater=rate("kNesterov", 0.7, momentum=0.9), asynchronous=True)
+    push(groups, 0, 1.0)
+    push(groups, 1, 1.0)
+    push(groups, 0, 1.0, steps=1)  # not a part of the outer values yet
+    outer = groups.shards[0].snapshot(3, 1).state[0]["outer.value"]
+    copy = groups.shards[0].synchronisation.values_for(1, 1, source=0)
+    np.testing.assert_array_equal(copy.values[0], outer)
+    assert copy.state[0].keys() == {"outer.value", "outer.history"}

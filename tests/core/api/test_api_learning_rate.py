@@ -1,0 +1,131 @@
+"""Searching a learning rate: what it finds, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from distributed import Client
+
+import dsinga
+from dsinga import UserError
+from dsinga.api import roots, train
+from dsinga.commands.cli import main_group
+from dsinga.data import open_records, write_store
+from dsinga.job import ClusterConf, Job, LRGenConf, to_text
+from dsinga.monitor import RateSearch
+from tests.cluster.runs.test_cluster_rbm import job_of, machine
+from tests.support.small_job import linear, with_topology
+
+
+@pytest.fixture
+def job(job: Job) -> Job:
+    """The small job on one worker: alone it would take all three."""
+    return with_topology(job, 1)
+
+
+def search(job: Job, client: Client, **more) -> RateSearch:
+    return dsinga.find_learning_rate(job, client, progress=False, **more)
+
+
+def test_a_job_with_one_cycle_is_searched_with_the_momentum_of_its_beginning(job: Job) -> None:
+    cycle = {"type": "kOneCycle", "onecycle_conf": {"change_freq": 9}}
+    moving = {"one_cycle": True, "base_momentum": 0.9, "final_momentum": 0.8}
+    updater = job.updater.replace(momentum=0.9)
+    in_cycle = updater.replace(momentum=0.0, momentum_conf=moving, learning_rate=LRGenConf(**cycle))
+    searches = [
+        dsinga.find_learning_rate(job.replace(updater=conf), progress=False, steps=10) for conf in (in_cycle, updater)
+    ]
+    assert searches[0].losses == searches[1].losses
+
+
+def test_the_losses_are_those_of_training_with_the_rates(job: Job, threads: Client) -> None:
+    job = with_topology(job, 2)
+    in_epochs = job.replace(train_steps=0, epochs=1)  # neither these nor the job's train_steps count
+    found = search(in_epochs, threads, low=1e-3, high=0.1, steps=20)
+    np.testing.assert_allclose(found.rates, np.geomspace(1e-3, 0.1, 20))
+    conf = LRGenConf(type="kFixedStep", fixedstep_conf={"step": list(range(20)), "step_lr": list(found.rates)})
+    expected = train(
+        job.replace(updater=job.updater.replace(learning_rate=conf), train_steps=20, disp_freq=1),
+        threads,
+        progress=False,
+    )
+    assert list(found.losses) == expected.history[:, "loss"]
+    assert found.end == "all 20 rates were tried"
+
+
+def test_nothing_is_left_behind(job: Job, threads: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = job.replace(
+        cluster=ClusterConf(workspace=str(tmp_path / "work")),
+        checkpoint_freq=1,
+        test_freq=1,
+        extension=[{"type": "kCSV"}],
+    )
+    before = job.replace()
+    assert len(search(job, threads, steps=10).losses) == 10
+    assert job == before
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("high", [1e4, 1e30])
+def test_a_loss_that_diverges_ends_the_search(job: Job, threads: Client, high: float) -> None:
+    """Whether it becomes large, or not finite at once."""
+    found = search(job, threads, high=high)
+    assert 10 < len(found.losses) == len(found.rates) < 100
+    assert all(map(math.isfinite, found.losses))
+    assert "diverges" in found.end or "is not finite" in found.end
+    assert found.suggestion is not None
+
+
+def test_data_may_be_given(job: Job, threads: Client) -> None:
+    records = open_records("test.zarr", roots=roots(job, None))
+    given = search(job, threads, data={"train": records}, steps=10)
+    assert given.losses != search(job, threads, steps=10).losses
+
+
+@pytest.mark.parametrize(("low", "high", "steps"), [(0, 1, 100), (1, 1, 100), (0.1, math.inf, 100), (0.1, 1, 9)])
+def test_rates_must_rise_from_above_0(job: Job, threads: Client, low: float, high: float, steps: int) -> None:
+    with pytest.raises(UserError, match="0 < low < high and at least 10 steps, not"):
+        search(job, threads, low=low, high=high, steps=steps)
+
+
+def test_of_several_groups_one_trains(job: Job, threads: Client) -> None:
+    """Whatever the job says about several."""
+    groups = ClusterConf(nworker_groups=2, nserver_groups=2, staleness=3, sync_edge=[{"group": [0, 1]}])
+    alone = search(with_topology(job, 1), threads, steps=20)
+    assert search(job.replace(cluster=groups), threads, steps=20).losses == alone.losses
+
+
+def test_of_several_sites_one_trains_on_its_records(job: Job, threads: Client) -> None:
+    alone, (first, *others) = with_topology(job, 1), job.neuralnet.layer
+    assert first.store_conf is not None
+    store = first.store_conf.replace(path="", site_path=[first.store_conf.path, "none.zarr"])
+    cluster = ClusterConf(nworker_groups=2, nserver_groups=2, sync_freq=2, sync_method="kMean", mean_conf={"delay": 1})
+    net = job.neuralnet.replace(layer=[first.replace(store_conf=store), *others])
+    found = search(job.replace(cluster=cluster, neuralnet=net), threads, steps=10)
+    assert found.losses == search(alone, threads, steps=10).losses
+
+
+def test_machines_are_judged_by_their_reconstruction_error(stores: Path, threads: Client) -> None:
+    found = search(job_of(stores, machine(1, "data", 64)), threads, steps=30)
+    assert found.suggestion is not None
+    assert min(found.losses) < 0.9 * found.losses[0]
+
+
+def test_the_command_names_no_base_lr_that_a_sequence_of_schedules_lacks(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    write_store(tmp_path / "x.zarr", [(x, x[:, :3].argmax(axis=1))])
+    job = linear(f"path={tmp_path / 'x.zarr'}")
+    rates = [{"type": "kFixed", "base_lr": 0.1}, {"type": "kFixed", "base_lr": 0.01}]
+    sequence = {"type": "kSequential", "sequential_conf": {"schedule": rates, "boundary": [4]}}
+    for rate, has_command in ((job.updater.learning_rate, True), (LRGenConf(**sequence), False)):
+        conf = tmp_path / "job.conf"
+        conf.write_text(to_text(job.replace(updater=job.updater.replace(learning_rate=rate))))
+        output = CliRunner().invoke(main_group, ["find-lr", str(conf), "--steps", "40"]).output
+        assert "the suggested learning rate is" in output
+        assert ("base_lr=" in output) == has_command

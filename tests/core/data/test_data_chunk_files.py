@@ -1,0 +1,98 @@
+"""Chunks that are read as files have the numbers that zarr reads, whatever their codec, chunks and format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
+
+from dsinga.addons.fields.chunk_variable import reading_files
+from dsinga.addons.fields.readers import VariableReader
+from dsinga.base.errors import UserError
+from dsinga.data.stores.chunk_files import RegionReader, has_plain_chunks
+
+SHAPE, CHUNKS = (11, 6, 5), (4, 3, 5)
+PLAIN: list[dict[str, Any]] = [
+    {"zarr_format": 2, "compressors": numcodecs.Blosc("zstd", shuffle=numcodecs.Blosc.BITSHUFFLE)},
+    {"zarr_format": 2, "compressors": numcodecs.LZ4()},
+    {"zarr_format": 2, "compressors": None, "dtype": "int16", "chunks": (4, 6, 5)},
+    {"zarr_format": 3, "compressors": BloscCodec(cname="lz4"), "chunks": (4, 6, 5)},
+    {"zarr_format": 3, "compressors": ZstdCodec(checksum=True), "dtype": "float64"},
+    {"zarr_format": 3, "compressors": GzipCodec(), "dtype": "uint8"},
+]
+OTHERS: list[dict[str, Any]] = [
+    {"zarr_format": 2, "order": "F"},
+    {"zarr_format": 2, "dtype": ">f4"},
+    {"zarr_format": 2, "filters": [numcodecs.Delta("<f4")]},
+    {"zarr_format": 3, "compressors": [ZstdCodec(), Crc32cCodec()]},
+    {"zarr_format": 3, "shards": (8, 6, 5)},
+]
+
+
+def stored(folder: Path, settings: dict[str, Any]) -> zarr.Array:
+    """Return an array in a store whose chunk (2, 1, 0) is missing where chunks are the default ones."""
+    settings = {"dtype": "float32", "chunks": CHUNKS, "fill_value": 7, **settings}
+    group = zarr.open_group(folder, mode="w", zarr_format=settings.pop("zarr_format"))
+    names = {} if group.metadata.zarr_format == 2 else {"dimension_names": ["t", "y", "x"]}
+    array = group.create_array("f", shape=SHAPE, **settings, **names)
+    array.attrs["_ARRAY_DIMENSIONS"] = ["t", "y", "x"]
+    numbers = np.random.default_rng(0).integers(0, 200, SHAPE).astype(array.dtype)
+    array[:8], array[8:, :3] = numbers[:8], numbers[8:, :3]
+    return array
+
+
+@pytest.mark.parametrize("number", range(len(PLAIN)))
+def test_files_of_chunks_have_the_numbers_that_zarr_reads(
+    tmp_path_factory: pytest.TempPathFactory, number: int
+) -> None:
+    array = stored(tmp_path_factory.mktemp("plain"), PLAIN[number])
+    assert has_plain_chunks(array)
+    files = RegionReader(array)
+
+    @settings(max_examples=15, deadline=None)
+    @given(st.tuples(*(st.tuples(st.integers(0, size), st.integers(0, size)) for size in SHAPE)))
+    def check(ends: Any) -> None:
+        region = tuple(slice(*sorted(pair)) for pair in ends)
+        expected = array[region]
+        got = files.read(region)
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(got, expected)
+
+    check()
+    np.testing.assert_array_equal(files.read(tuple(slice(0, size) for size in SHAPE)), array[:])
+
+
+@pytest.mark.parametrize("number", range(len(OTHERS)))
+def test_zarr_itself_reads_all_other_arrays(tmp_path: Path, number: int) -> None:
+    assert not has_plain_chunks(stored(tmp_path, OTHERS[number]))
+
+
+def test_variables_of_xarray_are_read_as_files_and_damage_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = stored(tmp_path, PLAIN[3])
+    regions: list[Any] = []
+    read = RegionReader.read
+    monkeypatch.setattr(RegionReader, "read", lambda self, region: regions.append(region) or read(self, region))
+    with xr.open_zarr(tmp_path, chunks=None, consolidated=False) as data:
+        variable = VariableReader(reading_files(data.isel(t=slice(3, 11))).f.variable, "f")
+        got = variable.read((slice(1, 6), slice(0, 6), slice(2, 5)))
+        np.testing.assert_array_equal(got, array[4:9, :, 2:])
+        assert regions == [(slice(4, 9), slice(0, 6), slice(2, 5))]
+        chosen = VariableReader(reading_files(data.isel(t=[1, 5])).f.variable, "f").read((slice(0, 2),) * 3)
+        np.testing.assert_array_equal(chosen, array.oindex[[1, 5], :2, :2])
+        assert len(regions) == 1
+        chunk = tmp_path / "f" / "c" / "1" / "0" / "0"
+        chunk.write_bytes(chunk.read_bytes()[:-9])
+        with pytest.raises(
+            UserError, match="variable 'f': .*: chunk f/c/1/0/0 cannot be read or decoded .*; write the"
+        ):
+            variable.read((slice(1, 6), slice(0, 6), slice(2, 5)))

@@ -1,0 +1,217 @@
+"""Statistics of fields beside xarray's in float64; their bits for any chunks; those of the channels of windows."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import nn
+from dsinga.addons.fields import moments, statistics
+from dsinga.base.errors import ClusterNotReady, UserError
+from dsinga.data import field_statistics
+
+xr = pytest.importorskip("xarray")
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments, "BLOCK_NUMBERS", 100)
+    monkeypatch.setattr(moments, "PIECE_NUMBERS", 30)
+
+
+def fields(offset: float = 0.0, scale: float = 1.0) -> Any:
+    rng = np.random.default_rng(5)
+    values = offset + scale * rng.normal(size=(11, 3, 6, 7))
+    values[rng.random(values.shape) < 0.2] = np.nan
+    dims = ("time", "level", "lat", "lon")
+    coordinates = {"level": [500, 700, 850], "lat": np.arange(6.0), "lon": np.arange(7.0)}
+    return xr.Dataset({"z": (dims, values), "t": (dims[:1] + dims[2:], values[:, 0].astype(np.float32))}, coordinates)
+
+
+@pytest.mark.parametrize("dim", [None, "time", ["time", "lat", "lon"], ["lat", "lon"], []])
+def test_they_are_those_of_xarray(dim: Any) -> None:
+    data = fields(3, 2)
+    found = field_statistics(data, dim)
+    for name in data:
+        over = [one for one in data[name].dims if dim is None or one in ([dim] if isinstance(dim, str) else dim)]
+        array = data[name].astype(np.float64)
+        for moment in ("count", "mean", "std", "min", "max"):
+            expected = getattr(array, moment)(over)
+            xr.testing.assert_allclose(getattr(found, moment)[name], expected, rtol=1e-13)
+
+
+def test_a_large_mean_does_not_spoil_a_small_deviation() -> None:
+    data = fields(1e6, 1e-2)
+    exact = (data["z"] - 1e6).std()  # of numbers that have lost nothing but their own rounding
+    np.testing.assert_allclose(field_statistics(data).std["z"], exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("chunks", [{}, {"time": 1}, {"lat": 2, "lon": 3}, {"time": 4, "level": 1}, {"time": -1}])
+def test_chunks_change_no_bit(tmp_path: Any, chunks: dict[str, int]) -> None:
+    data = fields(280, 9)
+    data.chunk(chunks).to_zarr(tmp_path / "fields.zarr", consolidated=False)
+    for stored in (xr.open_zarr(tmp_path / "fields.zarr", consolidated=False), tmp_path / "fields.zarr"):
+        for dim in (None, "time"):
+            found, expected = field_statistics(stored, dim), field_statistics(data, dim)
+            for moment in statistics.MOMENTS:
+                xr.testing.assert_identical(getattr(found, moment), getattr(expected, moment))
+
+
+@pytest.mark.parametrize("dim", [None, "time", ["lat", "lon"]])
+def test_pieces_and_blocks_of_usual_sizes_are_combined(monkeypatch: pytest.MonkeyPatch, dim: Any) -> None:
+    monkeypatch.setattr(moments, "BLOCK_NUMBERS", 1 << 17)
+    monkeypatch.setattr(moments, "PIECE_NUMBERS", 1 << 14)
+    rng = np.random.default_rng(2)
+    values = (280 + 10 * rng.normal(size=(60, 90, 70))).astype(np.float32)
+    values[:, :9, :5] = values[5, 3] = np.nan
+    data = xr.Dataset({"t": (("time", "lat", "lon"), values)})
+    found, exact = field_statistics(data, dim), data["t"].astype(np.float64)
+    for moment in statistics.MOMENTS:
+        xr.testing.assert_allclose(getattr(found, moment)["t"], getattr(exact, moment)(dim), rtol=1e-13)
+
+
+def test_a_constant_has_no_deviation_at_all() -> None:
+    data = xr.Dataset({"t": ("time", np.full(1000, 0.1))})
+    found = field_statistics(data)
+    assert float(found.std["t"]) == 0
+    assert float(found.mean["t"]) == 0.1
+
+
+def test_infinity_and_no_points_at_all() -> None:
+    found = field_statistics(xr.Dataset({"t": ("time", [1.0, np.inf]), "z": ("level", np.zeros(0))}))
+    assert not np.isfinite(found.mean["t"])
+    assert float(found.max["t"]) == np.inf
+    assert int(found.count["z"]) == 0
+    assert np.isnan(found.mean["z"])
+
+
+@pytest.mark.ci
+@pytest.mark.process
+def test_workers_of_a_cluster_compute_them(tmp_path: Any, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments, "PIECE_NUMBERS", 1 << 16)  # as on the workers
+    data = fields(280, 9)
+    data.chunk({"time": 3}).to_zarr(tmp_path / "fields.zarr", consolidated=False)
+    for dim in (None, "time"):
+        found, expected = field_statistics(tmp_path / "fields.zarr", dim, client=processes), field_statistics(data, dim)
+        for moment in statistics.MOMENTS:
+            xr.testing.assert_identical(getattr(found, moment), getattr(expected, moment))
+    ran = processes.run_on_scheduler(lambda dask_scheduler: [str(name) for name in dask_scheduler.task_prefixes])
+    assert any(name.startswith("moments_of") for name in ran), ran
+
+
+def test_they_are_saved_as_any_dataset(tmp_path: Any) -> None:
+    found = field_statistics(fields(3, 2), ["time", "lat", "lon"])
+    found.mean.to_zarr(tmp_path / "mean.zarr", consolidated=False)
+    xr.testing.assert_identical(xr.open_zarr(tmp_path / "mean.zarr", consolidated=False).load(), found.mean)
+
+
+def test_a_saved_net_has_the_statistics(tmp_path: Any) -> None:
+    rng = np.random.default_rng(0)
+    dims, shape = ("time", "lat", "lon"), (24, 4, 5)
+    data = xr.Dataset({"t": (dims, 280 + 10 * rng.normal(size=shape)), "z": (dims, 5e4 + 900 * rng.normal(size=shape))})
+    sizes = {"time": 1, "lat": -1, "lon": -1}
+    source = dsinga.windows(data, inputs=["t", "z"], targets="t", input_dims=sizes, lead={"time": 1})
+    found = field_statistics(data)
+    fields_in = nn.Input(source.shape)
+    x = nn.Normalization(**found.of_inputs(source), name="normal")(fields_in)
+    x = nn.Conv2D(1, 1, name="conv")(x)
+    model = nn.Model(fields_in, nn.Normalization(**found.of_targets(source), invert=True, name="units")(x))
+    model.compile(nn.SGD(1e-4), "mse")
+    model.fit(source, epochs=1, batch_size=4, progress=False)
+    model.save(tmp_path / "net")
+    loaded = nn.load_model(tmp_path / "net")
+    records = source.read(range(5))[0]
+    params = {name: array.astype(np.float64) for name, array in loaded.params.items()}
+    means, stds = (found.of_inputs(source)[name][:, None, None] for name in ("mean", "std"))
+    scores = np.einsum("oc,bchw->bohw", params["conv_weight"].reshape(1, 2), (records - means) / stds)
+    expected = (scores + params["conv_bias"]) * float(found.std["t"]) + float(found.mean["t"])  # kelvin
+    np.testing.assert_allclose(loaded.predict(records), expected, rtol=1e-6)
+    np.testing.assert_array_equal(params["normal_mean"], found.of_inputs(source)["mean"].astype(np.float32))
+
+
+def windows(data: Any, **more: Any) -> Any:
+    sizes = {"time": 1, "lat": -1, "lon": -1}
+    return dsinga.windows(
+        data, inputs=["z", "t"], targets="t", input_dims=sizes, lead={"time": 1}, context={"time": (1, 0)},
+        coordinates="cos(lat)", mask=True, **more,
+    )  # fmt: skip
+
+
+def test_channels_of_windows_have_those_of_their_variables() -> None:
+    data = fields(3, 2)
+    found = field_statistics(data, ["time", "lat", "lon"])
+    source = windows(data)
+    channels = found.of_inputs(source)
+    z, t = found.mean["z"].values, float(found.mean["t"])
+    names = source.layout.channel_names()
+    expected = [
+        0.0 if name.startswith(("mask", "cos")) else t if name.startswith("t") else z[[500, 700, 850].index(level)]
+        for name in names
+        for level in [int(name.split("level=")[1].split()[0]) if "level=" in name else 0]
+    ]
+    np.testing.assert_array_equal(channels["mean"], expected)
+    assert channels["std"].shape == (source.shape[0],)
+    np.testing.assert_array_equal(found.of_targets(source)["mean"], [t])
+
+
+def test_statistics_at_each_point_are_fields() -> None:
+    data = fields(3, 2)
+    found = field_statistics(data, "time")
+    channels = found.of_inputs(windows(data))
+    assert channels["mean"].shape == windows(data).shape
+    np.testing.assert_array_equal(found.of_targets(windows(data))["mean"][0], found.mean["t"])
+    part = windows(data.isel(lat=slice(0, 4)))
+    with pytest.raises(UserError, match="statistics of 'z' have 6 points along 'lat', but the windows' data 4"):
+        found.of_inputs(part)
+    with pytest.raises(UserError, match="statistics of 'z' are at other coordinates of 'lat' than the windows' data"):
+        found.of_inputs(windows(data.isel(lat=slice(None, None, -1))))
+
+
+def test_a_constant_variable_is_refused() -> None:
+    data = fields()
+    data["t"][:, 2, 3] = 4.0
+    found = field_statistics(data, "time")
+    with pytest.raises(UserError, match=r"'t' is constant at lat=2, lon=3, so it cannot be divided by its std"):
+        found.of_inputs(windows(data))
+
+
+def test_a_dimension_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UserError, match="no dimension 'times'.*time"):
+        field_statistics(fields(), "times")
+    with pytest.raises(UserError, match="'name' is of <U1, not of numbers"):
+        field_statistics(xr.Dataset({"name": ("x", ["a", "b"])}))
+
+
+class StartsWorker(logging.Handler):
+    """Lets a cluster start a worker as soon as something is said."""
+
+    def __init__(self, cluster: Any):
+        super().__init__()
+        self.cluster, self.said = cluster, ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said = record.getMessage()
+        self.cluster.scale(1)
+
+
+def test_the_first_worker_of_a_client_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    from distributed import Client, LocalCluster
+
+    options: Any = {"n_workers": 0, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(statistics, "PATIENCE", 0.1)
+            with pytest.raises(ClusterNotReady, match="no Dask worker has come .* start"):
+                field_statistics(fields(), client=client)
+        handler = StartsWorker(cluster)
+        statistics._log.addHandler(handler)
+        try:
+            found = field_statistics(fields(), client=client)
+        finally:
+            statistics._log.removeHandler(handler)
+    assert handler.said.endswith("has no worker; waiting for one, 0:10:00 at most")
+    xr.testing.assert_identical(found.mean, field_statistics(fields()).mean)

@@ -1,0 +1,130 @@
+"""Every importer writes complete stores with exactly the records of the source, and none if it does not finish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dsinga.addons.importers import KINDS
+from dsinga.base.errors import UserError
+from dsinga.base.registry import is_user_code
+from dsinga.data import RecordStore, import_records
+from tests.support.data_sources import SOURCES, Source
+
+
+@pytest.fixture(params=SOURCES)
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    return SOURCES[request.param](folder)
+
+
+@pytest.fixture
+def destination(tmp_path: Path) -> Path:
+    return tmp_path / "imports" / "out"
+
+
+def all_files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_kind_is_tested() -> None:
+    tested = set(SOURCES) | {"textfile", "lmdb", "conll", "text", "sentences", "pairs", "contexts", "movielens"}
+    assert {kind for kind, importer in KINDS.items() if not is_user_code(importer)} <= tested
+
+
+class TestImporter:
+    def test_stores_hold_the_records_of_the_source(self, source: Source, destination: Path) -> None:
+        """The progress that is reported increases to the total."""
+        calls: list[tuple[int, int]] = []
+        progress = lambda *arguments: calls.append(arguments)  # noqa: E731
+        counts = import_records(source.kind, source.path, destination, progress, **source.options)
+        done = [amount for amount, _ in calls]
+        assert done == sorted(done)
+        assert {total for _, total in calls} == {done[-1]}
+        assert set(counts) == {str(destination / name) for name in source.expected}
+        for name, (data, labels) in source.expected.items():
+            store = RecordStore(destination / name)
+            records_read, labels_read = store.read(range(len(store)))
+            assert counts[store.location] == len(store) == len(data)
+            assert store.dtype == data.dtype
+            np.testing.assert_array_equal(records_read, data)
+            if labels is None:
+                assert labels_read is None
+                assert not store.has_labels
+            else:
+                np.testing.assert_array_equal(labels_read, labels)
+                assert labels_read.dtype == (np.float32 if labels.dtype == np.float32 else np.int64)
+
+    def test_an_interrupted_import_leaves_what_was_there(self, source: Source, destination: Path) -> None:
+        def interrupt(done: int, total: int) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            import_records(source.kind, source.path, destination, interrupt, **source.options)
+        assert not all_files(destination.parent)
+        import_records(source.kind, source.path, destination, **source.options)
+        files = all_files(destination.parent)
+        with pytest.raises(KeyboardInterrupt):
+            import_records(source.kind, source.path, destination, interrupt, overwrite=True, **source.options)
+        assert all_files(destination.parent) == files
+        import_records(source.kind, source.path, destination, overwrite=True, **source.options)
+        assert all_files(destination.parent) == files
+
+
+@pytest.mark.parametrize("name", ["cifar10", "csv"])
+def test_stores_are_written_to_urls(name: str, tmp_path: Path) -> None:
+    source, root = SOURCES[name](tmp_path), f"memory:/{tmp_path}"
+    import_records(source.kind, source.path, root, **source.options)
+    for part, (data, _) in source.expected.items():
+        store = RecordStore(f"{root}/{part}".rstrip("/"))
+        np.testing.assert_array_equal(store.read([len(data) - 1, 0])[0], data[[-1, 0]])
+
+
+def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
+    source = SOURCES["npz"](tmp_path)
+    with pytest.raises(UserError, match="import of npz has no option 'colour'"):
+        import_records("npz", source.path, tmp_path / "out", colour=True)
+
+
+def image_classes(folder: Path, size: tuple[int, int] = (6, 5)) -> None:
+    for label, name in enumerate(("cat", "ant", "bee")):
+        (folder / name).mkdir(parents=True)
+        for number in range(20):
+            pixels = np.full((*size, 3), 100 * label + number, np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+
+
+class TestImageFolder:
+    def test_subfolders_are_classes_and_are_shuffled(self, tmp_path: Path) -> None:
+        image_classes(tmp_path / "images")
+        import_records("imagefolder", tmp_path / "images", tmp_path / "out.zarr")
+        store = RecordStore(tmp_path / "out.zarr")
+        data, labels = store.read(range(60))
+        assert store.classes == ("ant", "bee", "cat")
+        assert np.bincount(labels).tolist() == [20, 20, 20]
+        colour = np.array([100, 200, 0])  # of ant, bee and cat, which were drawn as labels 1, 2, 0
+        assert (data[:, 0, 0, 0] - colour[labels] < 20).all()
+        assert len(set(labels[:12])) == 3
+
+    def test_images_are_resized_when_asked(self, tmp_path: Path) -> None:
+        image_classes(tmp_path / "images")
+        Image.new("L", (40, 30), 77).save(tmp_path / "images" / "cat" / "grey.jpg")
+        with pytest.raises(UserError, match=r"uint8 of shape \(3, 30, 40\), but the first record|\(3, 6, 5\)"):
+            import_records("imagefolder", tmp_path / "images", tmp_path / "out.zarr")
+        import_records("imagefolder", tmp_path / "images", tmp_path / "out.zarr", size=(8, 9))
+        assert RecordStore(tmp_path / "out.zarr").shape == (3, 8, 9)
+
+
+class TestMissingExtra:
+    @pytest.mark.parametrize(("module", "source_name"), [("PIL", "imagefolder"), ("scipy.io", "mat")])
+    def test_the_error_names_the_package_to_install(
+        self, module: str, source_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        source = SOURCES[source_name](tmp_path)
+        monkeypatch.setitem(__import__("sys").modules, module, None)
+        with pytest.raises(UserError, match=r"^reading .* needs .*: pip install \w+$"):
+            import_records(source.kind, source.path, tmp_path / "out")

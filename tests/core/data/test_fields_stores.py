@@ -1,0 +1,260 @@
+"""Windows are the same whatever the data lie in and however they are chunked; reading is bounded in memory."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from click.testing import CliRunner
+from distributed.protocol.pickle import dumps, loads
+
+import dsinga
+from dsinga.addons.fields import window_blocks
+from dsinga.commands.cli import main_group
+from dsinga.data import FieldWindows, describe, describe_dataset
+from dsinga.data.chunk_cache import ChunkCache
+from dsinga.reading.sampler import Sampler
+from dsinga.testing import SourceContract
+
+CHUNKINGS = [{"time": 1}, {"time": 7, "lat": 3}, {"lat": 2, "lon": 5}, {"time": -1, "lat": -1, "lon": -1}, {"lon": 1}]
+CUT: dict[str, Any] = {
+    "inputs": ["t", "p"],
+    "targets": ["t"],
+    "input_dims": {"time": 1, "lat": 4, "lon": 4},
+    "input_overlap": {"lon": 1},
+    "context": {"time": (2, 0), "lon": 1},
+    "lead": {"time": 1},
+    "edges": {"lon": "periodic"},
+    "coordinates": ["cos(lat)", "sin(day of year)"],
+}
+
+
+def dataset(steps: int = 40) -> xr.Dataset:
+    rng = np.random.default_rng(0)
+    shape, dims = (steps, 8, 12), ("time", "lat", "lon")
+    packed = rng.integers(-1000, 1000, shape, dtype=np.int16)
+    variables = {"t": (dims, rng.normal(280, 10, shape)), "p": (dims, packed)}
+    dates = np.datetime64("2000-01-01", "ns") + np.arange(steps) * np.timedelta64(6, "h")
+    return xr.Dataset(variables, {"time": dates, "lat": np.linspace(70, -70, 8), "lon": np.arange(12) * 30.0})
+
+
+def read_all(windows: FieldWindows) -> tuple[np.ndarray, np.ndarray]:
+    inputs, targets = windows.read(np.arange(len(windows)))
+    assert targets is not None
+    return inputs, targets
+
+
+def stored(folder: Path, number: int) -> Path:
+    """Write the Dataset with chunks of its own, in both formats of zarr in turn, p packed as int16."""
+    path = folder / f"{number}.zarr"
+    data = dataset().chunk(CHUNKINGS[number])
+    packing = {"dtype": "int16", "scale_factor": 0.5, "add_offset": 3.0, "_FillValue": -32768}
+    data.assign(p=data.p * 0.5 + 3).to_zarr(
+        path, zarr_format=2 + number % 2, encoding={"p": packing}, consolidated=False
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("number", "chunks"), [*((number, None) for number in range(len(CHUNKINGS))), (1, {}), (2, {}), (3, {})]
+)
+def test_the_chunks_of_a_store_do_not_matter(tmp_path: Path, number: int, chunks: Any) -> None:
+    data = dataset()
+    expected = dsinga.windows(data.assign(p=data.p * 0.5 + 3), **CUT)
+    with xr.open_zarr(stored(tmp_path, number), chunks=chunks, consolidated=False) as opened:
+        windows = dsinga.windows(opened, **CUT)
+        assert windows.block == expected.block
+        assert windows.from_files == (chunks is None)
+        for each in (windows, pickle.loads(pickle.dumps(windows))):
+            for got, wanted in zip(read_all(each), read_all(expected), strict=True):
+                np.testing.assert_array_equal(got, wanted)
+        assert not opened.t.variable._in_memory or chunks is not None
+
+
+def test_a_path_and_a_netcdf_file_are_opened(tmp_path: Path) -> None:
+    data = dataset()
+    data.to_netcdf(tmp_path / "x.nc", engine="h5netcdf")
+    data.to_zarr(tmp_path / "x.zarr", consolidated=False)
+    expected = read_all(dsinga.windows(data, **CUT))
+    for name in ("x.nc", "x.zarr"):
+        windows = dsinga.windows(tmp_path / name, **CUT)
+        assert windows.path == str(tmp_path / name)
+        assert len(dumps(windows)) < 20_000
+        again = loads(dumps(windows))
+        for each in (windows, again):
+            for got, wanted in zip(read_all(each), expected, strict=True):
+                np.testing.assert_array_equal(got, wanted)
+            each.dataset.close()
+
+
+def test_a_url_is_opened(tmp_path: Path) -> None:
+    dataset().to_zarr(tmp_path / "x.zarr", consolidated=False)
+    fsspec.filesystem("memory").put(str(tmp_path / "x.zarr"), "/fields.zarr", recursive=True)
+    windows = dsinga.windows("memory://fields.zarr", **CUT)
+    expected = read_all(dsinga.windows(tmp_path / "x.zarr", **CUT))
+    for each in (windows, loads(dumps(windows))):
+        np.testing.assert_array_equal(read_all(each)[0], expected[0])
+    assert describe_dataset("memory://fields.zarr")["location"] == windows.path == "memory://fields.zarr"
+
+
+def test_chunks_much_larger_than_a_block_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    data = xr.Dataset({"f": (("time", "y", "x"), np.zeros((800, 64, 64), np.float32))}).chunk(time=-1)
+    caplog.set_level(logging.WARNING, "dsinga")  # a Dask cluster of other tests may have disabled the handler
+    windows = dsinga.windows(data, input_dims={"time": 1}, memory=16 << 20)
+    assert windows.block == 85
+    expected = (
+        "the chunks of 'f' have (800, 64, 64) points, a block of windows (85, 64, 64): each chunk is decoded about 9 "
+        "times an epoch; give memory=150 << 20 or more, or write smaller chunks"
+    )
+    assert expected in caplog.text
+    caplog.clear()
+    assert dsinga.windows(data, input_dims={"time": 1}, memory=150 << 20).block == 800
+    assert not caplog.text
+
+
+def test_a_dataset_is_described(tmp_path: Path) -> None:
+    data = dataset()
+    data.t.attrs |= {"units": "K", "long_name": "temperature"}
+    data.t[:, 0] = np.nan
+    data.chunk(time=8).to_zarr(tmp_path / "x.zarr", consolidated=False)
+    run = CliRunner().invoke(main_group, ["data", "info", str(tmp_path / "x.zarr")])
+    lines = dict(line.split(maxsplit=2)[1:] for line in run.output.splitlines() if line.startswith(("dim", "var")))
+    assert lines["time"] == "40 points, 2000-01-01 to 2000-01-10T18:00, every 6 h"
+    assert lines["lat"] == "8 points, 70 to -70, every -20"
+    assert lines["t"].startswith("(time, lat, lon) float64; chunks (8, 8, 12); K; temperature; ")
+    assert lines["t"].endswith("; 12.5% NaN")
+    mean, std = data.p.values.mean(), data.p.values.std()
+    assert lines["p"].endswith(f"mean {mean:g}, std {std:g}")
+    assert describe(dsinga.windows(data, **CUT, mask=True))["records"] == 37 * 2 * 4
+
+
+def test_only_the_variables_of_windows_are_sent() -> None:
+    data = dataset().assign(other=("n", np.zeros(1 << 20)))
+    windows = dsinga.windows(data, **CUT)
+    numbers = data.t.nbytes + data.p.nbytes
+    assert len(pickle.dumps(windows)) < numbers + 30_000
+    train, _ = windows.split(time="2000-01-02")
+    assert len(pickle.dumps(train)) < numbers // 2
+
+
+class CountedReads:
+    """A Dataset whose variable counts the numbers that are read of it; its numbers are their own indices."""
+
+    def __init__(self, shape: tuple[int, ...], chunk: int):
+        self.shape, self.dtype, self.read = shape, np.dtype(np.float32), 0
+        dask_array = pytest.importorskip("dask.array")
+
+        def block(block_info: Any = None) -> np.ndarray:
+            (first, last), *_ = block_info[None]["array-location"]
+            self.read += (last - first) * int(np.prod(shape[1:]))
+            steps = np.arange(first, last, dtype=np.float32)
+            return np.broadcast_to(steps[:, None, None], (last - first, *shape[1:])).copy()
+
+        sizes = (chunk,) * (shape[0] // chunk)
+        array = dask_array.map_blocks(
+            block,
+            chunks=(sizes, *((size,) for size in shape[1:])),
+            dtype=np.float32,
+            meta=np.empty((0, 0, 0), np.float32),
+        )
+        self.dataset = xr.Dataset({"f": (("time", "y", "x"), array)})
+
+
+def test_an_epoch_of_a_store_of_many_times_the_memory_reads_each_chunk_about_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store has ten times the memory; more than it never lies in the cache, and little is read twice."""
+    monkeypatch.setattr(window_blocks, "_cache", ChunkCache(0))  # windows of other tests may let theirs keep more
+    counted = CountedReads((2560, 64, 64), chunk=8)  # 40 MiB
+    memory = 4 << 20
+    ground = ("y", "x"), np.arange(4096.0).reshape(64, 64)
+    windows = dsinga.windows(
+        counted.dataset.assign(ground=ground), inputs="f", static="ground", targets="f", memory=memory,
+        input_dims={"time": 1, "y": 32, "x": 32}, context={"time": (1, 0)}, lead={"time": 1},
+    )  # fmt: skip
+    sampler = Sampler(len(windows), 64, 0, windows.block)
+    most = 0
+    seen = np.zeros(len(windows), int)
+    counted.read = 0
+    for step in range(len(windows) // 64):
+        rows = sampler.rows(step)
+        inputs, targets = windows.read(rows)
+        times = windows.positions(rows)["time"]
+        np.testing.assert_array_equal(inputs[:, 1, 0, 0], times)
+        np.testing.assert_array_equal(inputs[0, 2] // 64 // 32, inputs[0, 2, 0, 0] // 64 // 32)
+        np.testing.assert_array_equal(targets[:, 0, 0, 0], times + 1)
+        np.add.at(seen, rows, 1)
+        most = max(most, windows.cached_bytes)
+    assert seen.max() == 1
+    assert most <= memory
+    assert counted.read < 2.0 * 2560 * 64 * 64  # a block has 16 steps and two more, chunks of 8 steps
+
+
+def test_threads_read_the_same_windows(tmp_path: Path) -> None:
+    windows = dsinga.windows(stored(tmp_path, 1), **CUT, memory=1 << 20)
+    expected = read_all(windows)
+    rows = np.random.default_rng(0).permutation(len(windows))
+    with ThreadPoolExecutor(4) as pool:
+        for part, (inputs, _) in zip(
+            np.array_split(rows, 16), pool.map(windows.read, np.array_split(rows, 16)), strict=True
+        ):
+            np.testing.assert_array_equal(inputs, expected[0][part])
+
+
+class TestWindowsOfFields(SourceContract):
+    def create(self) -> Any:
+        return dsinga.windows(dataset(), **CUT)
+
+
+class TestWindowsOfAStore(SourceContract):
+    @pytest.fixture(autouse=True)
+    def _write_store(self, tmp_path: Path) -> None:
+        self.path = stored(tmp_path, 1)
+
+    def create(self) -> Any:
+        return dsinga.windows(self.path, **CUT)
+
+
+TRAINS = """
+import sys
+import dsinga
+from dsinga import nn
+
+def resident(name):
+    return int(next(line for line in open("/proc/self/status") if line.startswith(name)).split()[1]) << 10
+
+cut = {"time": 1, "y": 64, "x": 64}
+windows = dsinga.windows(sys.argv[1], targets="f", input_dims=cut, lead={"time": 1}, memory=32 << 20)
+model = nn.Sequential([nn.Input((1, 64, 64)), nn.Conv2D(1, 3, padding="same")])
+model.compile("adam", loss="mse")
+model.fit(windows, train_steps=2, batch_size=64, progress=False)
+before = resident("VmHWM")
+model.fit(windows, epochs=1, batch_size=64, progress=False)
+print(resident("VmHWM") - before)
+"""
+
+
+@pytest.mark.slow
+def test_training_from_a_store_of_ten_times_the_memory_stays_within_it(tmp_path: Path) -> None:
+    """Beside the decoded fields there are the batches that are read ahead, and the chunks that are being decoded."""
+    steps, memory = 2560, 32 << 20
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w")
+    dims, shape = ("time", "y", "x"), (steps, 256, 128)
+    array = group.create_array("f", shape=shape, chunks=(16, *shape[1:]), dtype="f4", dimension_names=dims)
+    rng = np.random.default_rng(0)
+    for start in range(0, steps, 16):
+        array[start : start + 16] = rng.integers(1, 100, (16, 256, 128))
+    assert array.nbytes == 10 * memory
+    command = [sys.executable, "-W", "ignore", "-c", TRAINS, tmp_path / "x.zarr"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert int(run.stdout) < memory + (48 << 20)

@@ -1,0 +1,259 @@
+"""Windows of fields have the numbers that numpy's slices of a padded array have; each is there exactly once."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dsinga
+from dsinga.addons.fields import field_windows
+from dsinga.addons.fields.definition import EDGES
+from dsinga.base.errors import UserError
+from dsinga.reading.sampler import Sampler
+
+PAD_MODES = {"zero": "constant", "edge": "edge", "reflect": "reflect", "periodic": "wrap"}
+FAR = 30  # points by which numpy pads
+
+
+def field(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def dates(count: int, hours: int = 6) -> np.ndarray:
+    return np.datetime64("2000-01-01", "ns") + np.arange(count) * np.timedelta64(hours, "h")
+
+
+def dataset(steps: int = 20, lats: int = 8, lons: int = 10) -> xr.Dataset:
+    return xr.Dataset(
+        {
+            "t": (("time", "lat", "lon"), field(steps, lats, lons)),
+            "z": (("time", "level", "lat", "lon"), field(steps, 2, lats, lons, seed=1).astype(np.float64)),
+            "ground": (("lat", "lon"), field(lats, lons, seed=2)),
+        },
+        {
+            "time": dates(steps),
+            "level": [500, 850],
+            "lat": np.linspace(70, -70, lats),
+            "lon": np.arange(lons) * 360 / lons,
+        },
+    )
+
+
+@st.composite
+def dims(draw: Any) -> dict[str, Any]:
+    """Draw the settings of one dimension that has at least one window."""
+    length = draw(st.integers(1, 14))
+    size = draw(st.integers(1, length))
+    return {
+        "length": length,
+        "size": size,
+        "overlap": draw(st.integers(-2, size - 1)),
+        "context": (draw(st.integers(0, 4)), draw(st.integers(0, 4))),
+        "lead": draw(st.integers(-2, 4)),
+        "edge": draw(st.sampled_from(EDGES)),
+    }
+
+
+def expected_starts(dim: dict[str, Any]) -> list[int]:
+    """Return the first points of the windows along a dimension, by the words of docs/fields.md."""
+    length, size, (before, after), lead = dim["length"], dim["size"], dim["context"], dim["lead"]
+    stride = size - dim["overlap"]
+    if dim["edge"] == "periodic":
+        return list(range(0, length, stride)) if abs(lead) < length else []
+
+    def fits(start: int) -> bool:
+        inside = start >= 0 and start + size <= length and start + lead >= 0 and start + lead + size <= length
+        return inside and (dim["edge"] != "inside" or (start >= before and start + size + after <= length))
+
+    valid = [start for start in range(length) if fits(start)]
+    return valid[::stride]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(dims(), min_size=3, max_size=3), st.sampled_from([1, 1 << 10, 1 << 13, 1 << 20]))
+def test_windows_are_slices_of_the_padded_array(cut: list[dict[str, Any]], blocks: int) -> None:
+    """They are whatever the number of blocks into which the memory is divided."""
+    names = ("time", "lat", "lon")
+    array = field(*(dim["length"] for dim in cut))
+    starts = [expected_starts(dim) for dim in cut]
+    by_dim = {what: dict(zip(names, [dim[what] for dim in cut], strict=True)) for what in cut[0]}
+    arguments = {
+        "input_dims": by_dim["size"], "input_overlap": by_dim["overlap"], "context": by_dim["context"],
+        "lead": by_dim["lead"], "edges": by_dim["edge"], "targets": "x", "channels": ["time"],
+    }  # fmt: skip
+    source = xr.DataArray(array, dims=names, name="x")
+    if not all(starts):
+        with pytest.raises(UserError, match="no window fits along|lies beyond the"):
+            dsinga.windows(source, **arguments)
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(field_windows, "SAMPLER_SHARE", blocks)
+        windows = dsinga.windows(source, **arguments, memory=1 << 20)
+    padded = array
+    for axis, dim in enumerate(cut):
+        if dim["edge"] != "inside":
+            width = [(FAR, FAR) if place == axis else (0, 0) for place in range(3)]
+            mode: Any = PAD_MODES[dim["edge"]] if dim["length"] > 1 or dim["edge"] == "zero" else "edge"
+            padded = np.pad(padded, width, mode=mode)
+    offsets = [0 if dim["edge"] == "inside" else FAR for dim in cut]
+    places = list(itertools.product(*starts))
+    assert len(windows) == len(places)
+    inputs, targets = windows.read(np.arange(len(windows)))
+    for row, place in enumerate(places):
+        begins = [start + offset for start, offset in zip(place, offsets, strict=True)]
+        region = tuple(
+            slice(begin - dim["context"][0], begin + dim["size"] + dim["context"][1])
+            for begin, dim in zip(begins, cut, strict=True)
+        )
+        np.testing.assert_array_equal(inputs[row], padded[region])
+        region = tuple(
+            slice(begin + dim["lead"], begin + dim["lead"] + dim["size"])
+            for begin, dim in zip(begins, cut, strict=True)
+        )
+        np.testing.assert_array_equal(targets[row], padded[region])
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 40), st.integers(0, 3))
+def test_an_epoch_has_every_window_once(steps: int, batchsize: int, seed: int) -> None:
+    """The sampler takes blocks of windows as it takes chunks of a store."""
+    source = xr.DataArray(field(steps, 4, 4), dims=("time", "lat", "lon"))
+    windows = dsinga.windows(source, input_dims={"time": 1, "lat": 2, "lon": 2})
+    sampler = Sampler(len(windows), batchsize, seed, windows.block)
+    rows = np.concatenate([sampler.rows(step) for step in range(-(-len(windows) // batchsize))])[: len(windows)]
+    assert sorted(rows) == list(range(steps * 4))
+
+
+def test_channels_are_variables_levels_steps_static_fields_and_coordinates() -> None:
+    data = dataset()
+    windows = dsinga.windows(
+        data,
+        inputs=["t", "z"],
+        targets=["z", "t"],
+        input_dims={"time": 1, "lat": 4, "lon": 5},
+        context={"time": (2, 0)},
+        lead={"time": 3},
+        static="ground",
+        coordinates=["cos(lat)", "sin(day of year)", "lon"],
+    )
+    assert windows.layout.channel_names() == (
+        "t time-2", "t time-1", "t", "z level=500 time-2", "z level=500 time-1", "z level=500", "z level=850 time-2",
+        "z level=850 time-1", "z level=850", "ground", "cos(lat)", "sin(day of year) time-2",
+        "sin(day of year) time-1", "sin(day of year)", "lon",
+    )  # fmt: skip
+    assert windows.layout.target_names() == ("z level=500 time+3", "z level=850 time+3", "t time+3")
+    (inputs,), (targets,) = windows.read([5])  # the second step, second window along lat, second along lon
+    place = {name: int(first[0]) for name, first in windows.positions([5]).items()}
+    assert place == {"time": 3, "lat": 0, "lon": 5, "level": 0}
+    np.testing.assert_array_equal(inputs[:3], data.t[1:4, :4, 5:])
+    np.testing.assert_array_equal(inputs[3:9].reshape(2, 3, 4, 5), data.z[1:4, :, :4, 5:].values.swapaxes(0, 1))
+    np.testing.assert_array_equal(inputs[9], data.ground[:4, 5:])
+    np.testing.assert_allclose(inputs[10], np.cos(np.deg2rad(data.lat.values[:4]))[:, None].repeat(5, 1), rtol=1e-6)
+    turns = np.arange(1, 4) * 0.25 / 366
+    np.testing.assert_allclose(inputs[11:14, 0, 0], np.sin(2 * np.pi * turns), rtol=1e-5)
+    np.testing.assert_array_equal(inputs[14, 2], data.lon[5:])
+    np.testing.assert_array_equal(targets[:2], data.z[6, :, :4, 5:])
+    np.testing.assert_array_equal(targets[2], data.t[6, :4, 5:])
+
+
+def test_a_dimension_of_space_may_be_channels_and_the_other_way_round() -> None:
+    data = dataset()[["z"]]
+    assert dsinga.windows(data, input_dims={"time": 1}).shape == (1, 2, 8, 10)  # all but time is space
+    assert dsinga.windows(data, input_dims={"time": 1}, channels=["time", "level"]).shape == (2, 8, 10)
+    assert dsinga.windows(data, input_dims={"time": 4, "lat": -1, "lon": -1}, channels="level").shape == (2, 4, 8, 10)
+    assert dsinga.windows(data, input_dims={"time": 1, "lat": 1, "lon": 1}).shape == (2,)  # a vector a point
+
+
+def test_the_weights_are_the_last_channel_of_labels_and_have_the_mean_one() -> None:
+    windows = dsinga.windows(
+        dataset()[["t"]], input_dims={"time": 1, "lat": -1, "lon": 5}, targets="t", weights="cos(lat)"
+    )
+    _, labels = windows.read([0, 1])
+    assert windows.layout.target_names() == ("t", "weights")
+    np.testing.assert_allclose(labels[:, 1].mean(axis=(1, 2)), 1, rtol=1e-6)
+    cosines = np.cos(np.deg2rad(dataset().lat.values))
+    np.testing.assert_allclose(labels[1, 1, :, 3], cosines / cosines.mean(), rtol=1e-6)
+
+
+def test_what_fills_no_window_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")  # a Dask cluster of other tests may have disabled the handler
+    windows = dsinga.windows(dataset()[["t"]], input_dims={"time": 1, "lat": 3, "lon": 4})
+    lat, lon = windows.left_out
+    assert lat == (
+        "the last 2 of 8 points of 'lat' (-50 to -70) fill no window: windows have 3 points, a new one every 3"
+    )
+    assert "the last 2 of 10 points of 'lon' (288 to 324)" in lon
+    assert lat in caplog.text
+    assert lat in repr(windows)
+    assert not dsinga.windows(dataset()[["t"]], input_dims={"time": 1, "lat": 4}, edges={"lat": "periodic"}).left_out
+
+
+def test_a_split_is_windows_of_the_selected_parts() -> None:
+    data = dataset()[["t"]]
+    arguments: dict[str, Any] = {
+        "input_dims": {"time": 1},
+        "context": {"time": (2, 0)},
+        "lead": {"time": 1},
+        "targets": "t",
+    }
+    train, test = dsinga.windows(data, **arguments).split(time="2000-01-03", gap=2)
+    parts = (data.isel(time=slice(0, 6)), data.sel(time=slice("2000-01-03", None)))
+    for part, selected in zip((train, test), parts, strict=True):
+        expected = dsinga.windows(selected, **arguments)
+        rows = np.arange(len(expected))
+        assert len(part) == len(expected)
+        for got, wanted in zip(part.read(rows), expected.read(rows), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+    assert len(dsinga.windows(data, **arguments).split(time=["2000-01-03", "2000-01-04"])) == 3
+    again = dsinga.data.FieldWindows(data, test.definition)
+    np.testing.assert_array_equal(again.read([0])[0], test.read([0])[0])
+
+
+def test_the_definition_is_plain_and_applies_to_another_dataset() -> None:
+    windows = dsinga.windows(
+        dataset(), inputs="t", targets="t", input_dims={"time": 1, "lat": 4, "lon": -1}, context={"lat": 1}, mask=True,
+        edges={"lat": "edge"}, fill={"t": 2.0}, max_nan=0.5, lead={"time": 2}, within={"time": ("2000-01-02", None)},
+    )  # fmt: skip
+    definition = pickle.loads(pickle.dumps(windows.definition))
+    assert definition == windows.definition
+    other = dataset(steps=9)
+    applied = dsinga.data.FieldWindows(other, definition, has_targets=False, starts={"lat": [0, 3]})
+    assert not applied.has_labels
+    assert len(applied) == (9 - 4) * 2  # the last steps, whose targets lie beyond the data, too
+    assert list(applied.positions(np.arange(3))["lat"]) == [0, 3, 0]
+
+
+def test_gaps_between_dates_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "dsinga")
+    gappy = dataset()[["t"]].isel(time=[0, 1, 2, 5, 6])
+    dsinga.windows(gappy, input_dims={"time": 1})
+    assert not caplog.text
+    dsinga.windows(gappy, targets="t", input_dims={"time": 1}, lead={"time": 1}, over_gaps=True)
+    assert "points of 'time' lie 6 to 18 h apart (the longest after 2000-01-01T12:00), and windows count" in caplog.text
+
+
+def test_copies_of_windows_share_what_was_read_and_others_do_not() -> None:
+    data = dataset()[["t"]]
+    windows = dsinga.windows(data, input_dims={"time": 1}, lead={"time": 1}, targets="t")
+    windows.read([0])
+    assert windows.cached_bytes == data.t.size * 4
+    assert pickle.loads(pickle.dumps(windows)).cached_bytes == windows.cached_bytes
+    assert not dsinga.windows(data, input_dims={"time": 1}).cached_bytes
+
+
+def test_a_damaged_store_is_refused(tmp_path: Path) -> None:
+    dataset()[["t"]].to_zarr(tmp_path / "x.zarr", consolidated=False)
+    windows = dsinga.windows(tmp_path / "x.zarr", input_dims={"time": 1})
+    (chunk,) = (file for file in (tmp_path / "x.zarr" / "t").rglob("*") if file.is_file() and file.name != "zarr.json")
+    chunk.write_bytes(b"no chunk")
+    with pytest.raises(UserError, match="variable 't': .*x.zarr: chunk t/c/0/0/0 cannot be read or decoded .*; write"):
+        windows.read([0])

@@ -1,0 +1,112 @@
+"""Pictures of nets: complete, without overlap, with straight chains."""
+
+import re
+from xml.etree import ElementTree
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsinga.addons.pictures.drawing import with_sites
+from dsinga.addons.pictures.drawing.layered_layout import layered_layout
+from dsinga.addons.pictures.drawing.net_svg import COLOURS
+from dsinga.job import ClusterConf, Job
+from dsinga.job.topology import topology
+from dsinga.net import to_svg
+from tests.support.net_cases import IMAGES, build, dense, layer
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def convnet(depth=10):
+    """A net with a side branch, a loss that needs labels from far above, and an output layer."""
+    layers = [layer("data", "kRecordInput")]
+    for k in range(depth):
+        window = {"convolution_conf": {"num_filters": 4, "kernel": 3, "pad": 1}}
+        layers += [layer(f"conv{k}", "kConvolution", layers[-1].name, **window), layer(f"relu{k}", "kReLU", f"conv{k}")]
+    layers += [
+        dense("side", f"relu{depth // 2}", 7),
+        layer("side_loss", "kSoftmaxLoss", "side", "data"),
+        dense("ip<1>", layers[-1].name, 7),
+        layer("loss", "kSoftmaxLoss", "ip<1>", "data"),
+        layer("top", "kArgSort", "ip<1>"),
+    ]
+    return build(*layers, data=IMAGES)
+
+
+def boxes(svg):
+    return [tuple(float(rect.get(key)) for key in ("x", "y", "width", "height")) for rect in svg.iter(f"{SVG}rect")]
+
+
+def test_every_layer_is_drawn_with_name_type_shape_params_and_edges():
+    net = convnet()
+    svg = ElementTree.fromstring(to_svg(net))
+    texts = [text.text for text in svg.iter(f"{SVG}text")]
+    assert len(boxes(svg)) == len(net.nodes) == 27
+    for expected in ("conv3", "ip<1>", "Convolution", "4×4×8×8", "112 params", "split(relu5)"):
+        assert expected in texts
+    edges = [path for path in svg.iter(f"{SVG}path") if path.get("marker-end")]
+    assert len(edges) == sum(len(node.sources) for node in net.nodes)
+    assert sum(path.get("stroke-dasharray") is not None for path in edges) == 2  # labels
+    assert {rect.get("fill") for rect in svg.iter(f"{SVG}rect")} == {fill for fill, _ in COLOURS.values()}
+
+
+def test_boxes_lie_inside_the_picture_and_apart():
+    svg = ElementTree.fromstring(to_svg(convnet()))
+    width, height = float(svg.get("width")), float(svg.get("height"))
+    placed = boxes(svg)
+    for k, (x, y, w, h) in enumerate(placed):
+        assert 0 <= x < x + w <= width
+        assert 0 <= y < y + h <= height
+        for x2, y2, w2, h2 in placed[k + 1 :]:
+            assert x + w <= x2 + 0.2 or x2 + w2 <= x + 0.2 or y + h <= y2 or y2 + h2 <= y
+
+
+def test_the_picture_needs_nothing_else():
+    net = convnet()
+    text = net._repr_html_()
+    assert text == to_svg(net)
+    assert re.findall(r"https?://[^\"]+", text) == ["http://www.w3.org/2000/svg"]
+    assert not re.search("<script|<image|<style", text)
+
+
+def test_sites_are_drawn_above_the_net_inside_the_picture():
+    conf = ClusterConf(
+        nworker_groups=3, nserver_groups=3, nworkers_per_group=8, sync_freq=100, sync_method="kMean",
+        mean_conf={"site": ["10.0.1.*", "clinic-b", "clinic-c"]},
+    )  # fmt: skip
+    net = convnet(2)
+    svg = ElementTree.fromstring(with_sites(to_svg(net), topology(Job(cluster=conf), 1, 1), "each link carries 1 MB"))
+    texts = [text.text for text in svg.iter(f"{SVG}text")]
+    for expected in ("site 2", "clinic-b", "w5", "+2", "s0", "each link carries 1 MB", "conv1"):
+        assert expected in texts
+    sites = [rect for rect in svg.iter(f"{SVG}rect") if rect.get("class") == "site"]
+    assert len(sites) == len([path for path in svg.iter(f"{SVG}path") if path.get("class") == "link"]) == 3
+    inner = svg.find(f"{SVG}svg")
+    assert max(float(site.get("y")) + float(site.get("height")) for site in sites) < float(inner.get("y"))
+    assert float(inner.get("y")) + float(inner.get("height")) <= float(svg.get("height"))
+    assert max(float(site.get("x")) + float(site.get("width")) for site in sites) < float(svg.get("width"))
+
+
+def test_a_chain_is_straight_even_beside_a_passing_edge():
+    grid = layered_layout([[], [0], [1], [2], [3, 0]])
+    assert len({round(x, 6) for x in grid.x}) == 1
+    assert len(set(grid.routes[0, 4])) == 1
+    assert abs(grid.routes[0, 4][0] - grid.x[0]) >= 0.65 - 1e-9
+
+
+@given(st.data())
+def test_random_graphs_are_arranged_in_ranks_without_overlap(data):
+    count = data.draw(st.integers(1, 25))
+    sources = [data.draw(st.lists(st.integers(0, k - 1), unique=True, max_size=3)) if k else [] for k in range(count)]
+    grid = layered_layout(sources, 1.0, 0.3)
+    for node, into in enumerate(sources):
+        assert grid.rank[node] == max((grid.rank[source] + 1 for source in into), default=0)
+        for source in into:
+            assert len(grid.routes[source, node]) == grid.rank[node] - grid.rank[source] - 1
+    things = [(grid.rank[node], x, 1.0) for node, x in enumerate(grid.x)]
+    for (source, _), route in grid.routes.items():
+        things += [(grid.rank[source] + 1 + k, x, 0.3) for k, x in enumerate(route)]
+    things.sort()
+    for (rank, x, size), (rank2, x2, size2) in zip(things, things[1:], strict=False):
+        assert rank != rank2 or x2 - x >= (size + size2) / 2 - 1e-6
+    assert all(size / 2 - 1e-6 <= x <= grid.width - size / 2 + 1e-6 for _, x, size in things)

@@ -1,0 +1,151 @@
+"""nn.augment: functions that follow from the classes of augmentations, in models and estimators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga import nn
+from dsinga.addons.augmentation.augmentation import Augmentation
+from dsinga.base.errors import UserError
+from dsinga.estimators import Classifier
+from dsinga.job.component import Settings, setting
+from tests.support.small_job import assert_same
+
+X = np.random.default_rng(0).integers(0, 256, (60, 3, 10, 10), dtype=np.uint8)
+Y = np.arange(60) % 3
+
+
+def model(*augment):
+    net = nn.Sequential(
+        [
+            nn.Input(augment=list(augment)),
+            nn.Rescaling(1 / 255),
+            nn.Conv2D(4, 3, activation="relu"),
+            nn.Flatten(),
+            nn.Dense(3),
+        ]
+    )
+    net.compile("adam", "sparse_categorical_crossentropy")
+    return net
+
+
+def test_functions_are_those_of_the_classes():
+    assert nn.augment.RandomCrop(24, pad=2) == dsinga.job.AugmentConf(type="kRandomCrop", size=[24], pad=2)
+    assert nn.augment.RandomResizedCrop((8, 9), scale=(0.5, 1)).scale == [0.5, 1.0]
+    assert "how many pixels of zeros" in nn.augment.RandomCrop.__doc__
+    for wrong, message in (
+        (lambda: nn.augment.RandomCrop(pad=-1), "RandomCrop: pad must be in"),
+        (lambda: nn.augment.RandAugment(magnitude=50), "RandAugment: magnitude is 50; give 0 to 30"),
+        (lambda: nn.augment.RandomCrop(padd=1), "RandomCrop has no argument 'padd'; did you mean 'pad'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            wrong()
+    with pytest.raises(AttributeError, match="write nn.augment.RandomErasing"):
+        nn.RandomErasing()
+
+
+def test_a_model_trains_on_crops_and_predicts_the_centre():
+    net = model(nn.augment.RandomCrop(8), nn.augment.RandomFlip(), nn.augment.Mixup())
+    history = net.fit(X, Y, epochs=2, validation_data=(X, Y), progress=False)
+    assert {row["phase"] for row in history} == {"train", "val"}
+    np.testing.assert_array_equal(net.predict(X[:4]), net.predict(X[:4, :, 1:9, 1:9]))
+    assert "augment { type: kRandomCrop size: 8 }" in str(net.job(X, Y))
+
+
+def test_a_model_with_a_known_shape_knows_that_after_the_crop():
+    x = nn.Input((3, 10, 10), augment=[nn.augment.RandomCrop((8, 6))])
+    net = nn.Model(x, nn.Dense(2)(nn.Flatten()(x)))
+    net.compile("sgd", "sparse_categorical_crossentropy")
+    net.fit(X, Y % 2, train_steps=1, progress=False)
+    assert {value.shape for value in net.result.params.values()} == {(2,), (2, 3 * 8 * 6)}
+
+
+def test_an_estimator_trains_like_its_model():
+    net = model(nn.augment.RandomCrop(pad=2), nn.augment.RandomFlip())
+    first = Classifier(net, epochs=2, random_state=0).fit(X, Y)
+    plain = Classifier(model(), epochs=2, random_state=0).fit(X, Y)
+    assert_same(first.params_, Classifier(net, epochs=2, random_state=0).fit(X, Y).params_)
+    assert any((first.params_[name] != plain.params_[name]).any() for name in first.params_)
+    assert first.predict(X).shape == (60,)
+
+
+def test_a_users_own_augmentation_is_a_function_too():
+    @dsinga.register("augmentation", "Invert")
+    class Invert(Augmentation):
+        """Invert some images."""
+
+        class Conf(Settings):
+            """Settings of Invert."""
+
+            share: float = setting(0.5, "the probability that an image is inverted")
+
+        draws = 1
+
+        def augment(self, records, uniform):
+            """Return images, some of them inverted."""
+            chosen = uniform[:, 0] < self.settings.share
+            records[chosen] = 255 - records[chosen]
+            return records
+
+    try:
+        conf = nn.augment.Invert(share=1.0)
+        assert (conf.user_type, conf.share) == ("Invert", 1.0)
+        everywhere = model(conf).fit(X, Y, train_steps=3, seed=1, progress=False)
+        expected = model().fit(255 - X, Y, train_steps=3, seed=1, progress=False)
+        assert everywhere[-1]["loss"] == expected[-1]["loss"]
+    finally:
+        dsinga.base.registry.unregister("augmentation", "Invert")
+
+
+def test_images_with_channels_last_are_changed_as_those_with_channels_first():
+    augment = [nn.augment.RandomCrop((8, 6), pad=1), nn.augment.RandomFlip(), nn.augment.ColorJitter(hue=0.2)]
+    layers = [nn.Rescaling(1 / 255), nn.Conv2D(4, 3), nn.Flatten(), nn.Dense(3)]
+    first = nn.Sequential([nn.Input((3, 10, 10), augment=augment), *layers])
+    last = nn.Sequential([nn.Input((10, 10, 3), data_format="channels_last", augment=augment), *layers])
+    for net, records in ((first, X), (last, np.ascontiguousarray(X.transpose(0, 2, 3, 1)))):
+        net.compile("sgd", "sparse_categorical_crossentropy")
+        net.fit(records, Y, epochs=2, progress=False)
+    assert_same(last.params, first.params)
+    np.testing.assert_array_equal(last.predict(X[:4].transpose(0, 2, 3, 1)), first.predict(X[:4]))
+    np.testing.assert_array_equal(last.predict(X[:4, :, 1:9, 2:8].transpose(0, 2, 3, 1)), first.predict(X[:4]))
+    other = nn.Sequential([nn.Input((10, 10, 3), data_format="channels_last"), *layers])
+    other.compile("sgd", "sparse_categorical_crossentropy")
+    with pytest.raises(UserError, match=r"records have the shape \(3, 10, 10\); leave data_format out, or give x.tra"):
+        other.fit(X, Y, progress=False)
+
+
+class Broken(Augmentation):
+    """Return the first row of each image."""
+
+    def augment(self, records, uniform):
+        return records[:, :, 0]
+
+
+class Silent(Augmentation):
+    """Forgets to return the records."""
+
+    def augment(self, records, uniform):
+        records //= 2
+
+
+class Empty(Augmentation):
+    """Defines nothing."""
+
+
+@pytest.mark.parametrize(
+    ("cls", "text"),
+    [
+        (Broken, r"layer 'data': Own returned the shape \(32, 3, 10\) for 32 records of the shape \(3, 10, 10\)"),
+        (Silent, "layer 'data': Own returned NoneType for 32 records"),
+        (Empty, r"Empty defines no augment\(self, records, uniform\)"),
+    ],
+)
+def test_what_an_augmentation_of_a_users_returns_is_checked(cls: type[Augmentation], text: str):
+    dsinga.register("augmentation", "Own")(cls)
+    try:
+        with pytest.raises(UserError, match=text):
+            model(nn.augment.Own()).fit(X, Y, progress=False)
+    finally:
+        dsinga.base.registry.unregister("augmentation", "Own")

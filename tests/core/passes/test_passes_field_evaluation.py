@@ -1,0 +1,243 @@
+"""Errors by group against pandas: windows and groups of each kind, of data whose numbers say where they lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dsinga
+from dsinga.addons.fields.baselines import make_baselines
+from dsinga.addons.fields.label_points import LabelPoints
+from dsinga.base.errors import UserError
+from dsinga.data import FieldWindows, field_climatology
+from dsinga.passes.field_evaluation import GroupedErrors
+
+xr = pytest.importorskip("xarray")
+pandas = pytest.importorskip("pandas")
+SIZES = {"time": 26, "level": 2, "lat": 5, "lon": 8}
+COORDINATES: dict[str, Any] = {
+    "time": np.datetime64("2000-01-31", "ns") + np.arange(26) * np.timedelta64(15, "D"),
+    "level": [500, 850],
+    "lat": np.linspace(60, -60, 5),
+    "lon": np.arange(8) * 45.0,
+}
+
+
+def numbered(first: int, *dims: str) -> Any:
+    """Return a variable whose numbers count its points."""
+    shape = [SIZES[dim] for dim in dims]
+    return dims, first + np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+DATA = xr.Dataset(
+    {"t": numbered(0, "time", "lat", "lon"), "z": numbered(10_000, "time", "level", "lat", "lon")}, COORDINATES
+)
+AREAS = xr.DataArray(
+    np.array([["land", "sea", None, "sea"] * 2] * 5, object), [("lat", COORDINATES["lat"]), ("lon", COORDINATES["lon"])]
+).rename("area")
+REGIONS = {"tropics": {"lat": (-30, 30)}, "west": {"lon": (-100, 10), "lat": (60, -30)}}
+WINDOWS: dict[str, dict[str, Any]] = {
+    "whole fields": {"targets": "t", "input_dims": {"time": 1, "lat": -1, "lon": -1}, "lead": {"time": 2}},
+    "patches, several leads, levels": {
+        "targets": ["z", "t"],
+        "input_dims": {"time": 2, "lat": 2, "lon": 4},
+        "context": {"time": (1, 0), "lat": 1, "lon": (1, 0)},
+        "lead": {"time": 3},
+        "edges": {"lat": "inside", "lon": "periodic"},
+    },
+    "leads at once": {
+        "targets": ["z", "t"],
+        "input_dims": {"time": 1, "lat": -1, "lon": -1},
+        "lead": {"time": 2},
+        "leads": 3,
+        "direct": True,
+    },
+    "weights and masks": {
+        "targets": "t",
+        "input_dims": {"time": 1, "lat": 3, "lon": -1},
+        "lead": {"time": 1},
+        "weights": "cos(lat)",
+        "mask": True,
+    },
+}
+GROUPS: list[Any] = [
+    (), "variable", ("lead", "season"), ("lat", "lon"), ("time", REGIONS), ("month", AREAS), ("year", "lon"),
+]  # fmt: skip
+
+
+def make_windows(kind: str) -> FieldWindows:
+    data = DATA.where(DATA.t % 7 != 3) if "masks" in kind else DATA
+    return dsinga.windows(data, inputs="t", **WINDOWS[kind])
+
+
+def frame(windows: FieldWindows, predictions: np.ndarray) -> Any:
+    """Return a row for each number of the labels: where it lies, as its own value says, and the prediction of it."""
+    labels = windows.read(np.arange(len(windows)))[1]
+    weights = labels[:, -1:] if windows.definition.weights else np.ones_like(labels[:, :1])
+    labels = labels[:, : predictions.shape[1]]
+    starts = windows.positions(np.arange(len(windows)))["time"].reshape(-1, 1, 1, 1)
+    columns = {"y": labels, "x": predictions, "w": weights, "start": starts}
+    rows = pandas.DataFrame({name: np.broadcast_to(each, labels.shape).ravel() for name, each in columns.items()})
+    rows = rows.dropna().reset_index(drop=True)
+    is_z = rows.y >= 10_000
+    number = np.where(is_z, rows.y - 10_000, rows.y).astype(int)
+    number, lon = np.divmod(number, SIZES["lon"])
+    number, lat = np.divmod(number, SIZES["lat"])
+    time = np.where(is_z, number // SIZES["level"], number)
+    last = rows.start + windows.definition.input_dims["time"] - 1
+    dates = pandas.DatetimeIndex(COORDINATES["time"][time])
+    seasons = {12: "DJF", 1: "DJF", 2: "DJF", 3: "MAM", 4: "MAM", 5: "MAM", 6: "JJA", 7: "JJA", 8: "JJA"}
+    return rows.assign(
+        variable=np.where(is_z, "z", "t"), lat=COORDINATES["lat"][lat], lon=COORDINATES["lon"][lon], time=dates,
+        lead=(time - last) * np.timedelta64(15, "D"), month=dates.month, year=dates.year,
+        season=[seasons.get(month, "SON") for month in dates.month], area=AREAS.values[lat, lon],
+    )  # fmt: skip
+
+
+def in_region(rows: Any, name: str) -> Any:
+    if name == "tropics":
+        return rows[rows.lat.abs() <= 30]
+    return rows[((rows.lon >= 260) | (rows.lon <= 10)) & (rows.lat >= -30)]
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_errors_of_each_group_are_those_of_its_numbers(kind: str, monkeypatch: Any) -> None:
+    windows = make_windows(kind)
+    shape = windows.label_shape[0] - bool(windows.definition.weights), *windows.label_shape[1:]
+    rng = np.random.default_rng(0)
+    predictions = (rng.normal(size=(len(windows), *shape)) * 100).astype(np.float32)
+    rows = frame(windows, predictions)
+    for by in GROUPS:
+        found = GroupedErrors(windows, by).add_all([predictions[:7], predictions[7:].reshape(len(windows) - 7, -1)])
+        result = found.dataset()
+        keys = [
+            key if isinstance(key, str) else getattr(key, "name", "region")
+            for key in ([by] if by == "variable" else by)
+        ]
+        assert list(result.rmse.dims) == keys
+        cells = result.stack(cell=keys) if keys else result.expand_dims("cell")
+        compared = 0
+        for place in range(cells.sizes["cell"]):
+            cell, chosen = cells.isel(cell=place), rows
+            for key in keys:
+                label = cell[key].item() if key not in ("lead", "time") else cell[key].values
+                chosen = in_region(chosen, label) if key == "region" else chosen[chosen[key] == label]
+            assert int(cell["count"]) == len(chosen)
+            if not len(chosen):
+                assert np.isnan(cell.rmse)
+                continue
+            error = chosen.x.astype(float) - chosen.y
+            np.testing.assert_allclose(cell.rmse, np.average(error**2, weights=chosen.w) ** 0.5, rtol=1e-12)
+            np.testing.assert_allclose(cell.mae, np.average(error.abs(), weights=chosen.w), rtol=1e-12)
+            np.testing.assert_allclose(cell.bias, np.average(error, weights=chosen.w), rtol=1e-10, atol=1e-10)
+            compared += len(chosen)
+        assert compared == len(rows) or compared > 0 and keys[1:] in (["region"], ["area"])
+    batches = np.split(predictions, [1, 4])  # however predictions come
+    monkeypatch.setattr("dsinga.passes.field_evaluation.PART_NUMBERS", 3 * predictions[0].size)
+    one, several = (GroupedErrors(windows, "lat").add_all(each).sums for each in ([predictions], batches))
+    np.testing.assert_array_equal(several, one)
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_baselines_are_the_last_inputs_and_the_means_of_months(kind: str) -> None:
+    windows = make_windows(kind)
+    points, rows = LabelPoints(windows), np.arange(len(windows))
+    labels = windows.read(rows)[1][:, : points.channels]
+    per_step = np.where(labels >= 10_000, 80, 40)  # how much later numbers of the data are larger
+    persistence, climatological = make_baselines(points, ["persistence", field_climatology(windows.dataset)])
+    last = persistence.read(rows)
+    expected = labels - per_step * points.leads("time").reshape(1, -1, 1, 1)
+    if "masks" in kind:
+        shifted = windows.dataset.t.shift(time=windows.definition.lead["time"]).values
+        expected = np.where(np.isin(expected, shifted), expected, np.nan)
+        both = ~np.isnan(labels)
+        np.testing.assert_array_equal(last[both], expected[both])
+    else:
+        np.testing.assert_array_equal(last, expected)
+        time = points.points("time", rows)
+        months = pandas.DatetimeIndex(COORDINATES["time"]).month.values
+        means = np.array([np.flatnonzero(months == month).mean() for month in months])
+        np.testing.assert_allclose(climatological.read(rows), labels + per_step * (means[time] - time), rtol=1e-6)
+
+
+def test_baselines_are_compared_on_the_points_that_all_have() -> None:
+    windows = make_windows("weights and masks")
+    data = windows.dataset
+    errors = GroupedErrors(windows, "variable", ["persistence", field_climatology(data)])
+    result = errors.add_all([windows.read(np.arange(len(windows)))[1][:, :1]]).dataset().isel(variable=0)
+    assert list(result.forecast.values) == ["model", "persistence", "climatology"]
+    months, last = data.t.groupby("time.month").mean("time"), data.t.shift(time=1)
+    departures = data.t - months.sel(month=data.time.dt.month)
+    weights = np.cos(np.deg2rad(data.lat[:3]))
+    valid = last.notnull() & data.t.notnull()
+    for forecast, error in (("model", 0 * data.t), ("persistence", data.t - last), ("climatology", departures)):
+        square = (error**2).where(valid).isel(lat=slice(0, 3), time=slice(1, None))
+        expected = float(square.weighted(weights).mean()) ** 0.5
+        np.testing.assert_allclose(result.rmse.sel(forecast=forecast), expected, rtol=1e-5)
+    np.testing.assert_allclose(result.anomaly_correlation.sel(forecast="model"), 1)
+
+
+def test_stations_with_names_lie_along_time() -> None:
+    names = np.array(["a", "b"], object)  # as files have texts
+    numbers = np.arange(100, dtype=np.float32).reshape(2, 50)
+    dates = COORDINATES["time"][0] + np.arange(50) * np.timedelta64(10, "D")
+    data = xr.Dataset({"t": (("station", "time"), numbers)}, {"station": names, "time": dates})
+    climatology = field_climatology(data)
+    windows = dsinga.windows(
+        data, inputs="t", targets="t", input_dims={"station": 1, "time": 1}, lead={"time": 1}, climatology=climatology
+    )
+    errors = GroupedErrors(windows, ("station", "month"), climatology)
+    found = errors.add_all([np.zeros((len(windows), 1), np.float32)]).dataset()
+    monthly = ((data.t - climatology.at(data.time).t)[:, 1:] ** 2).groupby("time.month").mean() ** 0.5
+    for forecast in found.rmse.transpose("forecast", ...):  # a departure of 0 is the climatology
+        np.testing.assert_allclose(forecast, monthly, rtol=1e-5)
+
+
+def test_areas_lie_where_their_coordinates_say() -> None:
+    windows = make_windows("whole fields")
+    predictions = [np.zeros((len(windows), 1, 5, 8), np.float32)]
+    expected = GroupedErrors(windows, AREAS).add_all(predictions).dataset()
+    turned = AREAS.roll(lon=3, roll_coords=True).isel(lat=slice(None, None, -1))
+    turned = turned.assign_coords(lon=(turned.lon + 180) % 360 - 180)
+    for areas in (turned, AREAS.reindex(lat=[*AREAS.lat.values, -90])):
+        xr.testing.assert_identical(GroupedErrors(windows, areas).add_all(predictions).dataset(), expected)
+
+
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"by": "seson"}, "by takes no 'seson'; did you mean 'season'"),
+    ({"by": ("lat", "lat")}, "by names 'lat' twice; give it once"),
+    ({"by": {"north": {"latitude": (0, 90)}}}, "names 'latitude', which is no coordinate of numbers of the data"),
+    ({"by": {"north": {"lat": (70, 90)}}}, "no point of the data is in the region 'north'"),
+    ({"by": {"north": {"lat": 70}}}, "the region 'north' takes the first and last 'lat', not 70"),
+    ({"by": AREAS.isel(lon=slice(4))}, "has other points of 'lon' than the data of the windows"),
+    ({"against": "persistense"}, "against takes 'persistence' and a climatology"),
+    ({"against": ["persistence", "persistence"]}, "against has one baseline of a kind"),
+    ({"against": 3}, "against takes 'persistence' and a climatology, .* not 3"),
+    ({"against": field_climatology(DATA[["z"]])}, "variable 't'"),
+    ({"against": field_climatology(DATA.isel(lat=slice(3)))}, "the climatology lacks points of 'lat'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), FAULTS)
+def test_groups_and_baselines_that_are_not_there_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        GroupedErrors(make_windows("whole fields"), **arguments)
+
+
+def test_windows_and_predictions_that_cannot_be_compared_are_refused() -> None:
+    settings: dict[str, Any] = {"inputs": "t", "input_dims": {"time": 1, "lat": -1, "lon": -1}}
+    with pytest.raises(UserError, match="the windows have no targets"):
+        GroupedErrors(dsinga.windows(DATA, **settings))
+    same = dsinga.windows(DATA, **settings, targets="t")
+    with pytest.raises(UserError, match="persistence is a forecast of targets that lie ahead"):
+        GroupedErrors(same, against="persistence")
+    with pytest.raises(UserError, match="the prediction has 3 x 5 x 8 for a window, but the targets 1 x 5 x 8"):
+        GroupedErrors(same).add_all([np.zeros((2, 3, 5, 8))])
+    with pytest.raises(UserError, match="needs dates, which the coordinate 'time' does not have"):
+        GroupedErrors(dsinga.windows(DATA.assign_coords(time=np.arange(26)), **settings, targets="t"), "season")
+    series = dsinga.windows(DATA.t.to_dataset(), inputs="t", targets="t", input_dims={"time": 4, "lat": 1}, channels=[])
+    assert GroupedErrors(series, ("time", "lat")).add_all([series.read(np.arange(len(series)))[1]]).sums[0, 0].any()
+    with pytest.raises(UserError, match="by='lead' needs targets whose steps of 'time' are channels"):
+        GroupedErrors(series, "lead")
