@@ -5,8 +5,8 @@ In an environment of its own with Keras and JAX::
     pip install keras jax && KERAS_BACKEND=jax python -m tests.support.keras_figures
 
 writes ``tests/core/nn/keras_figures.json``, with Keras's version. Images have their channels last there. (Keras's
-backend for PyTorch computes other means of windows whose padding is odd; that for TensorFlow made the figures of transposed
-convolution, upsampling, padding and cropping.)
+backend for PyTorch computes other means of windows whose padding is odd; that for TensorFlow made the figures of
+transposed convolution, upsampling, padding and cropping.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-FILE = Path(__file__).parents[1] / "nn" / "keras_figures.json"
+FILE = Path(__file__).parents[1] / "core" / "nn" / "keras_figures.json"
 ODD, EVEN = (7, 5, 3), (6, 8, 2)
 VOLUME, FRAMES = (5, 4, 6, 2), (3, 6, 5, 2)
 
