@@ -15,9 +15,6 @@ from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, RunError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.worker.captured_iterations import CapturedIterations
-from dsinga.cluster.worker.config import Timing
-from dsinga.cluster.worker.configure import OpenedJob
-from dsinga.cluster.worker.round import BegunStep, Round
 from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
 from dsinga.job import Job, Phase
@@ -30,6 +27,8 @@ from dsinga.ops import Array, buffers
 from dsinga.ops.processor import Processor
 from dsinga.passes.evaluation import evaluate, forward_in_order
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
+from dsinga.passes.opened_job import OpenedJob
+from dsinga.passes.round import BegunStep, Round, Timing
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch, send_ahead

@@ -10,11 +10,11 @@ from typing import Any
 import psutil
 
 from dsinga.base.registry import entries
-from dsinga.cluster.worker.configure import OpenedJob, open_job
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.net.memory_check import check_memory
 from dsinga.ops import get_ops
+from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import check_patterns
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import logging
 import math
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
 from dsinga.checkpoint.metadata import DamagedFile, read_metadata
-from dsinga.cluster.worker.group_states import updater_state
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase, SyncMethod
@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 LOW_RATE = 1e-3  # of the highest one: a rate that is no higher changes hardly anything
 LOW_SHARE = 0.05  # of the steps of a run: schedules that end with a run are this low in its very last steps, too
 SCHEDULE_SAMPLES = 500  # steps at which the schedule is asked
+AGREEMENT = re.compile(r"outer\.|group\d+\.")  # begins the slots of the agreement of server groups, and of groups but 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +130,14 @@ def complete_state(
                 slots[slot] = np.array(array, np.float32)
         complete[name] = {slot: array.reshape(param.shape) for slot, array in slots.items()}
     return complete
+
+
+def updater_state(state: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, ParamArrays]:
+    """Return the updater's state of group 0 alone: that of a job whose groups do not agree by the mean."""
+    return {
+        name: {slot: array for slot, array in slots.items() if not AGREEMENT.match(slot)}
+        for name, slots in state.items()
+    }
 
 
 def put_params(values: ParamArrays, params: Mapping[str, np.ndarray]) -> None:

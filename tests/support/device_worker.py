@@ -12,12 +12,13 @@ import dsinga.ops
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.server import Shard
 from dsinga.cluster.worker.config import WorkerConfig, WorkerKey, new_run_name
-from dsinga.cluster.worker.configure import configure, open_job
+from dsinga.cluster.worker.configure import configure
 from dsinga.cluster.worker.group_worker import GroupWorker
 from dsinga.cluster.worker.param_slices import replica_values, whole_values
 from dsinga.job import Job, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.ops.processor import Processor
+from dsinga.passes.opened_job import open_job
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.nets import cut_nets
 from dsinga.training import Metrics, create_updater, initial_values

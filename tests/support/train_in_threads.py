@@ -11,13 +11,14 @@ from dsinga.cluster.server import Shard
 from dsinga.cluster.server.service import ShardService
 from dsinga.cluster.transport.endpoints import Endpoint, close_endpoints, connect
 from dsinga.cluster.worker.config import RoundReport, ServerKey, WorkerConfig, WorkerKey, new_run_name
-from dsinga.cluster.worker.configure import configure, open_job
+from dsinga.cluster.worker.configure import configure
 from dsinga.cluster.worker.group_worker import GroupWorker
 from dsinga.cluster.worker.param_slices import replica_values, slice_specs, sliced_values, whole_values
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.ops.processor import Processor
+from dsinga.passes.opened_job import open_job
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 from dsinga.reading.nets import cut_nets
 from dsinga.training import Metrics, add_metrics, create_updater, initial_values

@@ -24,7 +24,7 @@ from dsinga.cluster.queue.claims import Claim, Request, claim_workers
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.server import slicing
 from dsinga.cluster.worker.config import WorkerConfig, new_run_name
-from dsinga.cluster.worker.configure import OpenedJob, configure, evaluation_passes, open_job
+from dsinga.cluster.worker.configure import configure, evaluation_passes
 from dsinga.job import AlgType, ClusterConf, Job, PartitionMethod, Phase, Precision
 from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
@@ -36,6 +36,7 @@ from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import ParamPart
 from dsinga.ops.processor import cpu_ops
 from dsinga.passes.devices import Devices
+from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.reading.epochs import Epochs
 from dsinga.reading.nets import cut_nets

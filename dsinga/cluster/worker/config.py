@@ -20,6 +20,7 @@ from dsinga.layers.connect.bridge import BridgeSrc
 from dsinga.net import Param
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.passes.evaluation import EvaluationPass
+from dsinga.passes.round import Timing
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.training import Algorithm, Metrics, Updater
 
@@ -125,26 +126,6 @@ class WorkerKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"worker {self.worker} of group {self.group}"
-
-
-class Timing(NamedTuple):
-    """The seconds that one iteration of a worker took, and the bytes that it sent and received.
-
-    Attributes:
-        total: seconds of the whole iteration.
-        data: seconds of waiting for records.
-        exchange: seconds of waiting for servers and other workers.
-        crossing: bytes that went to or came from another process.
-        within: bytes handed over in this process, without a copy.
-        update: those seconds of ``exchange`` in which the worker's thread computed updates.
-    """
-
-    total: float
-    data: float
-    exchange: float
-    crossing: int = 0
-    within: int = 0
-    update: float = 0.0
 
 
 class RoundReport(NamedTuple):

@@ -1,94 +1,28 @@
-"""Configures the workers of a run: opens the stores of a checked job, builds its nets, slices its params."""
+"""Configures the workers of a run: which params they have, and how servers slice them."""
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
-from dsinga.base.registry import listed
 from dsinga.cluster.server import cut_into_pieces, slice_for_servers
 from dsinga.cluster.worker.config import WorkerConfig
 from dsinga.cluster.worker.exchange_options import ExchangeOptions
-from dsinga.job import AlgType, ClusterConf, Job, Phase, UpdatePlace, training_phases
+from dsinga.job import ClusterConf, Job, Phase, UpdatePlace
 from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
-from dsinga.layers.dense.batchnorm import BatchNorm
-from dsinga.net import NeuralNet, create_net
+from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.passes.evaluation import EvaluationPass
-from dsinga.reading.all_records import count_batches, readers_of_all_records, tests_all_records
-from dsinga.reading.batch_reader import BatchReader
-from dsinga.reading.checked_job import CheckedJob
-from dsinga.reading.nets import check_same_names, check_same_params, cut_like
+from dsinga.passes.opened_job import OpenedJob
+from dsinga.reading.nets import cut_like
 from dsinga.training import Updater, algorithm, create_updater
-from dsinga.training.bp import no_loss
-
-_log = logging.getLogger(__name__)
 
 NEVER = (1 << 31) - 1  # steps
 
 # Takes the parts of params that servers keep; returns the server for each part that should stay whole, by its name.
 FindPreferredServers = Callable[[Mapping[str, ParamPart]], Mapping[str, int]]
-
-
-class OpenedJob(NamedTuple):
-    """The batch reader and the whole net of each phase of a job.
-
-    ``complete`` has the passes of the phases that are evaluated over all records. Reader and net of the first one are
-    also those of the phase.
-    """
-
-    readers: Mapping[Phase, BatchReader]
-    nets: Mapping[Phase, NeuralNet]
-    complete: Mapping[Phase, Sequence[EvaluationPass]] = {}
-
-    def passes(self, phase: Phase, batches: int) -> Sequence[EvaluationPass]:
-        """Return the passes over the first ``batches`` batches of a phase; 0 means all records."""
-        return [EvaluationPass(self.nets[phase], self.readers[phase], batches)] if batches else self.complete[phase]
-
-
-def open_job(checked: CheckedJob, topology: Topology) -> OpenedJob:
-    """Open the stores of a job and build its nets. Raises UserError for what is wrong with them."""
-    job, groups = checked.job, {Phase.kTrain: topology.groups}  # a single group validates and tests
-    readers = {phase: checked.reader(phase, topology.workers, groups.get(phase, 1)) for phase in training_phases(job)}
-    complete = {
-        phase: _passes_over_all_records(job, phase, reader)
-        for phase, reader in readers.items()
-        if tests_all_records(job, phase)
-    }
-    readers |= {phase: passes[0].reader for phase, passes in complete.items()}
-    nets = {
-        phase: complete[phase][0].net if phase in complete else create_net(job.neuralnet, phase, reader.infos)
-        for phase, reader in readers.items()
-    }
-    check_same_params(nets)
-    check_same_names(readers)
-    alg = job.train_one_batch.alg
-    if alg in (AlgType.kBP, AlgType.kBPTT) and not nets[Phase.kTrain].losses:
-        raise job.neuralnet.error(no_loss("kTrain", alg.name))
-    if job.micro_batches > 1:
-        _announce_batch_statistics(nets[Phase.kTrain], job.micro_batches)
-    return OpenedJob(readers, nets, complete)
-
-
-def _passes_over_all_records(job: Job, phase: Phase, reader: BatchReader) -> list[EvaluationPass]:
-    readers = readers_of_all_records(reader)
-    nets = [create_net(job.neuralnet, phase, part.infos) for part in readers]
-    return [EvaluationPass(*each) for each in zip(nets, readers, count_batches(readers), strict=True)]
-
-
-def _announce_batch_statistics(net: NeuralNet, micro_batches: int) -> None:
-    """Log a sentence where layers normalise by statistics of the rows that are computed at once."""
-    layers = (node.layer for node in net.nodes)
-    names = [layer.name for layer in layers if isinstance(layer, BatchNorm) and not layer.use_global_stats]
-    if names:
-        _log.warning(
-            "batch normalisation (%s) takes its statistics of each of the %d micro_batches, not of the whole batch",
-            listed(names), micro_batches,
-        )  # fmt: skip
 
 
 def evaluation_passes(

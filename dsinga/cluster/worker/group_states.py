@@ -56,14 +56,6 @@ def group_state(
     return {**values, **own_values}, chosen
 
 
-def updater_state(state: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, ParamArrays]:
-    """Return the updater's state of group 0 alone: that of a job whose groups do not agree by the mean."""
-    return {
-        name: {slot: array for slot, array in slots.items() if _is_first(slot) and not is_outer(slot)}
-        for name, slots in state.items()
-    }
-
-
 def _is_shared(slot: str) -> bool:
     """Whether all server groups have the same array of this slot."""
     return is_outer(slot) and slot not in OWN_SLOTS

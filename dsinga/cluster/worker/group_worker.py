@@ -19,13 +19,12 @@ from dsinga.cluster.server.update_executors import thread_updates
 from dsinga.cluster.transport.endpoints import OpenConnection, connect
 from dsinga.cluster.transport.interface import Transport
 from dsinga.cluster.worker.captured_iterations import CapturedIterations
-from dsinga.cluster.worker.config import ReplicaState, RoundReport, ServerKey, Timing, WorkerConfig, WorkerKey
+from dsinga.cluster.worker.config import ReplicaState, RoundReport, ServerKey, WorkerConfig, WorkerKey
 from dsinga.cluster.worker.device_params import DeviceParams
 from dsinga.cluster.worker.exchange import COLLECTIVES_SERVER, Exchange, move_local_slices, param_homes
 from dsinga.cluster.worker.exchange_options import Meter
 from dsinga.cluster.worker.global_clipping import global_clipping
 from dsinga.cluster.worker.mailbox import GroupPeers
-from dsinga.cluster.worker.round import BegunStep, Round
 from dsinga.cluster.worker.server_client import ServerClient, WorkerId, open_send_buffer
 from dsinga.data import AlgorithmRecords
 from dsinga.job import Compression, Phase, PullTime
@@ -37,6 +36,7 @@ from dsinga.net.dataflow import row_share
 from dsinga.ops import Array, buffers
 from dsinga.ops.processor import Processor
 from dsinga.passes.evaluation import EvaluationPass, evaluate, forward_in_order
+from dsinga.passes.round import BegunStep, Round, Timing
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch, send_ahead

@@ -101,7 +101,7 @@ def inference(job: Job, client: Client) -> None:
 # What Dask passed to a task that failed: it is in the frames of its error, until the collector runs.
 TASK_ARGUMENTS = (
     "dsinga.cluster.worker.config.RoundReport",
-    "dsinga.cluster.worker.config.Timing",
+    "dsinga.passes.round.Timing",
     "dsinga.cluster.worker.config.WorkerKey",
 )
 # Kept for as long as the client, and only made where a run is looked at.

@@ -17,10 +17,10 @@ from dsinga import models
 from dsinga.cluster import available_workers
 from dsinga.cluster.dask import heartbeats
 from dsinga.cluster.dask.supervision import TaskChains
-from dsinga.cluster.worker.configure import open_job
 from dsinga.data import write_store
 from dsinga.job import ClusterConf, Phase
 from dsinga.job.topology import topology
+from dsinga.passes.opened_job import open_job
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.nets import cut_nets
 from tests.support.train_in_threads import create_servers, create_workers, prepare, running

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from dsinga.cluster.worker.group_states import group_state, of_group, updater_state
+from dsinga.cluster.worker.group_states import group_state, of_group
+from dsinga.loop.initial_state import updater_state
 
 
 def number(value):

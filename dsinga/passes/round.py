@@ -6,9 +6,28 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dsinga.cluster.worker.config import Timing
 from dsinga.layers import Records
 from dsinga.training import Metrics
+
+
+class Timing(NamedTuple):
+    """The seconds that one iteration of a worker took, and the bytes that it sent and received.
+
+    Attributes:
+        total: seconds of the whole iteration.
+        data: seconds of waiting for records.
+        exchange: seconds of waiting for servers and other workers.
+        crossing: bytes that went to or came from another process.
+        within: bytes handed over in this process, without a copy.
+        update: those seconds of ``exchange`` in which the worker's thread computed updates.
+    """
+
+    total: float
+    data: float
+    exchange: float
+    crossing: int = 0
+    within: int = 0
+    update: float = 0.0
 
 
 class BegunStep(NamedTuple):
