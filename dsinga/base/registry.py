@@ -32,7 +32,7 @@ IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_exte
 ROOMS = {
     "layer": "dsinga.layers",
     "metric": "dsinga.layers.metrics.gathered_metrics",
-    "function": "dsinga.addons.functions",
+    "function": "dsinga.base.functions",
     "updater": "dsinga.training",
     "schedule": "dsinga.training",
     "initialiser": "dsinga.training",

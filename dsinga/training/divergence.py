@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.functions.function_layers import FunctionLayer
 from dsinga.base.errors import Diverged
+from dsinga.base.registry import is_user_code
 from dsinga.layers.interface.context import Context, Records
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.metrics.metric_state import MetricState
@@ -49,9 +49,7 @@ def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Contex
     """Raise Diverged where gradients that a layer has computed are not finite, but the ``gradient`` that it got is."""
     if is_finite_gradient(computed) or not is_finite_gradient(gradient):
         return
-    what = f"the gradient of layer {layer.name!r}"
-    if isinstance(layer, FunctionLayer):
-        what = f"the gradient of the function of {layer.name!r}"
+    what = f"the gradient of {'the function of' if _calls_function(layer) else 'layer'} {layer.name!r}"
     remedy = GUARD if layer.runs_user_code else ADVICE
     raise Diverged(f"{what} is not finite at step {ctx.step}, though its feature is; {remedy}")
 
@@ -128,7 +126,7 @@ def _label_nodes(tape: Sequence[TapeEntry]) -> set[int]:
 
 def _feature(layer: Layer, feature: Any) -> str:
     """Return the cause that the feature of a layer is not finite; that of an input layer has it from the records."""
-    if isinstance(layer, FunctionLayer):
+    if _calls_function(layer):
         return f"the function of {layer.name!r} is the first that is not; {GUARD}"
     if not layer.is_input:
         return f"the feature of {layer.name!r} is the first that is not; {ADVICE}"
@@ -139,6 +137,11 @@ def _feature(layer: Layer, feature: Any) -> str:
         f"the records of {layer.name!r} are not, once normalised, first in {where}; "
         "scale them otherwise (mean and std of the layer), or leave such records out; see dsinga data info"
     )
+
+
+def _calls_function(layer: Layer) -> bool:
+    """Whether a layer calls a user's function, and is not itself a user's."""
+    return layer.runs_user_code and not is_user_code(layer)
 
 
 def _finite(value: Any) -> bool:

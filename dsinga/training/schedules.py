@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dsinga.addons.functions.names import find_function
 from dsinga.base.errors import UserError
+from dsinga.base.functions import find_function
 from dsinga.base.registry import is_user_code, register
 from dsinga.job import LRGenConf
 from dsinga.job.component import Configured, Fault, Settings, error_note, required, resolve, setting

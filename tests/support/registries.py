@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from dsinga.addons.functions import names
+from dsinga.base import functions as names
 from dsinga.base import registry
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dsinga.addons.functions.libraries import Computed, LibraryFunction, NumpyFunction
-from dsinga.addons.functions.names import find_function
 from dsinga.addons.functions.own_class import LayerCall
 from dsinga.addons.functions.probing import Probed, probe, title_of
 from dsinga.base.errors import UserError
+from dsinga.base.functions import find_function
 from dsinga.base.registry import register
 from dsinga.base.regular_files import parse_json
 from dsinga.job import LayerConf
@@ -130,12 +131,9 @@ class CalledFunction(FunctionLayer):
         else:
             self.call = None
             self.probed = self.probe(OnList(function) if self.settings.as_list else function, rows)
+        if isinstance(self.probed.function, NumpyFunction):
+            self.no_gradient_because = no_gradient(self.user_code)
         self.shape = (self.source_shapes[0][0], *self.probed.row_shape)
-
-    @property
-    def has_gradient(self) -> bool:
-        """Whether the function is of a library with gradients."""
-        return not isinstance(self.probed.function, NumpyFunction)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         arrays = self.on_host([*params, *sources], ctx)
@@ -150,8 +148,8 @@ class CalledFunction(FunctionLayer):
     def compute_gradient(
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
-        if not self.has_gradient:
-            raise self.fail(no_gradient(self.user_code))
+        if self.no_gradient_because:
+            raise self.fail(self.no_gradient_because)
         gradients = output.saved(np.ascontiguousarray(ctx.ops.to_numpy(grad)))
         arrays = [*params, *sources]
         placed = [
@@ -188,9 +186,18 @@ class FunctionLoss(FunctionLayer):
     settings: Conf
     source_count = 2
     optional_sources = 1
-    labels = Labels(source=1, floats=True)
+    labels = Labels(source=1, floats=True, any_shape=True)
     is_loss = True
     metric_names = ("loss",)
+
+    @classmethod
+    def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
+        """Return labels of the shape that is known, or else of one that the function takes."""
+        for labels in (shape, ()) if known is None else ():
+            with contextlib.suppress(UserError):
+                probe(find_function(settings["function"]), (labels, shape), 0)
+                return np.zeros((1, *labels), np.float32)
+        return np.zeros((1, *(shape if known is None else known)), np.float32)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

@@ -19,8 +19,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dsinga.addons.functions.digest import is_importable
 from dsinga.base.arguments import shown
+from dsinga.base.function_digest import is_importable
+from dsinga.base.functions import value_by_torch
 from dsinga.base.registry import is_user_code
 
 Function = Callable[..., Any]  # of arrays of a library; returns one of them
@@ -265,11 +266,7 @@ class TorchFunction(LibraryFunction):
     library, package = "PyTorch", "torch"
 
     def value(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        import torch
-
-        with torch.no_grad():
-            value = self.function(*(torch.tensor(array) for array in arrays))
-        return np.asarray(value)
+        return value_by_torch(self.function, arrays)
 
     def compute(self, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> Computed:
         import torch
@@ -346,13 +343,3 @@ def find_library(function: Function, arrays: Sequence[np.ndarray], needs: Sequen
     if failure is not None:
         raise failure
     return NumpyFunction(function)
-
-
-def value_of(function: Function, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return a function of numpy arrays, or of PyTorch's tensors, as a numpy array; no gradient is wanted."""
-    try:
-        return np.asarray(function(*arrays))
-    except Exception:
-        if "torch" not in sys.modules:
-            raise
-        return TorchFunction(function).value(arrays)

@@ -11,9 +11,10 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from dsinga.addons.functions.libraries import Function, LibraryFunction, NumpyFunction, find_library, value_of
+from dsinga.addons.functions.libraries import Function, LibraryFunction, NumpyFunction, find_library
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
+from dsinga.base.functions import value_of
 from dsinga.layers.interface.layer import Shape, as_text
 
 ROWS = 4  # of a batch of trial

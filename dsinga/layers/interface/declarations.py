@@ -86,13 +86,15 @@ class Labels:
     The shape of this source is then that of the labels: (B,), (B, K), or (B, T) of sequences. ``per`` says of what the
     layer takes one label, "row", (B,), or "step", (B, T) for a feature (B, T, ...), None if it takes any of these
     shapes; ``floats`` whether the labels may be float32. A net refuses other labels. ``shares`` says that a layer which
-    takes a class also takes a share for each of its classes, (B, K) float32.
+    takes a class also takes a share for each of its classes, (B, K) float32. ``any_shape`` says that they may have any
+    shape, which need not follow from that of the feature.
     """
 
     source: int | None = None
     per: Literal["row", "step"] | None = None
     floats: bool = False
     shares: bool = False
+    any_shape: bool = False
 
     def layer_of(self, srclayers: Sequence[str]) -> str:
         """Return the name of the layer that gives the labels, the empty string if ``srclayers`` lack it."""

@@ -80,6 +80,7 @@ class Layer(ABC):
         rounds_source: whether it then takes its first source for nothing but factors, which it rounds to bfloat16.
         rounds_gradient: whether it then rounds the gradient for its feature likewise.
         runs_user_code: whether its passes are a user's, whose gradients are checked.
+        no_gradient_because: why no params below it can be trained, the empty string where they can.
     """
 
     Conf: ClassVar[type[Settings] | None] = None
@@ -105,6 +106,7 @@ class Layer(ABC):
     rounds_source: bool = False
     rounds_gradient: bool = False
     runs_user_code: ClassVar[bool] = False
+    no_gradient_because: str = ""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -137,6 +139,11 @@ class Layer(ABC):
             else:
                 for field, _, value, allowed in out_of_range(message):
                     raise self.fail(f"{field} {allowed.fault(value)}", message, field)
+
+    @classmethod
+    def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
+        """Return labels (1, ...) of rows ``known``, if known, as a loss with ``settings`` has beside rows ``shape``."""
+        return np.zeros((1, *shape[:-1]), np.int64)
 
     @classmethod
     def reads(cls, conf: LayerConf) -> StoreConf | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from dsinga.layers.interface.declarations import Cut, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.losses.distributions import DISTRIBUTIONS
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED, FieldTargets
-from dsinga.layers.losses.forecast_forms import ForecastForm, form_of
+from dsinga.layers.losses.forecast_forms import ForecastForm, form_of, form_of_call
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.layers.losses.row_weights import WEIGHTS, gradient_of_weights, weights_of
 from dsinga.ops import Ops
@@ -72,6 +72,12 @@ class ForecastLoss(PairLoss):
     settings: Any
     source_kind = SourceKind.kVectors
     cut = Cut(gathered_because=PairLoss.cut.gathered_because, by_space=True)
+
+    @classmethod
+    def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
+        axis = len(shape) - 1 if len(shape) == 2 else 0
+        size = shape[axis : axis + 1] and (shape[axis] // form_of_call(cls, settings).count,)
+        return super().label_example(settings, (*shape[:axis], *size, *shape[axis + 1 :]), known)
 
     def check_sizes(self) -> None:
         self.form, settings = form_of(self.settings), self.settings

@@ -7,8 +7,10 @@ the sums and counts of all workers add up to that mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
 
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import RecordInfo
@@ -36,6 +38,11 @@ class PairLoss(Layer):
         first = self.source_shapes[0]
         check_weights(self, WEIGHTS, first[1:2] if self.weighs_steps and len(first) in (2, 3) else ())
         self.shape = (first[0], math.prod(first[1:]))
+
+    @classmethod
+    def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
+        shape = shape[:1] and (shape[0] + bool(settings.get("weighted")), *shape[1:])
+        return np.zeros((1, *(() if shape == (1,) else shape)), np.float32)  # metrics of classes take no columns
 
     def check_sizes(self) -> None:
         """Raise UserError unless both sources have as many rows, and rows as long."""

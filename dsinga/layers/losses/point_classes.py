@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +44,12 @@ class PointClasses(Layer):
     source_count = 2
     labels = Labels(source=1, floats=True)
     cut = Cut(gathered_because="compares all classes of a point", by_space=True)
+
+    @classmethod
+    def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
+        if settings.get("weighted"):
+            return np.zeros((1, 2, *shape[1:]), np.float32)
+        return np.zeros((1, *shape[1:]), np.int64)
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)

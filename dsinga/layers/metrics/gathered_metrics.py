@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsinga.addons.functions.libraries import value_of
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
+from dsinga.base.functions import value_of
 from dsinga.base.registry import entries, is_user_code, lookup, nearest_or_listed, register
 from dsinga.base.score_curves import average_precision, roc_auc
 from dsinga.job import LayerConf

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,8 +30,7 @@ from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.words.losses import layer_type, loss_kind, metric_names, without_torch
 from dsinga.nn.words.metric_layers import metrics_by_output
 from dsinga.nn.words.optimizers import updater_conf
-from dsinga.nn.writing.feature import Feature
-from dsinga.nn.writing.net_conf import label_example, weighted
+from dsinga.nn.writing.net_conf import weighted
 from dsinga.nn.writing.symbol import flatten
 from dsinga.nn.writing.writer import make_conf
 
@@ -237,10 +235,9 @@ def examples_for(job: Job, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, n
             continue
         source = layers[cls.labels.layer_of(layer.srclayers) or layer.srclayers[-1]]  # a kLabel, or the input itself
         settings = set_fields(layer.settings_of(cls.Conf)) if cls.Conf else {}
-        loss = SimpleNamespace(kind=layer.type_name.removeprefix("k"), settings=settings)
         name = layer_class(source).labels.layer_of(source.srclayers) or source.name
         if layer_class(layers[name]).is_input and name not in examples:
-            examples[name] = label_example(loss, Feature(layer.srclayers[0], features[layer.srclayers[0]]))
+            examples[name] = cls.label_example(settings, features[layer.srclayers[0]])
     return examples
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 import dsinga.api as api
-from dsinga.addons.functions.names import REMEDY, local_functions
 from dsinga.base.arguments import fail_for_name
 from dsinga.base.durable_files import explained_writing, finish_save, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
+from dsinga.base.functions import REMEDY, local_functions
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.checkpoint.tensors import read_safetensors, write_tensors
 from dsinga.data import RecordNames

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from dsinga.addons.functions.names import name_of
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
+from dsinga.base.functions import name_of
 from dsinga.nn.words.keras_arguments import missing_names
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import layer

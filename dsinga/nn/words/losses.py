@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Collection, Mapping, Set
 from typing import Any
 
-from dsinga.addons.functions.names import name_of
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
+from dsinga.base.functions import name_of
 from dsinga.base.registry import entries
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.forecast_loss import ForecastLoss

@@ -8,10 +8,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dsinga.addons.functions.names import CallableLayer, name_of
 from dsinga.addons.functions.own_class import LayerCall, Weight
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
+from dsinga.base.functions import CallableLayer, name_of
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.nn.words.regularisers import penalty
 from dsinga.nn.writing.feature import Feature

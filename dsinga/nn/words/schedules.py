@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dsinga.addons.functions.names import name_of
 from dsinga.base.errors import UserError
+from dsinga.base.functions import name_of
 from dsinga.base.registry import registered
 from dsinga.job import ChangeMethod, LRGenConf, MomentumConf
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from dsinga.addons.functions.names import find_function
-from dsinga.addons.functions.probing import probe
 from dsinga.base.arguments import values_by_name
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, LayerType, Phase, StoreConf
 from dsinga.job.enums import PHASES
 from dsinga.layers.interface.layer import Layer
-from dsinga.layers.losses.forecast_forms import form_of_call
-from dsinga.layers.losses.forecast_loss import ForecastLoss
-from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class, weighted_loss
 from dsinga.nn.words.inputs import INPUT
 from dsinga.nn.words.layer_functions import layer_functions
@@ -124,8 +118,10 @@ def write_net(
         name = "loss" if len(weights) == 1 else f"{output.layer}_loss"
         builder = loss_builder(loss, output, weight, name)
         source = label_input(net, number, output, inputs)
-        examples[source.layer] = label_example(builder, output, label_shapes.get(source.layer))
-        check_one_label(output, builder, label_shapes.get(source.layer))
+        cls = layer_type(builder.kind) or Layer
+        known = label_shapes.get(source.layer)
+        examples[source.layer] = cls.label_example(builder.settings, row_shape(output) or (), known)
+        check_one_label(output, builder, known)
         written = net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
         write_metrics(net, metrics[number], output, written.layer, source)
     if weighted_phases:
@@ -189,37 +185,6 @@ def weighted(conf: LayerConf, phases: Sequence[Phase]) -> list[LayerConf]:
         weighted_loss(conf).replace(include=in_phases, exclude=[]),
         *([] if conf.include and not others else [rest]),
     ]
-
-
-def label_example(builder: Any, output: Feature, known: tuple[int, ...] | None = None) -> np.ndarray:
-    """Return a label (1, ...) as a loss takes it: classes, or numbers that it compares with the output.
-
-    ``known`` is the shape of labels, which a function needs; before they are known, of the shapes that it may take.
-    """
-    shape = row_shape(output) or ()
-    if builder.kind == "FunctionLoss":
-        return np.zeros((1, *(likely_labels(builder, shape) if known is None else known)), np.float32)
-    if compares(builder.kind):
-        weights, cls = int(bool(builder.settings.get("weighted"))), layer_type(builder.kind)
-        if cls is not None and issubclass(cls, ForecastLoss):  # which has several outputs for each number
-            axis = len(shape) - 1 if len(shape) == 2 else 0
-            size = shape[axis : axis + 1] and (shape[axis] // form_of_call(cls, builder.settings).count,)
-            shape = (*shape[:axis], *size, *shape[axis + 1 :])
-        shape = shape[:1] and (shape[0] + weights, *shape[1:])
-        return np.zeros((1, *(() if shape == (1,) else shape)), np.float32)  # metrics of classes take no columns
-    if not issubclass(layer_type(builder.kind) or Layer, PointClasses):
-        return np.zeros((1, *shape[:-1]), np.int64)
-    is_weighted = builder.settings.get("weighted")
-    return np.zeros((1, 2, *shape[1:]), np.float32) if is_weighted else np.zeros((1, *shape[1:]), np.int64)
-
-
-def likely_labels(builder: LayerBuilder, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape of labels that the function of a loss takes beside an output of this shape, if it takes one."""
-    for labels in (shape, ()):
-        with contextlib.suppress(UserError):
-            probe(find_function(builder.settings["function"]), (labels, shape), 0)
-            return labels
-    return shape
 
 
 def label_input(net: NetWriter, number: int, output: Feature, inputs: Sequence[Symbol]) -> Feature:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dsinga.layers  # noqa: F401  registers the built-in layers
-from dsinga.addons.functions.function_layers import CalledFunction, FunctionLoss, no_gradient
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, LayerType, ParamConf
 from dsinga.job.message import set_fields
@@ -190,9 +189,9 @@ class LayerWriter:
         labels = cls.labels.source
         if labels is not None and labels > 0 and len(sources) > labels:  # one label a row, or one for each step
             shape = row_shape(sources[0])
-            any_shape = cls.labels.floats and cls.labels.per is None  # these check labels when they get them
-            of_row = None if shape is None else () if any_shape else shape[:-1]
-            if issubclass(cls, FunctionLoss):  # a function may take labels of any shape
+            checked_later = cls.labels.floats and cls.labels.per is None  # when they get them
+            of_row = None if shape is None else () if checked_later else shape[:-1]
+            if cls.labels.any_shape:
                 of_row = sources[labels].label_shape
             sources = [*sources]
             sources[labels] = sources[labels]._replace(shape=of_row, flat=False)
@@ -209,8 +208,9 @@ class LayerWriter:
             return None
 
     def _feature(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
-        if isinstance(layer, CalledFunction) and not layer.has_gradient and (below := self.net.trained_below(conf)):
-            raise self.fail(f"{no_gradient(layer.user_code)}; the params of {below!r} below need it")
+        fault = "" if layer is None else layer.no_gradient_because
+        if fault and (below := self.net.trained_below(conf)):
+            raise self.fail(f"{fault}; the params of {below!r} below need it")
         flat = layer_class(conf).source_kind is SourceKind.kAnyShape and any(source.flat for source in sources)
         parts = tuple(Feature(conf.name, shape[1:]) for shape in layer.part_shapes) if layer is not None else ()
         return Feature(conf.name, None if layer is None else layer.shape[1:], flat, parts=parts)

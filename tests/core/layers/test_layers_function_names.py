@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga.addons.functions.names import find_function
 from dsinga.base.errors import UserError
+from dsinga.base.functions import find_function
 from dsinga.data import write_store
 
 JOB = """name: "names"

@@ -1,4 +1,4 @@
-"""The names by which job files and saved models call functions: "module:function", or a registered name."""
+"""Users' functions: the names by which jobs and saved models call them, and their values as numpy arrays."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import importlib
 import itertools
 import re
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-from dsinga.addons.functions.digest import DIGITS, FunctionDigest
+import numpy as np
+
 from dsinga.base.errors import UserError
+from dsinga.base.function_digest import DIGITS, FunctionDigest
 from dsinga.base.registry import entries, how_to_register, nearest, register, unregister, user_errors
 
 LOCAL = re.compile(rf"\w+_[0-9a-f]{{{DIGITS}}}(_[0-9]+)?")  # the names that name_of makes for lambdas and the like
@@ -114,3 +117,22 @@ def local_functions(text: str) -> list[str]:
     """
     found = dict.fromkeys(re.findall(r'\bfunction: "([^"]*)"', text))
     return [name for name in found if LOCAL.fullmatch(name)]
+
+
+def value_of(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return a function of numpy arrays, or of PyTorch's tensors, as a numpy array; no gradient is computed."""
+    try:
+        return np.asarray(function(*arrays))
+    except Exception:
+        if "torch" not in sys.modules:
+            raise
+        return value_by_torch(function, arrays)
+
+
+def value_by_torch(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return a function of PyTorch's tensors as a numpy array."""
+    import torch
+
+    with torch.no_grad():
+        value = function(*(torch.tensor(array) for array in arrays))
+    return np.asarray(value)
