@@ -28,9 +28,9 @@ LONGEST_NAME = 200  # characters
 LISTED = 12  # names in a message
 IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", importlib.__file__)  # files
 
-# The packages, or single files, that define the built-in components of each kind.
+# The packages and single files that define the built-in components of each kind.
 ROOMS = {
-    "layer": "dsinga.layers",
+    "layer": "dsinga.layers dsinga.addons.functions.function_layers",
     "metric": "dsinga.layers.metrics.gathered_metrics",
     "function": "dsinga.base.functions",
     "updater": "dsinga.training",
@@ -94,7 +94,8 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
 def load(kind: str) -> None:
     """Import once the files of the room of a kind, in the order of their names, but those whose names begin with _."""
     if kind not in _loaded:
-        _import_files(importlib.import_module(ROOMS[kind]))
+        for room in ROOMS[kind].split():
+            _import_files(importlib.import_module(room))
         _loaded.add(kind)
 
 
