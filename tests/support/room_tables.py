@@ -1,4 +1,6 @@
-"""Writes the tables of rooms in CONTRIBUTING.md and docs/how-it-works.md, from ``.importlinter`` and docstrings.
+"""Writes the tables of rooms and add-ons in CONTRIBUTING.md and docs/how-it-works.md.
+
+The order of rooms is that of ``.importlinter``, what they are about comes from their docstrings.
 
 ``python -m tests.support.room_tables`` writes them anew; a test compares them with the pages.
 """
@@ -7,12 +9,11 @@ from __future__ import annotations
 
 import ast
 import configparser
-import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = "importlinter:contract:rooms"
-BEGIN, END = "<!-- rooms: written by python -m tests.support.room_tables -->", "<!-- end of rooms -->"
+FACES = ("rl", "estimators", "models", "convert", "testing")
 
 
 def floors() -> list[list[str]]:
@@ -46,13 +47,28 @@ def table() -> str:
     return "\n".join(["| room | what it is about |", "| --- | --- |", *rows])
 
 
-PAGES = {"CONTRIBUTING.md": picture, "docs/how-it-works.md": table}
+def add_ons() -> str:
+    """Return the add-ons with what they are about, for docs/how-it-works.md."""
+    folders = sorted(path.parent.name for path in (ROOT / "dsinga" / "addons").glob("*/__init__.py"))
+    rows = [f"| {name(room)} | {idea(room)} |" for room in (*(f"addons/{folder}" for folder in folders), *FACES)]
+    return "\n".join(["| add-on | what it is about |", "| --- | --- |", *rows])
+
+
+# By page, what stands between its marks of each kind.
+PAGES = {"CONTRIBUTING.md": {"rooms": picture}, "docs/how-it-works.md": {"add-ons": add_ons, "rooms": table}}
 
 
 def page_with_rooms(page: str) -> str:
     """Return the text of a page with its table written anew."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    return re.sub(f"(?s)({BEGIN}\n\n).*?(\n\n{END})", lambda match: match[1] + PAGES[page]() + match[2], text)
+    for kind, written in PAGES[page].items():
+        begin, end = (
+            f"<!-- {kind}: written by python -m tests.support.room_tables -->\n\n",
+            f"\n\n<!-- end of {kind} -->",
+        )
+        before, _, rest = text.partition(begin)
+        text = before + begin + written() + end + rest.partition(end)[2]
+    return text
 
 
 if __name__ == "__main__":
