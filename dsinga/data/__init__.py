@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dsinga.addons.fields.climatology import FieldClimatology
-from dsinga.addons.fields.climatology_means import field_climatology
-from dsinga.addons.fields.definition import WindowDefinition, define_windows
-from dsinga.addons.fields.field_windows import FieldWindows
-from dsinga.addons.fields.joined_stores import open_stores
-from dsinga.addons.fields.statistics import FieldStatistics, field_statistics
-from dsinga.addons.fields.summary import describe_dataset, is_dataset
-from dsinga.addons.fields.windows import windows
+from dsinga.addons.fields.records.climatology import FieldClimatology
+from dsinga.addons.fields.records.climatology_means import field_climatology
+from dsinga.addons.fields.records.definition import WindowDefinition, define_windows
+from dsinga.addons.fields.records.field_windows import FieldWindows
+from dsinga.addons.fields.records.joined_stores import open_stores
+from dsinga.addons.fields.records.statistics import FieldStatistics, field_statistics
+from dsinga.addons.fields.records.summary import describe_dataset, is_dataset
+from dsinga.addons.fields.records.windows import windows
 from dsinga.addons.microscopes.decoding import follow_flows, instance_scores, label_instances
 from dsinga.addons.microscopes.opening import open_ome_zarr
 from dsinga.addons.microscopes.writing import write_ome_zarr

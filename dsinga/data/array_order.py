@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.axis import label_text
-from dsinga.addons.fields.time_gaps import is_number
+from dsinga.addons.fields.records.axis import label_text
+from dsinga.addons.fields.records.time_gaps import is_number
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest
 from dsinga.data.array_kinds import is_a, is_dask_frame, is_data_array

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from dsinga.addons.fields.definition import TrainedLayout
-from dsinga.addons.fields.trained_layout import with_trained_layout
+from dsinga.addons.fields.records.definition import TrainedLayout
+from dsinga.addons.fields.records.trained_layout import with_trained_layout
 from dsinga.base.errors import UserError
 from dsinga.data import WindowDefinition, define_windows, resolve
 from dsinga.job import Job, Phase, WindowDimConf, WindowFillConf, WindowsConf, WindowVariableConf

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.addons.fields.definition import WindowDefinition, define_windows
-from dsinga.addons.fields.field_windows import FieldWindows
+from dsinga.addons.fields.records.definition import WindowDefinition, define_windows
+from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.job import Job, LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo, Records
 from dsinga.models.blocks import conv, layer

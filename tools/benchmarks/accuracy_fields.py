@@ -33,7 +33,7 @@ import xarray as xr
 
 import dsinga
 from dsinga import models, nn
-from dsinga.addons.fields.field_windows import FieldWindows
+from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.job import Job, Phase
 from dsinga.reading.checked_job import CheckedJob
 from tests.support.float64_training import largest_difference, round_to_float32, train_in_float64

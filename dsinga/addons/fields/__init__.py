@@ -1,1 +1,1 @@
-"""Windows of fields: samples cut out of an xarray Dataset, with targets that are fields."""
+"""Fields: windows of climate data as records, leads, climatology, and predictions of Datasets."""

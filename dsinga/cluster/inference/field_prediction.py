@@ -10,10 +10,10 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dsinga.addons.fields.definition import WindowDefinition
-from dsinga.addons.fields.leads import check_lead_names, lead_axis, windows_for_leads
-from dsinga.addons.fields.memory_reader import described
-from dsinga.addons.fields.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
+from dsinga.addons.fields.records.definition import WindowDefinition
+from dsinga.addons.fields.records.leads import check_lead_names, lead_axis, windows_for_leads
+from dsinga.addons.fields.records.memory_reader import described
+from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays

@@ -8,11 +8,11 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from dsinga.addons.fields.axis import Axis
-from dsinga.addons.fields.cf_variables import BOUNDS, MAPPING, copied
-from dsinga.addons.fields.climatology_text import MARKS
-from dsinga.addons.fields.leads import LEAD, VALID_TIME, lead_axis
-from dsinga.addons.fields.prediction_windows import CLASS, PredictionWindows, Target
+from dsinga.addons.fields.records.axis import Axis
+from dsinga.addons.fields.records.cf_variables import BOUNDS, MAPPING, copied
+from dsinga.addons.fields.records.climatology_text import MARKS
+from dsinga.addons.fields.records.leads import LEAD, VALID_TIME, lead_axis
+from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, Target
 
 # Encodings that coordinates keep. Targets do not keep how they were packed: predictions may be larger.
 KEPT = ("units", "calendar", "dtype", "_FillValue")
@@ -65,7 +65,7 @@ def _lazy(
     dataset = windows.alignment.undone(dataset)
     numbers = windows.numbers[0] if windows.numbers else None
     if (climatology := windows.definition.climatology) and numbers != CLASS:
-        from dsinga.addons.fields.departures import with_climatology
+        from dsinga.addons.fields.records.departures import with_climatology
 
         dataset = with_climatology(dataset, list(variables), climatology, LEAD, VALID_TIME, numbers)
     if (source := windows.dataset.encoding.get(SOURCE)) is not None:

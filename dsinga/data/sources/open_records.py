@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from dsinga.addons.fields.time_gaps import is_number
+from dsinga.addons.fields.records.time_gaps import is_number
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.data.array_order import ArrayOrder, in_order, order_of

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.addons.fields.definition import WindowDefinition
+from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.base.errors import UserError
 from dsinga.cluster.inference.field_prediction import predict_dataset
 from dsinga.passes import field_tiles

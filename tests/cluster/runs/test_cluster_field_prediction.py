@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga.addons.fields.definition import EDGES, WindowDefinition, define_windows
+from dsinga.addons.fields.records.definition import EDGES, WindowDefinition, define_windows
 from dsinga.base.errors import UserError
 from dsinga.cluster.inference.field_prediction import predict_dataset
 from dsinga.models.blocks import layer

@@ -18,7 +18,7 @@ from distributed.protocol import deserialize, serialize
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.fields.window_column import WindowColumn
+from dsinga.addons.fields.records.window_column import WindowColumn
 from dsinga.data import Column, RecordSource, connect_sources, open_records, write_store
 from dsinga.estimators import Classifier
 from dsinga.job import Job

@@ -11,7 +11,7 @@ import xarray as xr
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.fields.definition import TrainedLayout
+from dsinga.addons.fields.records.definition import TrainedLayout
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, define_windows, kept_bytes, open_records
 from dsinga.job import Phase, WindowsConf, loads, to_text

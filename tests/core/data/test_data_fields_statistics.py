@@ -10,7 +10,7 @@ import pytest
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.fields import moments, statistics
+from dsinga.addons.fields.records import moments, statistics
 from dsinga.base.errors import ClusterNotReady, UserError
 from dsinga.data import field_statistics
 

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import dsinga
-from dsinga.addons.fields.definition import define_windows
+from dsinga.addons.fields.records.definition import define_windows
 from dsinga.base.errors import UserError
 from dsinga.cluster.inference.field_prediction import predict_dataset
 from dsinga.data import field_statistics

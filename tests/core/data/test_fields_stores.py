@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from distributed.protocol.pickle import dumps, loads
 
 import dsinga
-from dsinga.addons.fields import window_blocks
+from dsinga.addons.fields.records import window_blocks
 from dsinga.commands.cli import main_group
 from dsinga.data import FieldWindows, describe, describe_dataset
 from dsinga.data.chunk_cache import ChunkCache

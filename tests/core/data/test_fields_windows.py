@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dsinga
-from dsinga.addons.fields import field_windows
-from dsinga.addons.fields.definition import EDGES
+from dsinga.addons.fields.records import field_windows
+from dsinga.addons.fields.records.definition import EDGES
 from dsinga.base.errors import UserError
 from dsinga.reading.sampler import Sampler
 

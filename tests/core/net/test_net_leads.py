@@ -11,7 +11,7 @@ import xarray as xr
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.fields.field_windows import FieldWindows
+from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.base.errors import UserError
 from dsinga.job import Job, LayerType, Phase
 from dsinga.layers import Context, Records, Rows

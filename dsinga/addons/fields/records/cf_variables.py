@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.continued import continued, goes_on
+from dsinga.addons.fields.records.continued import continued, goes_on
 
 MAPPING, BOUNDS = "grid_mapping", ("bounds", "climatology")  # attributes of variables, and of coordinates
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dsinga.addons.fields.axis import label_text
-from dsinga.addons.fields.definition import WindowDefinition
-from dsinga.addons.fields.readers import is_date
-from dsinga.addons.fields.time_gaps import date_index, is_date_index
+from dsinga.addons.fields.records.axis import label_text
+from dsinga.addons.fields.records.definition import WindowDefinition
+from dsinga.addons.fields.records.readers import is_date
+from dsinga.addons.fields.records.time_gaps import date_index, is_date_index
 from dsinga.addons.microscopes.opening import open_path_of_image
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
@@ -33,7 +33,7 @@ OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
 
 def reading_files(dataset: Any) -> Any:
     """Return a Dataset whose variables in files are read as :mod:`.chunk_variable` says, which imports xarray."""
-    from dsinga.addons.fields import chunk_variable
+    from dsinga.addons.fields.records import chunk_variable
 
     return chunk_variable.reading_files(dataset)
 
@@ -176,7 +176,7 @@ def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
     used = dataset[[name for name in dict.fromkeys(names) if name in dataset.data_vars]]
     if not definition.climatology:
         return used
-    from dsinga.addons.fields.departures import departures  # which imports xarray
+    from dsinga.addons.fields.records.departures import departures  # which imports xarray
 
     return departures(used, definition.climatology)
 

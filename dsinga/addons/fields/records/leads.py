@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.axis import Axis
-from dsinga.addons.fields.layout import ChannelGroup, Layout
-from dsinga.addons.fields.prediction_windows import PredictionWindows, check_free
-from dsinga.addons.fields.readers import VariableReader, coordinate_reader
+from dsinga.addons.fields.records.axis import Axis
+from dsinga.addons.fields.records.layout import ChannelGroup, Layout
+from dsinga.addons.fields.records.prediction_windows import PredictionWindows, check_free
+from dsinga.addons.fields.records.readers import VariableReader, coordinate_reader
 from dsinga.base.errors import UserError
 
 LEAD, VALID_TIME = "lead", "valid_time"

@@ -15,8 +15,8 @@ from xarray import Variable
 from xarray.backends import BackendArray
 from xarray.core.indexing import IndexingSupport, LazilyIndexedArray, explicit_indexing_adapter
 
-from dsinga.addons.fields.climatology import dates_of, values_at
-from dsinga.addons.fields.climatology_text import DEPARTURE, MARKS, climatology_of
+from dsinga.addons.fields.records.climatology import dates_of, values_at
+from dsinga.addons.fields.records.climatology_text import DEPARTURE, MARKS, climatology_of
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.longitudes import places_of
-from dsinga.addons.fields.readers import turns_of
-from dsinga.addons.fields.time_gaps import date_index, is_date_index
+from dsinga.addons.fields.records.longitudes import places_of
+from dsinga.addons.fields.records.readers import turns_of
+from dsinga.addons.fields.records.time_gaps import date_index, is_date_index
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.data.array_kinds import is_data_array

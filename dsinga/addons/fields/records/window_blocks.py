@@ -12,9 +12,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from dsinga.addons.fields.axis import Axis
-from dsinga.addons.fields.layout import ChannelGroup, Layout
-from dsinga.addons.fields.readers import VariableReader
+from dsinga.addons.fields.records.axis import Axis
+from dsinga.addons.fields.records.layout import ChannelGroup, Layout
+from dsinga.addons.fields.records.readers import VariableReader
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.conversion import find_nonfinite
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from dsinga.addons.fields.axis import Axis
-from dsinga.addons.fields.layout import ChannelGroup, Layout
-from dsinga.addons.fields.readers import Region, VariableReader, as_float32
-from dsinga.addons.fields.window_blocks import BlockCache, BlockField, WindowBlocks
-from dsinga.addons.fields.window_column import WindowColumn
+from dsinga.addons.fields.records.axis import Axis
+from dsinga.addons.fields.records.layout import ChannelGroup, Layout
+from dsinga.addons.fields.records.readers import Region, VariableReader, as_float32
+from dsinga.addons.fields.records.window_blocks import BlockCache, BlockField, WindowBlocks
+from dsinga.addons.fields.records.window_column import WindowColumn
 
 UNBOUNDED = 1 << 62  # bytes
 

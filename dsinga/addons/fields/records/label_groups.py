@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.label_points import NONE, LabelPoints
-from dsinga.addons.fields.longitudes import CIRCLE, is_longitude, places_of
-from dsinga.addons.fields.time_gaps import date_index, is_date_index
+from dsinga.addons.fields.records.label_points import NONE, LabelPoints
+from dsinga.addons.fields.records.longitudes import CIRCLE, is_longitude, places_of
+from dsinga.addons.fields.records.time_gaps import date_index, is_date_index
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest

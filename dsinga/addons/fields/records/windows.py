@@ -7,13 +7,13 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dsinga.addons.fields.cf_variables import related_names
-from dsinga.addons.fields.climatology import FieldClimatology
-from dsinga.addons.fields.climatology_text import as_text
-from dsinga.addons.fields.dataset import open_dataset
-from dsinga.addons.fields.definition import DEFAULT_MEMORY, define_windows
-from dsinga.addons.fields.field_windows import FieldWindows
-from dsinga.addons.fields.window_settings import names_of
+from dsinga.addons.fields.records.cf_variables import related_names
+from dsinga.addons.fields.records.climatology import FieldClimatology
+from dsinga.addons.fields.records.climatology_text import as_text
+from dsinga.addons.fields.records.dataset import open_dataset
+from dsinga.addons.fields.records.definition import DEFAULT_MEMORY, define_windows
+from dsinga.addons.fields.records.field_windows import FieldWindows
+from dsinga.addons.fields.records.window_settings import names_of
 from dsinga.base.errors import UserError
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.axis import label_text
-from dsinga.addons.fields.dataset import open_dataset
-from dsinga.addons.fields.trained_layout import plain_units
+from dsinga.addons.fields.records.axis import label_text
+from dsinga.addons.fields.records.dataset import open_dataset
+from dsinga.addons.fields.records.trained_layout import plain_units
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import listed
@@ -99,6 +99,6 @@ def _check_order(datasets: Sequence[Any], names: Sequence[str], dim: str) -> Non
 
 def _joined(variables: Sequence[Any], dim: str) -> Any:
     """Return variables as one along a dimension, lazily where they are in files."""
-    from dsinga.addons.fields import joined_variable  # which imports xarray
+    from dsinga.addons.fields.records import joined_variable  # which imports xarray
 
     return joined_variable.joined(variables, dim)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.layout import ChannelGroup
-from dsinga.addons.fields.window_blocks import BlockCache, BlockField, WindowBlocks
+from dsinga.addons.fields.records.layout import ChannelGroup
+from dsinga.addons.fields.records.window_blocks import BlockCache, BlockField, WindowBlocks
 from dsinga.base.errors import UserError
 from dsinga.data.column import Column
 from dsinga.ops import buffers

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.dataset import check_dataset, open_dataset, used_variables
-from dsinga.addons.fields.definition import SAMPLER_SHARE, WindowDefinition
-from dsinga.addons.fields.layout import Layout, make_layout
-from dsinga.addons.fields.lead_channels import check_ends, lead_plan
-from dsinga.addons.fields.leads import check_lead_names
-from dsinga.addons.fields.remarks import chunk_texts, gap_texts, left_out_texts, period_texts, uneven_texts
-from dsinga.addons.fields.selection import select, split_ends
-from dsinga.addons.fields.trained_layout import align, trained_layout_of
-from dsinga.addons.fields.window_blocks import BlockCache, WindowBlocks
-from dsinga.addons.fields.window_column import WindowColumn
+from dsinga.addons.fields.records.dataset import check_dataset, open_dataset, used_variables
+from dsinga.addons.fields.records.definition import SAMPLER_SHARE, WindowDefinition
+from dsinga.addons.fields.records.layout import Layout, make_layout
+from dsinga.addons.fields.records.lead_channels import check_ends, lead_plan
+from dsinga.addons.fields.records.leads import check_lead_names
+from dsinga.addons.fields.records.remarks import chunk_texts, gap_texts, left_out_texts, period_texts, uneven_texts
+from dsinga.addons.fields.records.selection import select, split_ends
+from dsinga.addons.fields.records.trained_layout import align, trained_layout_of
+from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
+from dsinga.addons.fields.records.window_column import WindowColumn
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.data.column import PointRanges

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.axis import Axis
-from dsinga.addons.fields.dataset import is_time
-from dsinga.addons.fields.field_windows import FieldWindows
-from dsinga.addons.fields.layout import ChannelGroup
+from dsinga.addons.fields.records.axis import Axis
+from dsinga.addons.fields.records.dataset import is_time
+from dsinga.addons.fields.records.field_windows import FieldWindows
+from dsinga.addons.fields.records.layout import ChannelGroup
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 

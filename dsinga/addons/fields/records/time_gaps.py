@@ -53,7 +53,7 @@ def gaps_of(index: Any, trained: str = "") -> np.ndarray:
 
     Args:
         index: the index, in order.
-        trained: the step in training, as :func:`dsinga.addons.fields.continued.step_text` has it.
+        trained: the step in training, as :func:`dsinga.addons.fields.records.continued.step_text` has it.
     """
     steps = step_lengths(index)
     if not len(steps):

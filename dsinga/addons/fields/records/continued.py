@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.time_gaps import (
+from dsinga.addons.fields.records.time_gaps import (
     MIDDLE_DAYS,
     MIDDLES,
     gaps_of,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsinga.addons.fields.window_settings import (
+from dsinga.addons.fields.records.window_settings import (
     EDGE,
     ENDS,
     NUMBER,
@@ -81,7 +81,7 @@ class WindowDefinition:
         within: the first and last coordinate of the data that are read, by dimension; None for an open end.
         over_gaps: whether windows may reach over gaps of time; without it they are left out.
         climatology: what is subtracted from variables where they are read, and added to predictions, as
-            :func:`dsinga.addons.fields.climatology_text.as_text` has it; "" for nothing.
+            :func:`dsinga.addons.fields.records.climatology_text.as_text` has it; "" for nothing.
         memory: bytes of decoded fields that a process keeps; a block of windows has a twelfth.
         trained: how the data lay from which a net was trained; None for a definition that is apart from any data.
     """

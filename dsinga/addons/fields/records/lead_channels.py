@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.axis import Axis, label_text
-from dsinga.addons.fields.layout import ChannelGroup, Layout
-from dsinga.addons.fields.leads import ahead_axis, check_feedback
+from dsinga.addons.fields.records.axis import Axis, label_text
+from dsinga.addons.fields.records.layout import ChannelGroup, Layout
+from dsinga.addons.fields.records.leads import ahead_axis, check_feedback
 from dsinga.base.errors import UserError
 from dsinga.base.lead_plan import LeadChannels, LeadPlan
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.climatology import FieldClimatology
-from dsinga.addons.fields.climatology_text import climatology_of
-from dsinga.addons.fields.definition import SAMPLER_SHARE
-from dsinga.addons.fields.label_points import LabelPoints
-from dsinga.addons.fields.layout import ChannelGroup, Layout
-from dsinga.addons.fields.window_blocks import BlockCache, WindowBlocks
-from dsinga.addons.fields.window_column import WindowColumn
+from dsinga.addons.fields.records.climatology import FieldClimatology
+from dsinga.addons.fields.records.climatology_text import climatology_of
+from dsinga.addons.fields.records.definition import SAMPLER_SHARE
+from dsinga.addons.fields.records.label_points import LabelPoints
+from dsinga.addons.fields.records.layout import ChannelGroup, Layout
+from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
+from dsinga.addons.fields.records.window_column import WindowColumn
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.climatology import DAY, HARMONICS, MONTH, TERM, FieldClimatology, dates_of, waves_at
-from dsinga.addons.fields.dataset import open_dataset
-from dsinga.addons.fields.readers import VariableReader
+from dsinga.addons.fields.records.climatology import DAY, HARMONICS, MONTH, TERM, FieldClimatology, dates_of, waves_at
+from dsinga.addons.fields.records.dataset import open_dataset
+from dsinga.addons.fields.records.readers import VariableReader
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 
@@ -37,7 +37,7 @@ def field_climatology(dataset: Any, by: str = MONTH, *, dim: str = "time") -> Fi
     names = [name for name, array in opened.data_vars.items() if dim in array.dims and array.dtype.kind in "fiub"]
     if not names or dim not in opened.coords:
         raise UserError(f"a climatology is taken of variables along dates, and none lies along {dim!r}; name it: dim=")
-    from dsinga.addons.fields.departures import check_fields  # which imports xarray
+    from dsinga.addons.fields.records.departures import check_fields  # which imports xarray
 
     check_fields(opened)
     for name in (MONTH, TERM):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.climatology import FieldClimatology
+from dsinga.addons.fields.records.climatology import FieldClimatology
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import parse_json
 
