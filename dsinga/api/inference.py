@@ -190,7 +190,7 @@ def predict_lazily(
             [predict_lazily(job, params, layer, x, phase, leads=leads, data_root=data_root) for job in jobs]
         )
     if is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike)):
-        from dsinga.cluster.inference.field_prediction import predict_dataset
+        from dsinga.addons.fields.prediction.field_prediction import predict_dataset
 
         job = job_with_data(job, None, job_phase, data_root)
         where = roots(job, data_root)
@@ -346,7 +346,7 @@ def evaluate_fields(
         if windows.leads is None:
             records = inference.predict(opened.net, opened.reader, layer, opened.forward)
             return errors.add_all(batch.data for batch in records).dataset()
-        from dsinga.cluster.inference.rollout_records import rollout_records
+        from dsinga.addons.fields.prediction.rollout_records import rollout_records
 
         return errors.add_all(
             rollout_records(

@@ -75,8 +75,8 @@ def test_errors_of_rollouts_are_those_of_what_predict_returns(
     settings: dict[str, Any] = {"by": ("variable", "lead", "season", REGIONS), "against": "persistence"}
     expected = model.evaluate(windows, **settings)
     assert expected.rmse.sizes == {"forecast": 2, "variable": 1, "lead": 3 * steps, "season": 1, "region": 2}
-    monkeypatch.setattr("dsinga.cluster.inference.rollout_records.PART_BYTES", 10_000)
-    monkeypatch.setattr("dsinga.cluster.inference.field_prediction.MOST_ROWS", 4)
+    monkeypatch.setattr("dsinga.addons.fields.prediction.rollout_records.PART_BYTES", 10_000)
+    monkeypatch.setattr("dsinga.addons.fields.prediction.field_prediction.MOST_ROWS", 4)
     for number, chunks in enumerate(({"time": 7, "lat": 3}, {"lon": 5})):
         data.chunk(chunks).to_zarr(tmp_path / f"{number}.zarr", consolidated=False)
         stored = dsinga.data.FieldWindows(str(tmp_path / f"{number}.zarr"), windows.definition)

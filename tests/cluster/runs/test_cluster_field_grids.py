@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import dsinga
+from dsinga.addons.fields.prediction.field_prediction import predict_dataset
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.trained_layout import with_trained_layout
-from dsinga.cluster.inference.field_prediction import predict_dataset
 from dsinga.reading.windows_conf import definition_of, windows_conf
 from tests.support.field_nets import convolutions, define, make_dataset, make_job, make_params
 

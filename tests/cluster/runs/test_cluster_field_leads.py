@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsinga.addons.fields.prediction import tiles as field_tiles
+from dsinga.addons.fields.prediction.field_prediction import predict_dataset
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.base.errors import UserError
-from dsinga.cluster.inference.field_prediction import predict_dataset
-from dsinga.passes import field_tiles
 from tests.support.field_nets import convolutions, define, make_dataset, make_job, make_params
 
 xr = pytest.importorskip("xarray")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dsinga.cluster.inference.field_prediction import predict_dataset
-from dsinga.passes import field_tiles
+from dsinga.addons.fields.prediction import tiles as field_tiles
+from dsinga.addons.fields.prediction.field_prediction import predict_dataset
 from tests.support.field_nets import convolutions, define, make_dataset, make_job, make_params, whole_fields
 from tests.support.forked_cluster import forked_cluster
 from tests.support.polling import wait_until
@@ -99,7 +99,7 @@ def test_a_store_is_complete_after_a_worker_is_killed(small_tiles: None, tmp_pat
 WRITE = """
 import resource, sys
 import dask, dask.array as da, numpy as np, xarray as xr
-from dsinga.cluster.inference.field_prediction import predict_dataset
+from dsinga.addons.fields.prediction.field_prediction import predict_dataset
 from dsinga.addons.fields.records.definition import define_windows
 from dsinga.models.blocks import conv
 from tests.support.field_nets import make_job

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import dsinga
+from dsinga.addons.fields.prediction.field_prediction import predict_dataset
 from dsinga.addons.fields.records.definition import WindowDefinition, define_windows
 from dsinga.addons.fields.records.trained_layout import with_trained_layout
 from dsinga.base.errors import UserError
-from dsinga.cluster.inference.field_prediction import predict_dataset
 from tests.support.field_nets import convolutions, make_job, make_params
 
 xr = pytest.importorskip("xarray")

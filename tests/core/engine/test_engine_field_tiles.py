@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from dsinga.addons.fields.prediction import tiles as field_tiles
+from dsinga.addons.fields.prediction.tiles import plan_tiles
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.models.blocks import conv, layer, pool
 from dsinga.net import NeuralNet
-from dsinga.passes import field_tiles
-from dsinga.passes.field_tiles import plan_tiles
 from dsinga.passes.predictor import row_bytes
 from tests.support import field_layers  # noqa: F401  registers its layers
 from tests.support.planner_nets import dense, net_of

@@ -9,8 +9,8 @@ import pytest
 
 import dsinga
 from dsinga import nn
+from dsinga.addons.fields.prediction import tiles as field_tiles
 from dsinga.base.errors import UserError
-from dsinga.passes import field_tiles
 from tests.support.field_nets import make_dataset
 
 xr = pytest.importorskip("xarray")

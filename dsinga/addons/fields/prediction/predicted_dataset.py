@@ -59,7 +59,7 @@ def _lazy(
     coordinates: Mapping[str, Any],
     points: Mapping[str, np.ndarray],
 ) -> Any:
-    from dsinga.cluster.inference.lazy_dataset import SOURCE, LazyDataset
+    from dsinga.addons.fields.prediction.lazy_dataset import SOURCE, LazyDataset
 
     dataset = with_related(LazyDataset(variables, coordinates, windows.dataset.attrs), windows, points)
     dataset = windows.alignment.undone(dataset)

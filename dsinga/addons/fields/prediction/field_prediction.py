@@ -10,6 +10,12 @@ import dask
 import dask.array as da
 import numpy as np
 
+from dsinga.addons.fields.prediction.predicted_dataset import dataset_of_leads, predicted_dataset
+from dsinga.addons.fields.prediction.prediction_blocks import PredictionBlocks
+from dsinga.addons.fields.prediction.predictor import FieldPredictor, MaskedTarget, PredictionBlock
+from dsinga.addons.fields.prediction.rollout import FedBack, FieldRollout
+from dsinga.addons.fields.prediction.tile_graph import BlockPlan, map_selections
+from dsinga.addons.fields.prediction.tiles import FieldTiles, plan_tiles
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.leads import check_lead_names, lead_axis, windows_for_leads
 from dsinga.addons.fields.records.memory_reader import described
@@ -17,9 +23,6 @@ from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWin
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.cluster.inference.predicted_dataset import dataset_of_leads, predicted_dataset
-from dsinga.cluster.inference.prediction_blocks import PredictionBlocks
-from dsinga.cluster.inference.tile_graph import BlockPlan, map_selections
 from dsinga.data.sources.dask_graph import cluster_futures
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
@@ -27,9 +30,6 @@ from dsinga.layers.interface.layer import Shape, as_text
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.net.layer_classes import forecast_form, layer_class
-from dsinga.passes.field_predictor import FieldPredictor, MaskedTarget, PredictionBlock
-from dsinga.passes.field_rollout import FedBack, FieldRollout
-from dsinga.passes.field_tiles import FieldTiles, plan_tiles
 from dsinga.passes.predictor import Predictor, row_bytes
 from dsinga.reading.open_layer import moments_of
 from dsinga.reading.windows_conf import windows_of
@@ -57,8 +57,8 @@ def predict_dataset(
     layer. Tiles follow from the net and the size of the field alone, so that the numbers have the same bits however the
     Dataset and the prediction are in chunks.
 
-    With ``leads`` predictions are fed back as inputs so many times, and the result has the dimension "lead"; see
-    :class:`dsinga.passes.field_rollout.FieldRollout`. A net of the direct form has its leads as channels instead.
+    With ``leads`` predictions are fed back as inputs so many times, by a :class:`FieldRollout`, and the result has the
+    dimension "lead". A net of the direct form has its leads as channels instead.
 
     Raises UserError for what is wrong with the job, the params, or a Dataset that the definition does not fit.
     """

@@ -10,9 +10,9 @@ from itertools import product
 
 import dask.array as da
 
-from dsinga.cluster.inference.tile_graph import BlockPlan
-from dsinga.passes.field_predictor import FieldPredictor, PredictionBlock, Range
-from dsinga.passes.field_rollout import FieldRollout
+from dsinga.addons.fields.prediction.predictor import FieldPredictor, PredictionBlock, Range
+from dsinga.addons.fields.prediction.rollout import FieldRollout
+from dsinga.addons.fields.prediction.tile_graph import BlockPlan
 
 BLOCK_BYTES = 1 << 26  # that a task reads and gives, at most, where it makes several calls
 

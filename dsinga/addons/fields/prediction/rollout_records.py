@@ -10,9 +10,9 @@ import dask
 import dask.array as da
 import numpy as np
 
+from dsinga.addons.fields.prediction.field_prediction import find_windows, predict_windows
 from dsinga.addons.fields.records.prediction_windows import PredictionWindows
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.cluster.inference.field_prediction import find_windows, predict_windows
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.data import FieldWindows
 from dsinga.job import Job, Phase

@@ -1,0 +1,1 @@
+"""Predictions of Datasets: lazy Datasets of targets, computed tile by tile wherever Dask computes."""
