@@ -14,24 +14,23 @@ if TYPE_CHECKING:
     from dsinga import models as models
     from dsinga import nn as nn
     from dsinga import rl as rl
+    from dsinga.addons.planner.planning import compare_with_plan, plan
+    from dsinga.addons.search.learning_rate import find_learning_rate
+    from dsinga.addons.search.result import SearchResult
+    from dsinga.addons.search.search import search
     from dsinga.api import (
         Result,
         Run,
-        SearchResult,
         build_net,
-        compare_with_plan,
         ensemble_scores,
         evaluate,
         evaluate_fields,
-        find_learning_rate,
         generate,
         partition_net,
-        plan,
         predict,
         predict_batches,
         predict_lazily,
         predict_with_labels,
-        search,
         submit,
         train,
         translate,
@@ -51,7 +50,14 @@ __all__ = [
 # The module of each public name that is imported when it is first used.
 _MODULES = dict.fromkeys(set(__all__) - globals().keys(), "dsinga.api")
 _MODULES |= dict.fromkeys(("Job", "load", "loads"), "dsinga.job")
-_MODULES["windows"] = "dsinga.data"
+_MODULES |= {
+    "SearchResult": "dsinga.addons.search.result",
+    "compare_with_plan": "dsinga.addons.planner.planning",
+    "find_learning_rate": "dsinga.addons.search.learning_rate",
+    "plan": "dsinga.addons.planner.planning",
+    "search": "dsinga.addons.search.search",
+    "windows": "dsinga.data",
+}
 # Modules that users import, or reach as attributes.
 _SUBMODULES = {name: f"dsinga.{name}" for name in ("convert", "data", "estimators", "extensions", "models", "nn", "rl")}
 _SUBMODULES["plotting"] = "dsinga.api.plotting"

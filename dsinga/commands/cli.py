@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import sys
 import traceback
@@ -19,7 +20,6 @@ from dsinga.base.regular_files import name_fault
 from dsinga.base.standard_streams import open_standard_streams, output_fault
 from dsinga.base.termination import ignore_terminations, raised_terminations
 from dsinga.base.version import __version__
-from dsinga.commands import data, inference, inspection, searching, training
 
 SHELLS = ("bash", "zsh", "fish")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -27,14 +27,39 @@ VERSION_HELP = "Show the versions of dsinga and of its kernels, and exit."
 # Exit statuses of commands that SIGINT has ended, and one of TERMINATIONS or a cluster that has not come in time.
 INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
 
+# The module of each command.
+COMMANDS = {
+    "bench": "dsinga.addons.planner.commands",
+    "completion": __name__,
+    "data": "dsinga.commands.data",
+    "example": "dsinga.commands.data",
+    "find-lr": "dsinga.addons.search.commands",
+    "generate": "dsinga.commands.inference",
+    "plan": "dsinga.addons.planner.commands",
+    "predict": "dsinga.commands.inference",
+    "retrieve": "dsinga.commands.inference",
+    "search": "dsinga.addons.search.commands",
+    "show": "dsinga.commands.inspection",
+    "test": "dsinga.commands.training",
+    "train": "dsinga.commands.training",
+    "translate": "dsinga.commands.inference",
+}
+
 
 class Commands(click.Group):
-    """The group of commands; one that a signal has ended says how to go on.
+    """The group of commands, each imported when it is asked for; one that a signal has ended says how to go on.
 
     It exits with status 130 after SIGINT, as shells expect, and with 75 after SIGTERM and the other signals of queues
     and limits (:data:`dsinga.base.termination.TERMINATIONS`), for which batch systems start a command again
     (EX_TEMPFAIL).
     """
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return the command of a name, None where there is none."""
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(COMMANDS[name]), name.replace("-", "_"))
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; where a signal ends it, say so and exit with the status of docs/recovery.md."""
@@ -89,13 +114,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     click.echo(shell_class(root.command, {}, program, variable).source())
 
 
-for _command in (
-    training.train, training.test, inference.predict, inference.generate, inference.translate,
-    inference.retrieve,
-    inspection.show, inspection.bench, inspection.plan, searching.find_lr, searching.search, data.data,
-    data.example, completion,
-):  # fmt: skip
-    main_group.add_command(_command)
+main_group.commands.update(dict.fromkeys(COMMANDS, completion))  # their names; get_command returns what they are
 
 
 @contextlib.contextmanager

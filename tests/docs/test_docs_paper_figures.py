@@ -35,6 +35,6 @@ def test_commands_of_dsinga_and_their_options_exist():
     used = re.findall(r"dsinga (train|show|plan)\b([^`\n]*)", PAGE)
     assert {name for name, _ in used} == {"train", "show", "plan"}
     for name, arguments in used:
-        command = main_group.commands[name]
+        command = main_group.get_command(None, name)
         options = {option for param in command.params if isinstance(param, click.Option) for option in param.opts}
         assert set(re.findall(r"--[\w-]+", arguments)) <= options

@@ -25,8 +25,8 @@ import numpy as np
 
 import dsinga
 from dsinga import models
+from dsinga.addons.planner.benchmark import measure
 from dsinga.cluster import connect
-from dsinga.cluster.run.benchmark import measure
 from dsinga.data import TextWindows, import_records, open_text
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo

@@ -25,8 +25,8 @@ import numpy as np
 
 import dsinga
 from dsinga import models
+from dsinga.addons.planner.benchmark import measure
 from dsinga.cluster import connect
-from dsinga.cluster.run.benchmark import measure
 from dsinga.data import import_records, open_store
 from dsinga.job import Job
 

@@ -26,8 +26,8 @@ import click
 from distributed import Client
 
 from dsinga.addons.planner import choice
+from dsinga.addons.planner.benchmark import measure
 from dsinga.api import with_workers
-from dsinga.cluster.run.benchmark import measure
 from dsinga.job import ClusterConf, Job
 from dsinga.monitor.axes import YAxis
 from dsinga.monitor.panels import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, Line, Panel, draw_frame, draw_panel

@@ -24,8 +24,8 @@ from typing import Any
 import click
 from distributed import Client
 
+from dsinga.addons.planner.benchmark import SilentObserver, with_synthetic_records
 from dsinga.api import with_workers
-from dsinga.cluster.run.benchmark import SilentObserver, with_synthetic_records
 from dsinga.cluster.run.driver import train
 from dsinga.job import ClusterConf, Job, PartitionMethod
 from dsinga.loop.initial_state import RunOptions

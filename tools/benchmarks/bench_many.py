@@ -34,10 +34,10 @@ from distributed import Client, Worker
 from distributed.protocol.pickle import dumps
 
 import dsinga
+from dsinga.addons.planner.benchmark import SilentObserver
 from dsinga.base.errors import Cancelled
 from dsinga.cluster.connecting.embedded import QUIET_SETTINGS
 from dsinga.cluster.preflight.worker_report import MODULES
-from dsinga.cluster.run.benchmark import SilentObserver
 from dsinga.cluster.run.driver import train
 from dsinga.cluster.worker.configure import configure
 from dsinga.data import write_store

@@ -21,8 +21,8 @@ import dask
 from distributed import Client
 
 from dsinga import models
+from dsinga.addons.planner.benchmark import measure
 from dsinga.cluster import connect
-from dsinga.cluster.run.benchmark import measure
 from dsinga.job import ClusterConf, Job, PartitionMethod
 from dsinga.monitor.axes import YAxis
 from dsinga.monitor.panels import COLOURS, Line, Panel, draw_panels

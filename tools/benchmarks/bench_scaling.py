@@ -24,10 +24,10 @@ from typing import Any
 
 import click
 
+from dsinga.addons.planner.benchmark import measure
 from dsinga.api import with_workers
 from dsinga.base.registry import register
 from dsinga.cluster import connect
-from dsinga.cluster.run.benchmark import measure
 from dsinga.job import AlgConf, ClusterConf
 from dsinga.training import Metrics, bp
 from tools.benchmarks.__main__ import TURN_SECONDS, take_turn

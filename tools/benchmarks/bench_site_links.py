@@ -31,7 +31,7 @@ from distributed import Client
 
 import dsinga
 from dsinga import models, nn
-from dsinga.cluster.run.benchmark import with_synthetic_records
+from dsinga.addons.planner.benchmark import with_synthetic_records
 from dsinga.job import Job
 from tools.benchmarks.bench_hosts import ddp
 from tools.benchmarks.ours import batch_is

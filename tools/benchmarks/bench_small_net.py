@@ -22,7 +22,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from dsinga import nn, rl  # noqa: E402
-from dsinga.cluster.run.benchmark import SilentObserver  # noqa: E402
+from dsinga.addons.planner.benchmark import SilentObserver  # noqa: E402
 from dsinga.job import Job  # noqa: E402
 from dsinga.loop.initial_state import RunOptions  # noqa: E402
 from dsinga.loop.local_run import train_locally  # noqa: E402

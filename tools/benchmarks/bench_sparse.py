@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 from distributed import Client
 
+from dsinga.addons.planner.benchmark import measure
 from dsinga.base.registry import register
 from dsinga.cluster import connect
-from dsinga.cluster.run.benchmark import measure
 from dsinga.data import import_records, open_store, write_store
 from dsinga.job import ClusterConf, Job, LayerType, Phase, loads
 from dsinga.layers.dense.embedding import Embedding

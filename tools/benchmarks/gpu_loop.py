@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.cluster.run.benchmark import with_synthetic_records
+from dsinga.addons.planner.benchmark import with_synthetic_records
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.context import PassObserver

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dsinga.cluster.run.benchmark import with_synthetic_records
+from dsinga.addons.planner.benchmark import with_synthetic_records
 from dsinga.job import Job
 from dsinga.job.topology import topology
 from dsinga.ops import Ops

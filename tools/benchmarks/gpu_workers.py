@@ -18,9 +18,9 @@ import dask
 import numpy as np
 
 import dsinga
+from dsinga.addons.planner.benchmark import with_synthetic_records
 from dsinga.api import with_workers
 from dsinga.cluster import connect
-from dsinga.cluster.run.benchmark import with_synthetic_records
 from dsinga.job import ClusterConf, Job
 from tools.benchmarks.cases import GPU_CASES
 from tools.benchmarks.ours import job as job_of

@@ -12,10 +12,10 @@ from typing import Any
 from unittest.mock import patch
 
 from dsinga import models
+from dsinga.addons.planner.benchmark import SilentObserver, measure, with_synthetic_records, without_tests
 from dsinga.api import with_workers
 from dsinga.base.errors import UserError
 from dsinga.cluster import connect
-from dsinga.cluster.run.benchmark import SilentObserver, measure, with_synthetic_records, without_tests
 from dsinga.data import write_store
 from dsinga.job import ChangeMethod, ClusterConf, Job, LayerType, LRGenConf, Precision, load
 from dsinga.loop.initial_state import RunOptions

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsinga import cluster
 from dsinga.addons.search.result import SearchResult, describe_setting, read_outcome, setting_folder, write_outcome
+from dsinga.addons.search.search_progress import SearchProgress
 from dsinga.addons.search.space import Setting
 from dsinga.api.clients import ClusterSource
 from dsinga.api.execution import Execution, TrainingOptions
@@ -27,7 +28,7 @@ from dsinga.base.redaction import redact
 from dsinga.extensions import Extension, ExtensionLike, KeepBest, MedianRule, MedianStopping, MetricValues
 from dsinga.job import ExtensionType, Job
 from dsinga.loop.cancellation import CANCELLED, Cancellation, deferred_interrupts
-from dsinga.monitor import History, Row, SearchProgress
+from dsinga.monitor import History, Row
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client

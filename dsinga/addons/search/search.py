@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
 from dsinga.addons.search.runs import SearchPlan, SearchRuns
+from dsinga.addons.search.search_progress import show_search
 from dsinga.addons.search.space import Setting, Space, make_settings
 from dsinga.api.clients import ClusterSource, find_cluster, in_thread
 from dsinga.api.execution import Execution, TrainingOptions
@@ -24,7 +25,6 @@ from dsinga.data.filesystem import is_url
 from dsinga.extensions import BestValue, check_metric
 from dsinga.job import Job, Phase, load, training_phases
 from dsinga.job.overrides import check_fields, with_fields
-from dsinga.monitor import show_search
 from dsinga.net import NeuralNet
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run

@@ -91,16 +91,17 @@ def test_marks_strategies_that_need_more_memory_than_there_is(plan: Plan, monkey
     rows = json.loads(plan("--workers", "2", "--json")[1])["alternatives"]
     most = max(row["memory_bytes"] for row in rows if row["workers"] == 2)
     both = 2 * most - FIXED  # two threads of a process share its libraries
-    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", both)
+    monkeypatch.setattr("dsinga.addons.planner.planning.MEMORY_LIMIT", both)
     assert "(!)" not in plan("--workers", "2")[1]
-    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", both - 1000)
+    monkeypatch.setattr("dsinga.addons.planner.planning.MEMORY_LIMIT", both - 1000)
     limit = format_bytes(both - 1000)
     assert f"(!) needs more memory than a machine like this has, {limit}: use a smaller" in plan("--workers", "2")[1]
-    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 2 * min(row["memory_bytes"] for row in rows) - FIXED - 1000)
+    least = 2 * min(row["memory_bytes"] for row in rows) - FIXED
+    monkeypatch.setattr("dsinga.addons.planner.planning.MEMORY_LIMIT", least - 1000)
     rows = {row["name"]: row["fits"] for row in json.loads(plan("--workers", "2", "--json")[1])["alternatives"]}
     assert rows["one worker"]
     assert not rows["data"]
-    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 1000)
+    monkeypatch.setattr("dsinga.addons.planner.planning.MEMORY_LIMIT", 1000)
     status, _, err = plan()
     assert status == 2
     assert "the net of phase kTrain needs at least 0.0 GiB of memory, but there are 0.0 GiB; most is for the" in err
@@ -198,7 +199,7 @@ def test_pictures_of_the_documentation_are_up_to_date(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # what was measured on this machine must not count
     monkeypatch.setattr(pricing, "measure_machine", lambda *_: MACHINE)
     monkeypatch.setattr(pricing, "measure_barrier", lambda: FREE_BARRIER)
-    monkeypatch.setattr("dask.system.CPU_COUNT", 2)
+    monkeypatch.setattr("dsinga.addons.planner.planning.CPU_COUNT", 2)
     path = ROOT / conf
     if path.suffix == ".md":
         path = tmp_path / "job.conf"

@@ -13,9 +13,9 @@ import rich.console
 from distributed import Client
 
 from dsinga.addons.planner import profile as profiling
+from dsinga.addons.planner.benchmark import measure
 from dsinga.addons.planner.profile import print_precisions, print_profile
 from dsinga.base.registry import register
-from dsinga.cluster.run.benchmark import measure
 from dsinga.job import AlgConf, Job, loads
 from dsinga.models import char_rnn, rbm
 from dsinga.training import bp, forward

@@ -19,10 +19,10 @@ from safetensors.numpy import save_file
 
 import dsinga
 from dsinga import nn, rl
+from dsinga.addons.planner.benchmark import measure
 from dsinga.cluster import connect
 from dsinga.cluster.connecting import embedded, expected_workers, scheduler_probe
 from dsinga.cluster.dask import waiting
-from dsinga.cluster.run.benchmark import measure
 from dsinga.commands.cli import main
 from dsinga.data import write_store
 from dsinga.estimators import Classifier

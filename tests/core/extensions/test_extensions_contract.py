@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dsinga.api.learning_rate import RateSweep
+from dsinga.addons.search.learning_rate import RateSweep
 from dsinga.extensions import (
     CSV,
     AtEnd,

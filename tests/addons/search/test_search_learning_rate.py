@@ -13,11 +13,11 @@ from distributed import Client
 
 import dsinga
 from dsinga import UserError
+from dsinga.addons.search.learning_rate import RateSearch
 from dsinga.api import roots, train
 from dsinga.commands.cli import main_group
 from dsinga.data import open_records, write_store
 from dsinga.job import ClusterConf, Job, LRGenConf, to_text
-from dsinga.monitor import RateSearch
 from tests.cluster.runs.test_cluster_rbm import job_of, machine
 from tests.support.small_job import linear, with_topology
 

@@ -12,8 +12,7 @@ import scipy.signal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.monitor import RateSearch, has_diverged
-from dsinga.monitor.rate_search import SMOOTHING, smooth
+from dsinga.addons.search.learning_rate import SMOOTHING, RateSearch, has_diverged, smooth
 
 RATES = [10 ** (-6 + 0.07 * step) for step in range(100)]  # 1e-6 to about 8.5
 

@@ -19,7 +19,7 @@ from dsinga.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from dsinga.api import SearchResult
+    from dsinga.addons.search.result import SearchResult
 
 
 # Of a table, in characters: wider than any, so that no cell is cut; a terminal wraps long lines.
@@ -56,7 +56,7 @@ def search(
     with --samples some of them. uniform(LOW,HIGH), loguniform(LOW,HIGH) and randint(LOW,HIGH) are distributions. Each
     setting has a folder in the workspace, the table is search.csv there.
     """
-    from dsinga import api
+    from dsinga.addons.search import search as searching
     from dsinga.addons.search.space_text import parse_space, read_space
     from dsinga.base.errors import UserError
 
@@ -73,7 +73,7 @@ def search(
     )
     workspace = workspace or (job.cluster.workspace if job.cluster else None) or f"{job.name}-search"
     with connection as client:
-        result = api.search(
+        result = searching.search(
             job, read_space(settings) if settings else space, client, samples=samples, workspace=workspace,
             workers=workers, only=only or None, **options,
         )  # fmt: skip
@@ -120,18 +120,18 @@ def find_lr(
     Trains some steps with a rate that grows from step to step, until the loss diverges. Writes nothing to the
     workspace.
     """
-    from dsinga import api
+    from dsinga.addons.search.learning_rate import find_learning_rate
     from dsinga.job import ChangeMethod
 
     job, connection = job_and_connection(conf, options)
     with connection as client:
-        search = api.find_learning_rate(
+        result = find_learning_rate(
             job, client, low=low, high=high, steps=steps, data_root=data_root, resources=resources, hosts=hosts
         )
-    click.echo(search.sentence())
+    click.echo(result.sentence())
     without_base = (ChangeMethod.kFixedStep, ChangeMethod.kSequential)  # schedules for which base_lr has no effect
-    if search.suggestion is not None and job.updater.learning_rate.type not in without_base:
-        click.echo(f"dsinga train {conf} --set updater.learning_rate.base_lr={search.suggestion:.2g}")
+    if result.suggestion is not None and job.updater.learning_rate.type not in without_base:
+        click.echo(f"dsinga train {conf} --set updater.learning_rate.base_lr={result.suggestion:.2g}")
     if picture:
-        write_picture(picture, search.draw())
+        write_picture(picture, result.draw())
         click.echo(f"drawn to {picture}")

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from dsinga.monitor import search_progress
-from dsinga.monitor.search_progress import SearchBar, SearchPicture, show_search
+from dsinga.addons.search import search_progress
+from dsinga.addons.search.search_progress import SearchBar, SearchPicture, show_search
 
 
 class Terminal(io.StringIO):

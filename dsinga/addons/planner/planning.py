@@ -1,4 +1,4 @@
-"""Inspects a job without running it: its net, whole or partitioned, and what each partitioning costs."""
+"""Predicts the time of an iteration of a job, and compares it with that of a run."""
 
 from __future__ import annotations
 
@@ -6,55 +6,24 @@ import dataclasses
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dsinga.api.jobs_with_data import job_with_data, roots, with_workers
+from dask.system import CPU_COUNT
+from dask.utils import parse_bytes
+from distributed.system import MEMORY_LIMIT
+
+from dsinga.addons.planner.comparison import Comparison, compare_run
+from dsinga.addons.planner.link import GIGABIT, parse_network
+from dsinga.addons.planner.plan import Plan
+from dsinga.addons.planner.pricing import make_plan, plan_net, whole_job
+from dsinga.addons.planner.sites import price_sites
+from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
+from dsinga.base.settings import read_setting
 from dsinga.base.standard_streams import error_stream
 from dsinga.job import Job, Phase
-from dsinga.job.enums import find_phase
-from dsinga.net import NeuralNet, PartitionedNet
 from dsinga.reading.checked_job import check_job
-from dsinga.reading.nets import build_partitioned_net
-
-if TYPE_CHECKING:
-    from dsinga.addons.planner.comparison import Comparison
-    from dsinga.addons.planner.plan import Plan
-
-
-@typed()
-def build_net(
-    job: Job | str | os.PathLike[str], phase: str = "train", *, data: Any = None, data_root: str | None = None
-) -> NeuralNet:
-    """Return the net of a phase, without training: its layers, shapes and params.
-
-    ``data`` are arrays that the phase's input layer reads in place of its store; see :func:`dsinga.train`. Raises
-    UserError for bad input.
-    """
-    net_phase = find_phase(phase)
-    job = job_with_data(job, data, net_phase, data_root)
-    return check_job(job, roots(job, data_root), [net_phase]).net(net_phase)
-
-
-@typed()
-def partition_net(
-    job: Job | str | os.PathLike[str],
-    workers: int,
-    phase: str = "train",
-    *,
-    data: Any = None,
-    data_root: str | None = None,
-) -> PartitionedNet:
-    """Return the net of a phase, cut for ``workers`` workers of a group, without training.
-
-    In a notebook it is drawn with a colour for each worker. ``partition: auto`` is ignored, because its choice depends
-    on the cluster; see :func:`plan`. ``data`` are arrays in place of stores, as in :func:`dsinga.train`. Raises
-    UserError for bad input.
-    """
-    net_phase = find_phase(phase)
-    job = with_workers(job_with_data(job, data, net_phase, data_root), workers)
-    return build_partitioned_net(job, net_phase, workers, roots(job, data_root))
 
 
 @typed()
@@ -91,13 +60,6 @@ def plan(
 
     Raises UserError for bad input, and where the net cannot be trained in ``memory``.
     """
-    from distributed.system import MEMORY_LIMIT
-
-    from dsinga.addons.planner.link import GIGABIT
-    from dsinga.addons.planner.pricing import make_plan, plan_net, whole_job
-    from dsinga.addons.planner.sites import price_sites
-    from dsinga.reading.checked_job import check_job
-
     job = job_with_data(job, data, Phase.kTrain, data_root)
     limit = None if memory is None else parse_size(memory)
     machine = _machine(job, bandwidth, latency, data_root, progress)
@@ -115,8 +77,6 @@ def plan(
 
 def parse_size(text: str) -> int:
     """Return the bytes that a text such as "2GB" or "1.5 GiB" says. Raises UserError for another, and below 1 MiB."""
-    from dask.utils import parse_bytes
-
     try:
         size = int(parse_bytes(text))
     except ValueError:
@@ -146,8 +106,6 @@ def compare_with_plan(
 
     Raises UserError for bad input, a workspace without a finished run, and a run of another job.
     """
-    from dsinga.addons.planner.comparison import compare_run
-
     job = job_with_data(job, data, Phase.kTrain, data_root)
     return compare_run(job, Path(workspace), **_machine(job, bandwidth, latency, data_root, progress))
 
@@ -156,11 +114,6 @@ def _machine(
     job: Job, bandwidth: str | None, latency: str | None, data_root: str | None, progress: bool
 ) -> dict[str, Any]:
     """Return the arguments of predictions that describe this machine and the network, and where files are."""
-    from dask.system import CPU_COUNT
-
-    from dsinga.addons.planner.link import parse_network
-    from dsinga.base.settings import read_setting
-
     return {
         "cores": CPU_COUNT,
         "network": parse_network(bandwidth, latency),
