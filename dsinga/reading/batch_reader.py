@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.augmentation import AugmentationList
 from dsinga.base.errors import UserError
 from dsinga.data import RecordSource, kept_bytes
 from dsinga.job import Job
@@ -44,7 +43,7 @@ class BatchReader:
     parts: tuple[Rows, ...]
     groups: int = 1
     micro_batches: int = 1
-    augmentations: Mapping[str, AugmentationList] = field(default_factory=dict)
+    augmentations: Mapping[str, Any] = field(default_factory=dict)
     offset: int = 0
     steps: int = 0
 

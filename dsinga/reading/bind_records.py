@@ -28,8 +28,7 @@ from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, input_layers
 from dsinga.net.layer_classes import layer_class
-from dsinga.reading.augmented_records import augmented_info
-from dsinga.reading.open_layer import moments_of, open_windows
+from dsinga.reading.open_layer import augmented_info, moments_of, open_windows
 from dsinga.reading.windows_conf import definition_of, windows_conf
 
 Batch = Any  # an array (B, ...), or several by the names of their input layers

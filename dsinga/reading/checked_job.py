@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
-from dsinga.addons.augmentation import AugmentationList
 from dsinga.base.errors import UserError
 from dsinga.data import RecordSource
 from dsinga.data.filesystem import PathNotFound
@@ -16,10 +16,9 @@ from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net, cut_evenly, input_layers
-from dsinga.reading.augmented_records import augmented_info
 from dsinga.reading.batch_reader import BatchReader, SiteReader, site_job
 from dsinga.reading.epochs import Epochs
-from dsinga.reading.open_layer import open_layer, with_store
+from dsinga.reading.open_layer import augmented_info, open_layer, with_store
 from dsinga.reading.sampler import Sampler
 from dsinga.reading.sequence_lengths import SequenceLengths
 
@@ -64,19 +63,16 @@ class CheckedJob:
             raise job.neuralnet.error(f"the net has no input layer in phase {phase.name}")
         stores: dict[str, RecordSource] = {}
         infos: dict[str, RecordInfo] = {}
-        augmentations: dict[str, AugmentationList] = {}
+        augmentations: dict[str, Any] = {}
         for number, given in enumerate(layers):
             layer = layers[number] = with_store(given)
             try:
                 store, infos[layer.name] = self._open(given, layer)
             except PathNotFound as error:
                 raise UserError(f"{error}{_how_to_give_arrays(job, phase)}") from None
-            if layer.store_conf is not None:
-                infos[layer.name], augmentations_of_layer = augmented_info(
-                    layer, infos[layer.name], store.dtype, job.seed, phase
-                )
-                if augmentations_of_layer is not None:
-                    augmentations[layer.name] = augmentations_of_layer
+            infos[layer.name], changes = augmented_info(layer, infos[layer.name], store.dtype, job.seed, phase)
+            if changes is not None:
+                augmentations[layer.name] = changes
             if job.skip_bad_batches:
                 store = store.allowing_nonfinite()
             stores[layer.name] = store

@@ -21,8 +21,9 @@ from dsinga.data import (
     read_mean,
     resolve,
 )
-from dsinga.job import LayerConf, LayerType, StoreConf
+from dsinga.job import LayerConf, LayerType, Phase, StoreConf
 from dsinga.job.component import error_note
+from dsinga.job.component import resolve as resolve_class
 from dsinga.layers import RecordInfo
 from dsinga.net.layer_classes import layer_class
 from dsinga.reading.windows_conf import definition_of
@@ -67,6 +68,18 @@ def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, Re
         leads=store.leads if isinstance(store, FieldWindows) else None,
     )
     return store, info
+
+
+def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, phase: Phase) -> tuple[RecordInfo, Any]:
+    """Return the description of records after the augmentations of an input layer, and these; None where none act.
+
+    ``info`` describes its records as stored, ``dtype`` is theirs, ``seed`` the job's. Raises UserError where an
+    augmentation does not take these records.
+    """
+    if layer.store_conf is None or not layer.store_conf.augment:
+        return info, None
+    first = resolve_class(layer.store_conf.augment[0])
+    return first.augmented_info(layer, info, dtype, seed, bool(phase & Phase.kTrain))
 
 
 def _codes_of(store: RecordSource) -> dict[str, Any]:

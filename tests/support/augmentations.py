@@ -9,15 +9,14 @@ import numpy as np
 from dsinga.addons.augmentation import AugmentationList, create_augmentations
 from dsinga.addons.augmentation.augmentation import Augmentation
 from dsinga.job import StoreConf
+from dsinga.layers import RecordInfo
 
 
 def make_list(x: np.ndarray, *augment: dict[str, Any], training: bool = True, seed: int = 0) -> AugmentationList:
     """Return the augmentations of these messages for records like ``x`` (n, ...), with labels of ten classes."""
-    labels = {"label_shape": (), "label_dtype": np.int64, "label_range": (0, 9)}
+    labels = RecordInfo(x.shape[1:], 1, label_range=(0, 9))
     conf = StoreConf(augment=list(augment))
-    made = create_augmentations("data", conf, x.shape[1:], x.dtype, seed=seed, training=training, **labels)
-    assert made is not None
-    return made
+    return create_augmentations("data", conf, x.shape[1:], x.dtype, seed=seed, training=training, labels=labels)
 
 
 def make_one(x: np.ndarray, **fields: Any) -> Augmentation:

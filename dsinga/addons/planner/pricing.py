@@ -32,8 +32,8 @@ from dsinga.net import NeuralNet, create_net, input_layers, partition
 from dsinga.net.memory_check import check_memory
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops.processor import cpu_ops
-from dsinga.reading.augmented_records import augmented_info
 from dsinga.reading.checked_job import CheckedJob, check_job, micro_batch_size
+from dsinga.reading.open_layer import augmented_info
 from dsinga.training import create_updater
 
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)  # numbers of workers

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dsinga.addons.augmentation.augmentation import Augmentation
 from dsinga.job import AugmentationType, AugmentConf
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named, type_fields
 from dsinga.nn.words.keras_arguments import missing_names
@@ -27,7 +26,7 @@ def augmentation_function(name: str, form: FunctionSpec, cls: Any) -> Callable[.
     return called_by_name(named(function, name, form, cls))
 
 
-augmentation_functions = Derived("augmentation", augmentation_function, takes=lambda cls: issubclass(cls, Augmentation))
+augmentation_functions = Derived("augmentation", augmentation_function, takes=lambda cls: hasattr(cls, "mixes_records"))
 
 __getattr__ = missing_names(__name__, public="dsinga.nn.augment", derived=lambda: augmentation_functions)
 

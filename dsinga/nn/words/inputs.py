@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.augmentation import create_augmentations
 from dsinga.base.arguments import check_range, is_whole, shown, unknown_name
 from dsinga.base.errors import UserError
 from dsinga.data import DataSource
-from dsinga.job import AugmentConf, StoreConf
+from dsinga.job import AugmentConf, Phase, StoreConf
 from dsinga.job.message import field_types
+from dsinga.layers import RecordInfo
 from dsinga.nn.words.augment import augmentation_functions
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named
 from dsinga.nn.words.image_layers import require
@@ -23,6 +23,7 @@ from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses, with
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol, layer
 from dsinga.nn.writing.writer import LayerWriter, Write, make_conf
+from dsinga.reading.open_layer import augmented_info
 
 INPUT = "_input"  # the kind of an input's builder
 DEFAULT_NAME = "data"
@@ -135,9 +136,8 @@ def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None, for
                 f"the input {writer.name!r} takes images (height, width, channels), as data_format says, but records "
                 f"have the shape {data}; leave data_format out, or give x.transpose(0, 2, 3, 1)"
             )
-        if record is not None and conf.store_conf is not None and conf.store_conf.augment:
-            augmented = create_augmentations(writer.name, conf.store_conf, record, np.uint8, seed=0, training=False)
-            record = record if augmented is None else augmented.shape
+        if record is not None:
+            record = augmented_info(conf, RecordInfo(record, 1, has_labels=False), np.uint8, 0, Phase.kTest)[0].shape
         if is_last and record is not None:
             if len(record) not in (3, 4):
                 raise UserError(

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.augmentation import mixes
 from dsinga.base.arguments import shown, values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, is_user_code, nearest, register
 from dsinga.job import LayerConf, Phase
+from dsinga.job.component import resolve
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.forecast_loss import ForecastLoss
 from dsinga.layers.losses.point_classes import PointClasses
@@ -196,7 +196,8 @@ def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, 
     prefix = "" if loss == "loss" else f"{output.layer}_"
     store = source.store_conf if (source := net.inputs.get(labels.layer)) else None
     # Labels that are mixed in training are no classes.
-    excluded = [Phase.kTrain] if store is not None and mixes(store) else []
+    changes = [resolve(change) for change in store.augment] if store is not None else []
+    excluded = [Phase.kTrain] if any(getattr(change, "mixes_records", False) for change in changes) else []
     points = _point_settings(conf)
     groups: dict[tuple[str, str], list[str]] = {}
     for metric in metrics:

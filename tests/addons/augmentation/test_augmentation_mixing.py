@@ -19,7 +19,7 @@ def test_mixup_adds_the_rolled_batch_with_its_labels():
     rolled = np.r_[7, np.arange(8)]  # the part of the worker that has the whole batch: the last record is read again
     numbers, epochs = rolled + 100, np.zeros(9, int)
     mixed, soft = chain.augment(x[rolled], labels[rolled], numbers, epochs)
-    from dsinga.addons.augmentation.augmentation_list import stream_key, uniform
+    from dsinga.addons.augmentation.augmentation import stream_key, uniform
 
     share = symmetric_beta(uniform(stream_key(0, 0), numbers[1:], epochs[1:], mixup.draws)[:, 0], 0.4)
     lam = torch.tensor(share, dtype=torch.float32)
@@ -60,11 +60,12 @@ def test_a_probability_leaves_other_records_alone(kind):
 def test_targets_that_are_numbers_are_mixed_as_numbers():
     from dsinga.addons.augmentation import create_augmentations
     from dsinga.job import StoreConf
+    from dsinga.layers import RecordInfo
 
     x, y = images(4), np.array([[1.0, 2], [3, 5], [0, 0], [8, 8]], np.float32)
-    labels = {"label_shape": (2,), "label_dtype": np.float32}
+    labels = RecordInfo((3, 16, 20), 4, label_shape=(2,), label_dtype=np.float32)
     conf = StoreConf(augment=[{"type": "kMixup", "alpha": 1.0}])
-    chain = create_augmentations("data", conf, (3, 16, 20), np.uint8, seed=0, training=True, **labels)
+    chain = create_augmentations("data", conf, (3, 16, 20), np.uint8, seed=0, training=True, labels=labels)
     mixed, soft = chain.augment(x.copy(), y, np.arange(4), np.zeros(4, int))
     share = ((mixed - x[:-1]) / (x[1:].astype(np.float32) - x[:-1] + 1e-9)).reshape(3, -1)
     share = np.median(share, axis=1)[:, None]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.addons.augmentation.augmentation_list import _philox, stream_key, uniform
+from dsinga.addons.augmentation.augmentation import _philox, stream_key, uniform
 from dsinga.addons.augmentation.images import normal
 from dsinga.addons.augmentation.mixing import symmetric_beta
 
