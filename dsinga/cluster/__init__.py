@@ -4,7 +4,9 @@ Modules with Actors and tasks (on_workers, graph_grain.tasks, some of placing.au
 workers, all others in the driver's, where the Dask client is.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dsinga.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dsinga.cluster.connecting.embedded import check_client, connect
@@ -14,34 +16,5 @@ if TYPE_CHECKING:
     from dsinga.cluster.placing.prepare import prepare_run
     from dsinga.cluster.queue.usable_workers import WorkerSelection
     from dsinga.cluster.run.driver import train
-
-__all__ = [
-    "WorkerSelection",
-    "available_workers",
-    "check_client",
-    "connect",
-    "find_grain",
-    "forward_on_cluster",
-    "prepare_run",
-    "train",
-]
-
-_MODULES = {
-    "WorkerSelection": "dsinga.cluster.queue.usable_workers",
-    "available_workers": "dsinga.cluster.dask.dask_workers",
-    "check_client": "dsinga.cluster.connecting.embedded",
-    "connect": "dsinga.cluster.connecting.embedded",
-    "find_grain": "dsinga.cluster.graph_grain",
-    "forward_on_cluster": "dsinga.cluster.inference.inference",
-    "prepare_run": "dsinga.cluster.placing.prepare",
-    "train": "dsinga.cluster.run.driver",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: a script that only builds a net does not wait for Dask."""
-    import importlib
-
-    if name not in _MODULES:
-        raise AttributeError(f"module 'dsinga.cluster' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -1,13 +1,20 @@
 """The net of one phase: its layers and params; building, partitioning, describing and drawing it."""
 
-from dsinga.addons.pictures.drawing import net_to_svg as to_svg
-from dsinga.net.build import create_net, filter_layers, input_layers
-from dsinga.net.cut import LayerCut, cut_evenly
-from dsinga.net.dataflow import Edge, Stage
-from dsinga.net.describe import LayerRow, PartRow, bridge_traffic, cut_reasons, describe, describe_parts
-from dsinga.net.needed_layers import without_labels
-from dsinga.net.neuralnet import NeuralNet
-from dsinga.net.node import Node, Param
-from dsinga.net.partition import partition
-from dsinga.net.partitioned import ParamPart, PartitionedNet, join_params, split_params
-from dsinga.net.strategy import choose_cuts
+from typing import TYPE_CHECKING
+
+from dsinga.base.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from dsinga.addons.pictures.drawing import net_to_svg as to_svg
+    from dsinga.net.build import create_net, filter_layers, input_layers
+    from dsinga.net.cut import LayerCut, cut_evenly
+    from dsinga.net.dataflow import Edge, Stage
+    from dsinga.net.description import LayerRow, PartRow, bridge_traffic, cut_reasons, describe, describe_parts
+    from dsinga.net.needed_layers import without_labels
+    from dsinga.net.neuralnet import NeuralNet
+    from dsinga.net.node import Node, Param
+    from dsinga.net.partitioned import ParamPart, PartitionedNet, join_params, split_params
+    from dsinga.net.partitioning import partition
+    from dsinga.net.strategy import choose_cuts
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -23,7 +23,8 @@ from dsinga.ops.processor import Processor
 from dsinga.passes.devices import forward_processor
 from dsinga.passes.predictor import ONE_CORE, Predictor
 from dsinga.reading.bind_records import input_layer
-from dsinga.training import Hypothesis, beam_search, check_params
+from dsinga.training import check_params
+from dsinga.training.beam_search import Hypothesis, beam_search
 
 SENTENCES_AT_ONCE = 32
 PADDING = 4  # sentences are padded to a multiple of this length, so that fewer nets are made

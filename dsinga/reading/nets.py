@@ -10,8 +10,8 @@ from dsinga.job import ClusterConf, Job, Phase
 from dsinga.layers import Rows
 from dsinga.net import NeuralNet, choose_cuts, create_net
 from dsinga.net.cut import ROWS, LayerCut
-from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
+from dsinga.net.partitioning import partition
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import check_job
 

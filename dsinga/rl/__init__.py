@@ -2,81 +2,49 @@
 
 from typing import TYPE_CHECKING, Any
 
+from dsinga.base.lazy_names import lazy_names
 from dsinga.base.registry import entries, is_user_code
-from dsinga.rl.agent import Agent
-from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.algorithms.ddpg import DDPG, TD3
-from dsinga.rl.algorithms.dqn import DQN
-from dsinga.rl.algorithms.es import ES
-from dsinga.rl.algorithms.impala import IMPALA
-from dsinga.rl.algorithms.ppo import A2C, PPO
-from dsinga.rl.algorithms.reinforce import REINFORCE
-from dsinga.rl.collecting import Collector
-from dsinga.rl.environments.registered import make_environment, make_environments
-from dsinga.rl.environments.rendering import record_episode
-from dsinga.rl.environments.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
-from dsinga.rl.environments.vector_environment import EnvironmentStep, VectorEnvironment
-from dsinga.rl.episodes import Episode, EpisodeStatistics
-from dsinga.rl.evaluation import EvaluatedEpisodes, evaluate
-from dsinga.rl.experience import Rollout, Sampled, Transitions
-from dsinga.rl.from_job import ReplaySettings
-from dsinga.rl.learning import OffPolicyLearning
-from dsinga.rl.model import Model
-from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
-from dsinga.rl.replay.replay_memory import ReplayMemory
 
 if TYPE_CHECKING:
     from dsinga.api.agents import AgentResult, train
+    from dsinga.rl.agent import Agent
+    from dsinga.rl.algorithm import Algorithm
+    from dsinga.rl.algorithms.ddpg import DDPG, TD3
+    from dsinga.rl.algorithms.dqn import DQN
+    from dsinga.rl.algorithms.es import ES
+    from dsinga.rl.algorithms.impala import IMPALA
+    from dsinga.rl.algorithms.ppo import A2C, PPO
+    from dsinga.rl.algorithms.reinforce import REINFORCE
+    from dsinga.rl.collecting import Collector
+    from dsinga.rl.environments.registered import make_environment, make_environments
+    from dsinga.rl.environments.rendering import record_episode
+    from dsinga.rl.environments.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
+    from dsinga.rl.environments.vector_environment import EnvironmentStep, VectorEnvironment
+    from dsinga.rl.episodes import Episode, EpisodeStatistics
+    from dsinga.rl.evaluation import EvaluatedEpisodes, evaluate
+    from dsinga.rl.experience import Rollout, Sampled, Transitions
+    from dsinga.rl.from_job import ReplaySettings
+    from dsinga.rl.learning import OffPolicyLearning
+    from dsinga.rl.model import Model
+    from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
+    from dsinga.rl.replay.replay_memory import ReplayMemory
 
 __all__ = [
-    "A2C",
-    "DDPG",
-    "DQN",
-    "ES",
-    "IMPALA",
-    "PPO",
-    "REINFORCE",
-    "TD3",
-    "Agent",
-    "AgentResult",
-    "Algorithm",
-    "BoxSpace",
-    "Collector",
-    "DiscreteSpace",
-    "EnvironmentStep",
-    "Episode",
-    "EpisodeStatistics",
-    "EvaluatedEpisodes",
-    "Model",
-    "OffPolicyLearning",
-    "PrioritizedReplay",
-    "ReplayMemory",
-    "ReplaySettings",
-    "Rollout",
-    "Sampled",
-    "Space",
-    "Spaces",
-    "Transitions",
-    "VectorEnvironment",
-    "box",
-    "evaluate",
-    "make_environment",
-    "make_environments",
-    "record_episode",
+    "A2C", "DDPG", "DQN", "ES", "IMPALA", "PPO", "REINFORCE", "TD3", "Agent", "AgentResult", "Algorithm", "BoxSpace",
+    "Collector", "DiscreteSpace", "EnvironmentStep", "Episode", "EpisodeStatistics", "EvaluatedEpisodes", "Model",
+    "OffPolicyLearning", "PrioritizedReplay", "ReplayMemory", "ReplaySettings", "Rollout", "Sampled", "Space", "Spaces",
+    "Transitions", "VectorEnvironment", "box", "evaluate", "make_environment", "make_environments", "record_episode",
     "train",
-]
-
-# What users find here, though it is of the API, which is made of this room.
-_API = ("AgentResult", "train")
+]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    """Import a function of the API when it is first used; return the class of an algorithm that is registered."""
-    if name in _API:
-        import importlib
-
-        return getattr(importlib.import_module("dsinga.api.agents"), name)
+def _algorithm(name: str) -> Any:
+    """Return the class of an algorithm that is registered."""
     algorithms = {cls.__name__: cls for cls in entries("learning_algorithm").values() if not is_user_code(cls)}
     if name in algorithms:
         return algorithms[name]
     raise AttributeError(f"module 'dsinga.rl' has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _algorithm)

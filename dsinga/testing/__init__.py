@@ -5,8 +5,9 @@ The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:
 dsinga.testing.chaos`` trains a job while faults happen; it needs neither.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from dsinga.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dsinga.testing.extensions import ExtensionContract
@@ -18,24 +19,10 @@ if TYPE_CHECKING:
     from dsinga.testing.updaters import UpdaterContract
 
 __all__ = [
-    "ExtensionContract",
-    "KernelContract",
-    "LayerCase",
-    "LayerContract",
-    "SimulatedLoop",
-    "SourceContract",
+    "ExtensionContract", "KernelContract", "LayerCase", "LayerContract", "SimulatedLoop", "SourceContract",
     "UpdaterContract",
-]
+]  # fmt: skip
 
-_MODULES = {
-    "ExtensionContract": "extensions",
-    "KernelContract": "kernels",
-    "LayerCase": "layer_cases",
-    "LayerContract": "layers",
-    "SimulatedLoop": "simulated_loop",
-    "SourceContract": "sources",
-    "UpdaterContract": "updaters",
-}
 KERNEL_CHECKS = ("arrays", "cases", "crf", "elementwise", "formulas", "images", "sequences")
 # Modules whose assertions pytest rewrites, so that a failed one shows its values.
 REWRITTEN = (
@@ -47,17 +34,18 @@ REWRITTEN = (
     *(f"kernel_{name}" for name in KERNEL_CHECKS),
 )
 PACKAGES = ("pytest", "hypothesis")  # that dsinga does not install
+_find, __dir__ = lazy_names(__name__)
 
 
 def __getattr__(name: str) -> Any:
     """Import a contract when it is first used: Dask workers, which need none, may lack pytest and hypothesis."""
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import pytest
 
         pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in REWRITTEN))
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        return _find(name)
     except ModuleNotFoundError as error:
         if error.name not in PACKAGES:
             raise

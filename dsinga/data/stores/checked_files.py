@@ -228,7 +228,7 @@ def _note(error: Exception, name: str, delay: float, began: float) -> None:
     logger.info(redact(f"{name}: {type(error).__name__}: {error}; trying again in {delay} s", name))
 
 
-def make_blosc_lock() -> None:
+def _make_blosc_lock() -> None:
     """Make the lock that numcodecs makes when it first compresses or decompresses in a process.
 
     In a worker process, which is spawned, it would be a named semaphore. Where that process is killed, the name stays,
@@ -242,3 +242,6 @@ def make_blosc_lock() -> None:
         blosc.get_mutex()
     finally:
         blosc.multiprocessing = module
+
+
+_make_blosc_lock()  # before anything that this process reads or writes

@@ -25,7 +25,7 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.layers.interface.layer import as_text
 from dsinga.net import NeuralNet
-from dsinga.net.describe import describe
+from dsinga.net.description import describe
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.records import (
     JobArguments,

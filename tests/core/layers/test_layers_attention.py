@@ -12,7 +12,7 @@ from dsinga.base.errors import UserError
 from dsinga.job import JobError
 from dsinga.layers import RecordInfo
 from dsinga.layers.sequences.positions import rotate
-from dsinga.net.partition import partition
+from dsinga.net.partitioning import partition
 from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase
 from tests.support.layer_cases import BATCH, context

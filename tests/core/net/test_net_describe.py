@@ -1,7 +1,8 @@
 """The tables that describe nets and partitioned nets."""
 
+from dsinga.addons.pictures.drawing import net_to_svg as to_svg
 from dsinga.layers import RecordInfo
-from dsinga.net import bridge_traffic, cut_reasons, describe, describe_parts, partition, to_svg
+from dsinga.net import bridge_traffic, cut_reasons, describe, describe_parts, partition
 from tests.support.net_cases import FLAT, build, dense, layer, net_of
 
 

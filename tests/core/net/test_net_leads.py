@@ -18,7 +18,7 @@ from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet, choose_cuts
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
 from dsinga.net.leads import unroll_leads
-from dsinga.net.partition import partition
+from dsinga.net.partitioning import partition
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import bp
 from tests.support.later_import import functional, torch

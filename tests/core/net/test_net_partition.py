@@ -9,8 +9,8 @@ from dsinga.job import JobError, loads
 from dsinga.layers import RecordInfo
 from dsinga.layers.connect.bridge import BridgeSrc
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet, join_params, split_params
+from dsinga.net.partitioning import partition
 from tests.support.net_cases import IMAGES, build, dense, layer
 from tests.support.partition_nets import net_of
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
 from dsinga.net import Node
-from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
+from dsinga.net.partitioning import partition
 from tests.support.random_nets import nets
 
 

@@ -9,7 +9,7 @@ from dsinga.job import Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.layers.energy.rbm import Reconstruction
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partition import partition
+from dsinga.net.partitioning import partition
 
 NET = """
 train_one_batch { alg: kCD }

@@ -14,8 +14,8 @@ from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
+from dsinga.net.partitioning import partition
 from dsinga.ops import SparseRows
 from dsinga.passes.thread_group import run_in_threads
 from dsinga.training import Metrics, accumulate, add_metrics, bp, name_metrics

@@ -19,8 +19,8 @@ from dsinga.layers.connect.bridge import BridgeDst
 from dsinga.layers.interface.context import Rows
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partition import partition
 from dsinga.net.partitioned import PartitionedNet
+from dsinga.net.partitioning import partition
 from dsinga.passes.thread_group import Deadlock
 from tests.support.partition_nets import ELSEWHERE, NETS, PAIRS, STRATEGIES, net_of
 from tests.support.partitioned_run import (

@@ -11,7 +11,7 @@ from dsinga.base.registry import register
 from dsinga.job import JobError, LayerConf, NetConf, Phase, loads
 from dsinga.layers import Context, Layer, Output, RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.partition import partition
+from dsinga.net.partitioning import partition
 from dsinga.net.stretches import choose_ends, narrow_places
 from dsinga.training import bp
 from tests.support.partition_nets import INFOS, NETS, PAIRS, net_of

@@ -9,7 +9,7 @@ from dsinga.job import NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
-from dsinga.net.partition import partition
+from dsinga.net.partitioning import partition
 from tests.support.partition_nets import net_of
 from tests.support.partitioned_run import (
     assert_equal_runs,

@@ -12,7 +12,7 @@ from html import escape
 from dsinga.addons.pictures.drawing.layered_layout import layered_layout
 from dsinga.job.topology import Topology
 from dsinga.layers.interface.layer import Layer
-from dsinga.net.describe import LayerRow, describe
+from dsinga.net.description import LayerRow, describe
 from dsinga.net.neuralnet import NeuralNet
 
 MOST_CELLS = 6  # members that are drawn in a row; the others are counted

@@ -10,7 +10,7 @@ from html import escape
 from dsinga.addons.pictures.drawing.net_svg import EDGE_WIDTH, MARGIN, NAME_WIDTH, TEXT_WIDTH, draw_text, format_shape
 from dsinga.addons.pictures.drawing.swimlanes import LayerBox, SwimlaneLayout, find_boxes, place_boxes
 from dsinga.layers.connect.bridge import BridgeDst, BridgeEnd, BridgeSrc
-from dsinga.net.describe import PartRow, describe_parts, part_shape
+from dsinga.net.description import PartRow, describe_parts, part_shape
 from dsinga.net.partitioned import PartitionedNet
 
 LAYER_HEIGHT, SMALL_HEIGHT, GAP_Y, WIDE_GAP_Y, GAP_X, LANE_GAP, HEAD = 44, 19, 22, 40, 18, 36, 30

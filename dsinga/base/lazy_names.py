@@ -1,0 +1,52 @@
+"""Names of a package that are imported when they are first used, so that a process imports only what it needs."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+
+def lazy_names(
+    package: str, otherwise: Callable[[str], Any] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the ``__getattr__`` and ``__dir__`` of a package that import its names when they are first used.
+
+    The names, and the module of each, are read in its ``__init__.py``: in the block ``if TYPE_CHECKING:`` that tells
+    type checkers about them. ``otherwise`` is called for any other name.
+    """
+    module = sys.modules[package]
+
+    def no_name(name: str) -> NoReturn:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    @functools.cache
+    def names() -> dict[str, tuple[str, str]]:
+        return _names_for_type_checkers(Path(str(module.__file__)))
+
+    def find(name: str) -> Any:
+        if name.startswith("_") or name not in names():
+            return (otherwise or no_name)(name)
+        path, attribute = names()[name]
+        value = importlib.import_module(path)
+        value = getattr(value, attribute) if attribute else value
+        setattr(module, name, value)
+        return value
+
+    return find, lambda: sorted({*vars(module), *names()})
+
+
+def _names_for_type_checkers(file: Path) -> dict[str, tuple[str, str]]:
+    """Return the module, and the name there, of each name that a file imports below ``if TYPE_CHECKING:``."""
+    names = {}
+    for block in ast.parse(file.read_bytes()).body:
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
+            for line in block.body:
+                for alias in line.names if isinstance(line, (ast.Import, ast.ImportFrom)) else ():
+                    imported = (line.module or "", alias.name) if isinstance(line, ast.ImportFrom) else (alias.name, "")
+                    names[alias.asname or alias.name] = imported
+    return names

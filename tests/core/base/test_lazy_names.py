@@ -1,0 +1,34 @@
+"""Names of packages that are imported when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+FACES = (
+    "dsinga",
+    *(f"dsinga.{name}" for name in ("api", "checkpoint", "data", "extensions", "monitor", "net", "training")),
+)
+
+
+@pytest.mark.parametrize("package", FACES)
+def test_each_name_of_a_face_is_there(package):
+    face = importlib.import_module(package)
+    assert all(getattr(face, name) is not None for name in getattr(face, "__all__", dir(face)) if name[0] != "_")
+
+
+def test_a_name_is_imported_when_it_is_first_used():
+    program = (
+        "import sys, dsinga.net; assert 'dsinga.net.strategy' not in sys.modules; "
+        "from dsinga.net import choose_cuts; assert 'dsinga.net.strategy' in sys.modules; "
+        "assert choose_cuts is vars(dsinga.net)['choose_cuts'] and 'cut_evenly' in dir(dsinga.net)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_name_that_no_face_has():
+    with pytest.raises(AttributeError, match=r"^module 'dsinga.net' has no attribute 'Xyzzy'$"):
+        importlib.import_module("dsinga.net").Xyzzy  # noqa: B018
