@@ -305,7 +305,7 @@ NETS = {
 # (tests/core/net); kVTraceLoss takes a step more of one source than of others
 # (tests/core/layers/test_layers_vtrace.py); kContrastiveLoss takes two classes
 # (tests/core/training/test_training_partition.py), kReliability one of two (tests/core/layers); kLeadRecord belongs to
-# nets of several leads (tests/core/net/test_net_leads.py).
+# nets of several leads (tests/addons/fields/layers/test_net_leads.py).
 ELSEWHERE = {"kVTraceLoss", "kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabel", "kRBMHid", "kRBMVis"} | {
     "kContrastiveLoss",
     "kCachedAttention",

@@ -230,7 +230,7 @@ def test_every_column_is_sent_after_use(processes: Client, tmp_path: Path) -> No
             rows = records if original is source.columns[0] else labels
             np.testing.assert_array_equal(copy.load(0, ROWS), rows)
             sent.add(type(original))
-    sent.add(WindowColumn)  # by tests/cluster/runs/test_cluster_fields.py
+    sent.add(WindowColumn)  # by tests/addons/fields/runs/test_cluster_fields.py
     assert {column for column in concrete_columns(Column) if column.__name__[0] != "_"} <= sent
 
 

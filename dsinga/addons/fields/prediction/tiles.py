@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dsinga.addons.fields.prediction.receptive_field import AxisField, receptive_field
 from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import Shape, as_text
 from dsinga.net import NeuralNet
-from dsinga.net.receptive_field import AxisField, receptive_field
 from dsinga.passes.predictor import row_bytes
 from dsinga.training import check_params
 

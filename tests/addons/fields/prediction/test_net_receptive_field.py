@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsinga.addons.fields.prediction.receptive_field import AxisField, receptive_field
 from dsinga.addons.fields.prediction.tiles import AxisTiles, cut_axis, whole_axis
 from dsinga.job import LayerConf, Phase
 from dsinga.layers import Records
@@ -21,7 +22,6 @@ from dsinga.models.blocks import conv, layer, pool
 from dsinga.models.fields import unet
 from dsinga.net import NeuralNet
 from dsinga.net.needed_layers import needed_layers
-from dsinga.net.receptive_field import AxisField, receptive_field
 from dsinga.passes.predictor import Predictor
 from tests.support import field_layers  # noqa: F401  registers its layers
 from tests.support.planner_nets import dense, net_of

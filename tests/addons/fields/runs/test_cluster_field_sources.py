@@ -14,8 +14,8 @@ import dsinga
 from dsinga import nn
 from dsinga.data import field_climatology, open_stores, write_ome_zarr
 from dsinga.job import ClusterConf
-from tests.cluster.runs.test_cluster_fields import dataset
-from tests.core.data.test_fields_joined_stores import references
+from tests.addons.fields.records.test_fields_joined_stores import references
+from tests.addons.fields.runs.test_cluster_fields import dataset
 from tests.support.killed_run import train_with_a_killed_process
 
 pytest.importorskip("xarray")

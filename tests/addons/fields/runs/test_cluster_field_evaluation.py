@@ -13,7 +13,7 @@ import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.data import field_climatology
-from tests.cluster.runs.test_cluster_fields import dataset
+from tests.addons.fields.runs.test_cluster_fields import dataset
 
 xr = pytest.importorskip("xarray")
 REGIONS = {"north": {"lat": (0, 90)}, "greenwich": {"lon": (-40, 40)}}
