@@ -40,6 +40,7 @@ ROOMS = {
     "importer": "dsinga.addons.importers",
     "source": "dsinga.job.layerconf",  # which names the formats that dsinga.data opens, without loading it
     "extension": "dsinga.extensions",
+    "agreement": "dsinga.addons.sites",
     "augmentation": "dsinga.addons.augmentation",
     "environment": "dsinga.rl.environments.registered",
     "learning_algorithm": "dsinga.rl.algorithms",

@@ -19,8 +19,9 @@ class Topology(NamedTuple):
     server group has a whole copy of the params, sliced for its servers by the method ``slicing``, into blocks of
     ``block_size`` elements or, of embeddings, ``block_rows`` rows where these are given, and serves ``groups /
     server_groups`` worker groups. None of these is more than ``staleness`` steps ahead of the slowest (None: no bound).
-    Two server groups linked by one of ``edges`` exchange the changes of their params every ``sync_freq`` updates; with
-    ``mean`` all agree by the mean of their changes. Worker group 0 trains alone for ``warmup`` steps.
+    Two server groups linked by one of ``edges`` exchange the changes of their params every ``sync_freq`` updates, as
+    the agreement named ``sync_method`` says, with ``mean`` for its settings. Worker group 0 trains alone for ``warmup``
+    steps.
     ``workers_per_process``, ``servers_per_process`` and ``separate`` (servers run in processes without workers)
     constrain the placement.
     """
@@ -39,6 +40,7 @@ class Topology(NamedTuple):
     separate: bool = False
     block_size: int | None = None
     block_rows: int | None = None
+    sync_method: SyncMethod = SyncMethod.kSum
     mean: MeanConf | None = None
 
     @property
@@ -136,6 +138,7 @@ def topology(job: Job, available: int, processes: int) -> Topology:
         separate=conf.server_worker_separate,
         block_size=conf.block_size,
         block_rows=conf.block_rows,
+        sync_method=conf.sync_method,
         mean=(conf.mean_conf or MeanConf()) if conf.sync_method is SyncMethod.kMean else None,
     )
 

@@ -5,7 +5,10 @@ from functools import partial
 
 import numpy as np
 
-from dsinga.cluster.server import MeanPolicy, Push, Shard, Slice, SliceSpec, routes
+from dsinga.addons.sites.asynchronous_mean import AsynchronousMean
+from dsinga.addons.sites.mean_policy import MeanPolicy
+from dsinga.addons.sites.synchronous_mean import SynchronousMean
+from dsinga.cluster.server import Push, Shard, Slice, SliceSpec, routes
 from dsinga.job import MeanConf, UpdaterConf
 from dsinga.training import create_updater
 from tests.support.shard_network import WAIT
@@ -32,7 +35,8 @@ class MeanGroups:
     """
 
     def __init__(self, groups, period, inner, links=None, delayed=False, specs=None, start=0, states=None, **mean):
-        self.policy = MeanPolicy(MeanConf(**mean), period, groups)
+        kind = AsynchronousMean if mean.get("asynchronous") else SynchronousMean
+        policy = partial(kind, policy=MeanPolicy(MeanConf(**mean), period, groups))
         self.messages, self.delayed, self.shards = [], delayed, []
         links = links or [(a, b) for a in range(groups) for b in range(a)]
         self.table, self.steps = routes(links, groups), [start] * groups
@@ -40,28 +44,22 @@ class MeanGroups:
         specs = specs or [SliceSpec(Slice(0, "w", 0, SIZE, 0), whole_param="w", shape=SHAPE)]
         for group in range(groups):
             shard = Shard(specs, create_updater(inner), [group], start=start)
-            if self.policy.conf.asynchronous:
-                shard.synchronise(group, self.table, period, partial(self.send, "receive", group), WAIT, self.policy)
-            else:
-                shard.agree(group, self.table, self.policy, partial(self.send, "agree", group))
+            shard.synchronise(policy, group, self.table, partial(self.send, group), WAIT)
             values, state = ({spec.slice.id: np.ones(spec.slice.size, np.float32) for spec in specs}, None)
             shard.put(*(states[group] if states else (values, state)))
             self.shards.append(shard)
 
-    def send(self, method, sender, group, route, keys, arrays):
-        self.sent_bytes += sum(array.nbytes for array in ([arrays] if method == "agree" else arrays))
+    def send(self, sender, group, route, keys, arrays):
+        self.sent_bytes += sum(array.nbytes for array in arrays)
         arrival = Future()
-        self.messages.append((method, sender, group, route, keys, arrays, arrival))
+        self.messages.append((sender, group, route, keys, arrays, arrival))
         if not self.delayed:
             self.deliver()
         return arrival
 
     def deliver(self, number=0):
-        method, sender, group, route, keys, arrays, arrival = self.messages.pop(number)
-        if method == "agree":
-            self.shards[group].synchronous_mean.receive(route, keys, arrays, sender)
-        else:
-            self.shards[group].synchronisation.receive(route, dict(zip(keys, arrays, strict=True)), sender)
+        sender, group, route, keys, arrays, arrival = self.messages.pop(number)
+        self.shards[group].agreement.receive(route, keys, arrays, sender)
         arrival.set_result(None)
 
     def value(self, group, id=0):
@@ -93,7 +91,7 @@ class MeanGroups:
             self.steps[group] += 1
 
     def flush(self):
-        flushes = [shard.flush() for shard in self.shards]
+        flushes = [shard.agreement.flush() for shard in self.shards]
         while self.messages:
             self.deliver()
         return [flush.result(WAIT) for flush in flushes]

@@ -23,12 +23,11 @@ from dsinga.cluster.server import (
     CooperativeExecutor,
     GroupStaleness,
     InlineExecutor,
-    MeanPolicy,
+    Policy,
     Routes,
     Shard,
     SliceSpec,
 )
-from dsinga.cluster.server.change_sender import Key
 from dsinga.cluster.server.service import ShardService
 from dsinga.cluster.transport.endpoints import Endpoint, connect, find_service
 from dsinga.cluster.transport.interface import Transport
@@ -128,7 +127,7 @@ class ServerActor:
     async def flush(self) -> int:
         """Send other server groups all changes that have not been sent; return how many messages were ever sent."""
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(self._shard.flush()), self._timeout)
+            return await asyncio.wait_for(asyncio.wrap_future(self._shard.agreement.flush()), self._timeout)
         except TimeoutError:
             raise RunError(f"waited {self._timeout:g} s at a server: {self._shard.pending()}") from None
 
@@ -151,8 +150,8 @@ class ServerActor:
     def values_for(
         self, group: int, generation: int, source: int
     ) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
-        """Return a share of a lost server of a linked group (:meth:`Synchronisation.values_for`)."""
-        return self._shard.synchronisation.values_for(group, generation, source)
+        """Return a share of a lost server of a linked group (:meth:`Agreement.values_for`)."""
+        return self._shard.agreement.values_for(group, generation, source)
 
     async def join(self, group: int, step: int) -> None:
         """Let a worker group begin at ``step`` that has left before its first step."""
@@ -183,19 +182,13 @@ class ServerLink:
         waits = transport.crosses_process and not transport.crosses_host
         self._thread = SerialExecutor(f"dsinga link of {key.name}") if waits else None
 
-    def send(self, route: int, keys: Sequence[Key], changes: Sequence[Array]) -> Future[Any]:
+    def send(self, route: int, keys: Sequence[Any], changes: Sequence[Array]) -> Future[Any]:
         """Send the changes of slices on a route; the future resolves when they have been received."""
-        return self._submit("receive", route, list(keys), changes)
-
-    def send_change(self, route: int, key: Sequence[int], change: Array) -> Future[Any]:
-        """Send the change of a slice at an agreement on a route; the future resolves when it has been received."""
-        return self._submit("agree", route, list(key), [change])
-
-    def _submit(self, method: str, route: int, keys: Sequence[Any], changes: Sequence[Array]) -> Future[Any]:
+        fields = [route, list(keys), *self._sender]
         if self._thread is not None:
-            received = self._thread.submit(self._call, method, route, keys, changes)
+            received = self._thread.submit(self._call, fields, changes)
         else:
-            reply = self._transport.call(method, [route, keys, *self._sender], list(changes))
+            reply = self._transport.call("receive", fields, list(changes))
             received = reply if isinstance(reply, Future) else _completed(reply.result(self._timeout))
         with self._lock:
             if not self._in_flight:
@@ -205,8 +198,8 @@ class ServerLink:
         received.add_done_callback(self._note_arrival)
         return received
 
-    def _call(self, method: str, route: int, keys: Sequence[Any], changes: Sequence[Array]) -> None:
-        self._transport.call(method, [route, keys, *self._sender], list(changes)).result(self._timeout)
+    def _call(self, fields: Sequence[Any], changes: Sequence[Array]) -> None:
+        self._transport.call("receive", fields, list(changes)).result(self._timeout)
 
     def _note_arrival(self, received: Future[Any]) -> None:
         with self._lock:
@@ -233,32 +226,24 @@ def connect_server(
     key: ServerKey,
     addresses: Mapping[ServerKey, str],
     routes: Routes,
-    frequency: int,
-    policy: MeanPolicy | None,
+    policy: Policy,
     timeout: float,
 ) -> None:
     """Task: from now on keep a server in step with the same server of other groups.
 
-    ``addresses`` are those of their Dask workers, ``frequency`` is the number of updates of a slice after which its
-    changes are sent; with a ``policy`` the groups agree by the mean. Where one of them is lost, its changes wait for
-    :func:`link_server` for ``timeout`` seconds.
+    ``addresses`` are those of their Dask workers; ``policy`` says how they agree. Where one of them is lost, its
+    changes wait for :func:`link_server` for ``timeout`` seconds.
     """
     service = _find_server(key)
     links = _links[key.name] = {other.group: _connect(key, other, addresses[other], timeout) for other in addresses}
     service.on_close.append(functools.partial(_close_links, key.name))
 
-    def send(group: int, route: int, keys: Sequence[Key], changes: Sequence[Array]) -> Future[Any]:
+    def send(group: int, route: int, keys: Sequence[Any], changes: Sequence[Array]) -> Future[Any]:
         return links[group].send(route, keys, changes)
 
-    def send_change(group: int, route: int, moment: Sequence[int], change: Array) -> Future[Any]:
-        return links[group].send_change(route, moment, change)
-
-    if policy is None or policy.conf.asynchronous:
-        service.shard.synchronise(key.group, routes, frequency, send, timeout, policy)
-    else:
-        service.shard.agree(key.group, routes, policy, send_change)
+    service.shard.synchronise(policy, key.group, routes, send, timeout)
     for other in addresses:
-        service.shard.link(other.group, other.generation)
+        service.shard.agreement.link(other.group, other.generation)
 
 
 @cleared_frames()
@@ -267,7 +252,7 @@ def link_server(key: ServerKey, other: ServerKey, address: str, timeout: float) 
     service, links = _find_server(key), _links[key.name]
     lost, links[other.group] = links[other.group], _connect(key, other, address, timeout)
     lost.close(f"server {other.server} of group {other.group} was replaced")
-    service.shard.link(other.group, other.generation)
+    service.shard.agreement.link(other.group, other.generation)
 
 
 def _find_server(key: ServerKey) -> ShardService:

@@ -12,13 +12,14 @@ from distributed import Client, Future
 
 from dsinga.base.errors import WorkerLost
 from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.registry import lookup
 from dsinga.cluster.dask.dask_workers import host, process
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_check
 from dsinga.cluster.dask.task_keys import generation_text, submit_to, task_key
 from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, link_server
-from dsinga.cluster.server import MeanPolicy, routes
+from dsinga.cluster.server import routes
 from dsinga.cluster.transport.interface import wait_for
 from dsinga.cluster.worker.config import ServerKey, WorkerConfig
 from dsinga.cluster.worker.group_states import group_state
@@ -167,10 +168,8 @@ class Servers:
         topology = self._config.topology
         addresses = {other: self._address(other) for other in self._linked(key)}
         paths = routes(topology.edges, topology.server_groups)
-        mean = topology.mean
-        average = self._config.outer_average
-        policy = None if mean is None else MeanPolicy(mean, topology.sync_freq, topology.server_groups, average)
-        arguments = (key, addresses, paths, topology.sync_freq, policy, self._config.options.timeout)
+        policy = lookup("agreement", topology.sync_method.name)(topology, self._config.outer_average)
+        arguments = (key, addresses, paths, policy, self._config.options.timeout)
         return self._submit(connect_server, key, "connect servers", *arguments)
 
     def _link(self, key: ServerKey, other: ServerKey) -> Future:

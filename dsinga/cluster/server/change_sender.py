@@ -16,14 +16,12 @@ from concurrent.futures import Future
 import numpy as np
 
 from dsinga.base.errors import RunError
+from dsinga.cluster.server.agreement import Send
 from dsinga.cluster.server.routes import Routes
 
 # What an array is: the change of a slice, by its id, or the newest of something that a group makes, by (id, group).
 # Changes that wait for one message are added up; of the others only the newest is sent.
 Key = int | tuple[int, int]
-# Sends changes to the shard of a linked group: (group, route, keys, arrays). The shard there gets them by ``receive``,
-# with the number of the route.
-Send = Callable[[int, int, Sequence[Key], Sequence[np.ndarray]], Future]
 Changes = dict[Key, np.ndarray]  # float32 (size,)
 
 

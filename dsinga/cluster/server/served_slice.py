@@ -56,8 +56,11 @@ def _change(update: Update, gradients: Sequence[Array], factor: float, start: in
         formula(value[block], total, [array[block] for array in state], change, spare)
 
 
-# What the names of arrays begin with that are the state of the agreement of server groups.
+# What the names of arrays begin with that are the state of the agreement of server groups: the outer value, what
+# compression has left out of the changes of a group, the change of a group that is in flight, and the arrays of an
+# outer updater.
 OUTER = "outer."
+OUTER_VALUE, RESIDUAL, IN_FLIGHT = f"{OUTER}value", f"{OUTER}residual", f"{OUTER}in_flight"
 # The number of steps for which a slice remembers the rows that they changed.
 CHANGES_KEPT = 8
 

@@ -16,7 +16,7 @@ from dsinga.ops import Array, SparseRows
 
 NO_GRADIENT = np.empty(0, np.float32)  # the gradient of each slice in a skipped step
 # The methods that may be called: each is the method of ShardService with an underscore before its name.
-METHODS = frozenset({"pull", "push", "push_pull", "squares", "clip", "collective", "receive", "agree", "move", "gpu"})
+METHODS = frozenset({"pull", "push", "push_pull", "squares", "clip", "collective", "receive", "move", "gpu"})
 
 
 class PendingAnswer:
@@ -55,8 +55,7 @@ class ShardService:
             bounds the norm of all gradients.
         ``collective`` (kind, key, generation, group, worker, contributors): return the arrays of some workers of
         a worker group, summed (kind "all_reduce") or with their rows joined ("all_gather").
-        ``receive`` (route, keys, sender, generation): add the changes of slices that the server group ``sender`` sends.
-        ``agree`` (route, key, sender, generation): take the change of a slice (id, version, origin) for the mean.
+        ``receive`` (route, keys, sender, generation): take what the server group ``sender`` sends to agree with it.
         ``move`` (ids): keep the values of slices in the caller's arrays, which it reads, too; only within a process.
             Ignored with ``published`` values, which are where processes of this host read them.
         ``gpu`` (): return the number of the GPU that keeps the slices; no array where host memory does.
@@ -146,8 +145,4 @@ class ShardService:
         return [] if self.shard.gpu is None else [np.array(self.shard.gpu.device)]
 
     def _receive(self, items: Sequence[Array], route: int, keys: Sequence[Any], sender: int, generation: int) -> None:
-        keys = [key if isinstance(key, int) else tuple(key) for key in keys]
-        self.shard.synchronisation.receive(route, dict(zip(keys, items, strict=True)), sender, generation)
-
-    def _agree(self, items: Sequence[Array], route: int, key: Sequence[int], sender: int, generation: int) -> None:
-        self.shard.synchronous_mean.receive(route, key, items[0], sender, generation)
+        self.shard.agreement.receive(route, keys, items, sender, generation)

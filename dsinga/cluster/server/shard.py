@@ -21,17 +21,13 @@ from operator import methodcaller
 import numpy as np
 
 from dsinga.base.errors import RunError
-from dsinga.cluster.server.asynchronous_mean import AsynchronousMean
-from dsinga.cluster.server.change_sender import ChangeSender, Send
+from dsinga.cluster.server.agreement import Agreement, LinkedShard, Policy, Send
 from dsinga.cluster.server.collectives import Collectives
 from dsinga.cluster.server.gradient_accumulator import Generations, Push, StalenessMeter
 from dsinga.cluster.server.gradient_norms import GradientNorms
-from dsinga.cluster.server.mean_policy import MeanPolicy
 from dsinga.cluster.server.pending_pulls import PendingPulls, Pull, Read, StalenessBound
 from dsinga.cluster.server.routes import Routes
 from dsinga.cluster.server.served_slice import DeviceSlice, ServedSlice, ShardCopy, SliceSpec, join_copies
-from dsinga.cluster.server.synchronisation import Synchronisation
-from dsinga.cluster.server.synchronous_mean import SendChange, SynchronousMean
 from dsinga.cluster.server.update_executors import InlineExecutor, SliceUpdate
 from dsinga.ops.processor import Processor
 from dsinga.training import Updater
@@ -82,70 +78,40 @@ class Shard:
         self._staleness_bound = StalenessBound(groups, staleness)
         self._pulls = PendingPulls(self.slices, self._staleness_bound)
         self._collectives = {group: Collectives() for group in groups}
-        self._synchronisation: Synchronisation | SynchronousMean | None = None
+        self._agreement: Agreement | None = None
         assert not (executor.requires_single_group and self.copies), groups
         self.executor = executor()
         self._norms = GradientNorms(self.slices if updater.conf.clip_global_norm else {})
         self._error: BaseException | None = None
 
-    def synchronise(
-        self, group: int, routes: Routes, frequency: int, send: Send, patience: float = 0.0,
-        policy: MeanPolicy | None = None,
-    ) -> None:  # fmt: skip
-        """Send changes to the same shard of other server groups from now on; called before the first pull.
+    def synchronise(self, policy: Policy, group: int, routes: Routes, send: Send, patience: float = 0.0) -> None:
+        """Keep in step with the same shard of other server groups, by ``policy``; called before the first pull.
 
-        ``group`` is the server group of this shard. The other arguments are those of :class:`Synchronisation`; an error
-        after which it gives up closes this shard. With a ``policy`` the groups do not wait for each other, and agree by
-        the mean. From now on pulls return copies.
+        The other arguments are those of :class:`LinkedShard`. From now on pulls return copies.
         """
         assert not self.executor.requires_single_group
-        shard = weakref.ref(self)  # else the synchronisation and the shard would refer to each other
+        shard = weakref.ref(self)  # else the agreement and the shard would refer to each other
 
         def fail(error: BaseException) -> None:
             if (open_shard := shard()) is not None:
                 open_shard.close(error)
 
-        sender = ChangeSender(routes, send, fail, patience)
-        arguments = group, routes, frequency, self.slices, sender, self._generation
-        self._synchronisation = AsynchronousMean(policy, *arguments) if policy else Synchronisation(*arguments)
-        self._return_copies()
-
-    def agree(self, group: int, routes: Routes, policy: MeanPolicy, send: SendChange) -> None:
-        """Agree with the same shard of other server groups synchronously by the mean; called before the first pull.
-
-        The arguments are those of :class:`SynchronousMean`.
-        """
-        assert not self.executor.requires_single_group
-        self._synchronisation = SynchronousMean(group, routes, policy, self.slices, send, self._generation)
+        self._agreement = policy(LinkedShard(group, routes, self.slices, send, fail, patience, self._generation))
+        for served_slice in self.slices.values():
+            if served_slice.filled:
+                self._agreement.begin(served_slice)
         self._return_copies()
 
     @property
-    def synchronisation(self) -> Synchronisation:
-        """The exchange of changes with other server groups, after :meth:`synchronise`."""
-        assert isinstance(self._synchronisation, Synchronisation)
-        return self._synchronisation
-
-    @property
-    def synchronous_mean(self) -> SynchronousMean:
-        """The agreement with other server groups, after :meth:`agree`."""
-        assert isinstance(self._synchronisation, SynchronousMean)
-        return self._synchronisation
-
-    def flush(self) -> Future[int]:
-        """Let all server groups have the same values (:meth:`Synchronisation.flush`, :meth:`SynchronousMean.flush`)."""
-        assert self._synchronisation is not None
-        return self._synchronisation.flush()
-
-    def link(self, group: int, generation: int) -> None:
-        """Exchange changes with this generation of the same shard of a linked server group."""
-        assert self._synchronisation is not None
-        self._synchronisation.link(group, generation)
+    def agreement(self) -> Agreement:
+        """The agreement with other server groups, after :meth:`synchronise`."""
+        assert self._agreement is not None
+        return self._agreement
 
     def age(self) -> tuple[int, int]:
-        """Return the step of groups that agree by the mean, and the age of what they have from each other, in steps."""
-        assert isinstance(self._synchronisation, SynchronousMean | AsynchronousMean)
+        """Return the step of the slowest slice, and the largest number of steps since a slice has last agreed."""
         versions = {id: each.version for id, slice_ in self.slices.items() for each in slice_.accumulators.values()}
-        ages = [self._synchronisation.policy.age(id, version) for id, version in versions.items()]
+        ages = [self.agreement.age(id, version) for id, version in versions.items()]
         return min(versions.values(), default=0), max(ages, default=0)
 
     def _return_copies(self) -> None:
@@ -166,8 +132,8 @@ class Shard:
             self._check_open()
             for id, value in values.items():
                 self.slices[id].put(value, None if state is None else state.get(id, {}), self._updater)
-                if self._synchronisation is not None:
-                    self._synchronisation.begin(self.slices[id])
+                if self._agreement is not None:
+                    self._agreement.begin(self.slices[id])
             complete = [pull for id in values for pull in self._pulls.serve(self.slices[id])]
         for pull in complete:
             pull.resolve()
@@ -207,8 +173,8 @@ class Shard:
         """Update slices by the gradients of a group; ``pushed`` are the slices of the caller's push."""
         updates = [self._create_update(served_slice, group) for served_slice in complete]
         self.executor.add(updates, pushed)
-        if isinstance(self._synchronisation, Synchronisation):
-            self._synchronisation.updated(complete)
+        if self._agreement is not None:
+            self._agreement.push_applied(complete)
 
     def _add_squares(self, complete: Sequence[ServedSlice], push: Push) -> Sequence[ServedSlice]:
         """Add the squares of summed gradients to the norm; return the slices whose update needs no norm."""
@@ -258,10 +224,10 @@ class Shard:
     def _advance(self, served_slice: ServedSlice, group: int) -> None:
         """Advance a slice to its next version, when the server groups agree where they have to."""
         proceed = partial(self._proceed, served_slice, group)
-        if self._synchronisation is None:
+        if self._agreement is None:
             proceed()
         else:
-            self._synchronisation.reached(served_slice, served_slice.accumulators[group].version + 1, proceed)
+            self._agreement.slice_updated(served_slice, served_slice.accumulators[group].version + 1, proceed)
 
     def _proceed(self, served_slice: ServedSlice, group: int) -> None:
         """Advance a slice to its next version, and resolve the pulls that waited for it."""
@@ -407,8 +373,8 @@ class Shard:
         self.executor.close(str(error))
         for collectives in self._collectives.values():
             collectives.close(error)
-        if self._synchronisation is not None:
-            self._synchronisation.close(error)
+        if self._agreement is not None:
+            self._agreement.close(error)
         for request in requests:
             request.fail(error)
         for pull in pulls:
@@ -421,8 +387,8 @@ class Shard:
         for group, collectives in self._collectives.items():
             of = f" of group {group}" if len(self._groups) > 1 else ""
             lines += [f"collective{of} {line}" for line in collectives.pending()]
-        if self._synchronisation is not None:
-            lines += self._synchronisation.pending()
+        if self._agreement is not None:
+            lines += self._agreement.pending()
         if len(lines) > 8:  # a large model has hundreds of slices, which mostly lack the same worker
             lines[8:] = [f"and {len(lines) - 8} more"]
         return "; ".join(lines) or "nothing is waited for"

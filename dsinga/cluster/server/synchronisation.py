@@ -11,47 +11,41 @@ value that has become small would be less than 0 after the change of another gro
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from dsinga.cluster.server.change_sender import ChangeSender, Key
+from dsinga.base.registry import register
+from dsinga.cluster.server.agreement import Agreement, LinkedShard, Policy
+from dsinga.cluster.server.change_sender import ChangeSender
 from dsinga.cluster.server.collectives import add_up
-from dsinga.cluster.server.gradient_accumulator import Generations
-from dsinga.cluster.server.routes import Routes
 from dsinga.cluster.server.served_slice import ServedSlice, ShardCopy, join_copies
+from dsinga.job.topology import Topology
+from dsinga.job.updaterconf import EMAConf
 
 
-class Synchronisation:
+class Synchronisation(Agreement):
     """Sends the changes of a shard's slices to the same shards of other server groups, and adds theirs. Thread-safe.
 
-    ``group`` is the server group of this shard, ``frequency`` the number of updates of a slice after which its change
-    is sent, ``generation`` that of all linked groups at first.
+    ``frequency`` is the number of updates of a slice after which its change is sent. Where a linked group is lost for
+    ``patience`` seconds, the shard is closed.
 
     In the end the trainable slices of all groups have the updates of all groups, and the others the mean of all groups.
     """
 
-    def __init__(
-        self, group: int, routes: Routes, frequency: int, slices: Mapping[int, ServedSlice], sender: ChangeSender,
-        generation: int = 0,
-    ):  # fmt: skip
+    def __init__(self, shard: LinkedShard, frequency: int):
+        super().__init__(shard)
         assert frequency > 0, frequency
-        self._group, self._frequency, self._slices = group, frequency, slices
-        self._starts, self._routes = routes.starts[group], routes.routes
-        self._groups = range(len(routes.starts))
-        self.sender = sender
-        self._lock = threading.Lock()
-        self._generations = Generations(generation)
+        self._frequency, self._groups = frequency, range(len(shard.routes.starts))
+        self.sender = ChangeSender(shard.routes, shard.send, shard.fail, shard.patience)
         # By slice id, under the lock of the slice: its value at the last change, and the number of updates since then.
         self._last: dict[int, np.ndarray] = {}
         self._updates: dict[int, int] = {}
         # By id of a slice that is not trainable, under its lock: the newest estimate of each group.
         self._estimates: dict[int, dict[int, np.ndarray]] = {}
-        for served_slice in slices.values():
-            if served_slice.filled:
-                self.begin(served_slice)
 
     def begin(self, served_slice: ServedSlice) -> None:
         """Begin to track the changes of a slice from its present value; a repeated call changes nothing."""
@@ -67,11 +61,7 @@ class Synchronisation:
         """Return the array in which the value at the last change is kept, from now on the present value."""
         return served_slice.value.copy()
 
-    def reached(self, served_slice: ServedSlice, version: int, proceed: Callable[[], None]) -> None:
-        """Call ``proceed`` when a slice that was updated to ``version`` may go on, which is at once."""
-        proceed()
-
-    def updated(self, served_slices: Iterable[ServedSlice]) -> None:
+    def push_applied(self, served_slices: Iterable[ServedSlice]) -> None:
         """Count an update of these slices, and send the changes of those that have had ``frequency`` updates."""
         for served_slice in served_slices:
             with served_slice.lock:
@@ -80,42 +70,48 @@ class Synchronisation:
                     self._enqueue_change(served_slice)
         self.sender.dispatch(self._starts)
 
-    def receive(self, route: int, changes: Mapping[Key, np.ndarray], sender: int, generation: int = 0) -> None:
-        """Add the changes that the server group ``sender`` sends on a route, by slice id, and forward them.
+    def receive(
+        self, route: int, keys: Sequence[Any], arrays: Sequence[np.ndarray], sender: int, generation: int = 0
+    ) -> None:
+        """Add the changes that the server group ``sender`` sends on a route, and forward them.
 
-        They are float32 (size,). The key of an estimate is (slice id, the group that made it). Each message must be
-        received once; the caller must not change its arrays afterwards.
-        Raises RunError if they are of another generation of the sender, and the error with which the shard was closed.
+        They are float32 (size,). The key of a change is its slice id, that of an estimate (slice id, the group that
+        made it).
         """
-        self.sender.check_open()
-        with self._lock:
-            self._generations.check(sender, generation, f"a message of server group {sender}")
+        self.check_message(sender, generation)
         onward = self._routes[route].onward
-        for key, change in changes.items():
-            served_slice = self._slices[key[0] if isinstance(key, tuple) else key]
-            with served_slice.lock:
-                served_slice.changes += 1
-                if isinstance(key, tuple):
-                    self._take_estimate(served_slice, key[1], change)
-                else:
-                    self._take_change(served_slice, change)
-                self.sender.enqueue(onward, key, change)
+        for key, change in zip(keys, arrays, strict=True):
+            if isinstance(key, int):
+                self._receive_change(key, onward, change)
+            else:
+                id, group = key
+                self._receive_estimate(id, group, onward, change)
         self.sender.dispatch(onward)
+
+    def _receive_change(self, id: int, onward: Sequence[int], change: np.ndarray) -> None:
+        served_slice = self._slices[id]
+        with served_slice.lock:
+            served_slice.changes += 1
+            self._take_change(served_slice, change)
+            self.sender.enqueue(onward, id, change)
+
+    def _receive_estimate(self, id: int, group: int, onward: Sequence[int], estimate: np.ndarray) -> None:
+        """Take the newest estimate of another group.
+
+        It counts from the group's own next estimate on, or at once if the value is still the mean with its last one.
+        """
+        served_slice = self._slices[id]
+        with served_slice.lock:
+            served_slice.changes += 1
+            self._estimates[id][group] = estimate
+            if not self._updates[id]:
+                np.copyto(served_slice.value, self._mean_of_estimates(id))
+            self.sender.enqueue(onward, (id, group), estimate)
 
     def _take_change(self, served_slice: ServedSlice, change: np.ndarray) -> None:
         """Add the change of another group to a slice; the caller holds its lock."""
         served_slice.value += change
         self._last[served_slice.spec.slice.id] += change
-
-    def _take_estimate(self, served_slice: ServedSlice, group: int, estimate: np.ndarray) -> None:
-        """Take the estimate of another group; the caller holds the lock of the slice.
-
-        It counts from the group's own next estimate on, or at once if the value is still the mean with its last one.
-        """
-        id = served_slice.spec.slice.id
-        self._estimates[id][group] = estimate
-        if not self._updates[id]:
-            np.copyto(served_slice.value, self._mean_of_estimates(id))
 
     def _mean_of_estimates(self, id: int) -> np.ndarray:
         estimates = self._estimates[id]
@@ -155,7 +151,7 @@ class Synchronisation:
         So each group gets each change once, except for changes that were on their way at that moment: those that the
         lost group had received and not forwarded, and those that the source receives later by another route.
         """
-        self._accept(group, generation)
+        self.accept(group, generation)
         self.sender.replace(group)
         shares = {}
         for id, served_slice in self._slices.items():
@@ -178,21 +174,20 @@ class Synchronisation:
 
     def link(self, group: int, generation: int) -> None:
         """Send changes to the shard of a linked server group that has come back, and accept those that it sends."""
-        self._accept(group, generation)
+        super().link(group, generation)
         self.sender.link(group)
 
     def close(self, error: BaseException) -> None:
         """Stop sending, and fail the futures of all flushes with ``error``."""
         self.sender.close(error)
 
+    def check_open(self) -> None:
+        """Raise the error of :meth:`close`, if it has been called."""
+        self.sender.check_open()
+
     def pending(self) -> list[str]:
         """Return texts that say which server groups have not acknowledged a message."""
         return self.sender.pending()
-
-    def _accept(self, group: int, generation: int) -> None:
-        self.sender.check_open()
-        with self._lock:
-            self._generations.set(group, generation)
 
     def _enqueue_change(self, served_slice: ServedSlice) -> None:
         """Enqueue the change of a slice since the last one, and track the next change; the caller holds its lock."""
@@ -213,3 +208,9 @@ class Synchronisation:
         change = served_slice.value - last
         np.copyto(last, served_slice.value)
         return change
+
+
+@register("agreement", "kSum")
+def sum_of_changes(topology: Topology, average: EMAConf | None) -> Policy:
+    """Return the policy of server groups that add up their changes, every ``sync_freq`` updates, without waiting."""
+    return partial(Synchronisation, frequency=topology.sync_freq)

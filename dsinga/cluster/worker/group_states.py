@@ -12,8 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.cluster.server.mean_policy import IN_FLIGHT, OUTER_VALUE, RESIDUAL
-from dsinga.cluster.server.served_slice import is_outer
+from dsinga.cluster.server.served_slice import IN_FLIGHT, OUTER_VALUE, RESIDUAL, is_outer
 
 OWN_SLOTS = (RESIDUAL, IN_FLIGHT)  # of the state of the agreement, those that each group has for itself
 

@@ -62,7 +62,7 @@ def test_changes_to_another_host_do_not_wait_for_each_other() -> None:
     caller = RemoteCaller(theirs, AnswersWhenAllHaveCome(3), None, lambda caller: None)
     link = ServerLink(RemoteTransport(ours), ServerKey("run", 0, 0, 0, PROCESS_SECRET), 30.0)
     try:
-        received = [link.send_change(0, [id, 25, 0], np.ones(8, np.float32)) for id in range(3)]
+        received = [link.send(0, [id, 25, 0], [np.ones(8, np.float32)]) for id in range(3)]
         assert [list(future.result(30)) for future in received] == [[], [], []]
         assert link.sent == 3 * 32
     finally:
@@ -92,7 +92,7 @@ def test_the_seconds_of_a_link_count_while_changes_overlap() -> None:
     link = ServerLink(transport, ServerKey("run", 0, 0, 0, PROCESS_SECRET), 30.0)  # type: ignore[arg-type]
     seconds = []
     for id in range(3):
-        link.send_change(0, [id, 25, 0], np.ones(8, np.float32))
+        link.send(0, [id, 25, 0], [np.ones(8, np.float32)])
         if id:
             transport.replies[id - 1].set_result([])
             seconds.append(link.seconds)

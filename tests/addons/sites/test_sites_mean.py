@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from dsinga.addons.sites.mean_policy import MeanPolicy
 from dsinga.base.errors import RunError
-from dsinga.cluster.server import MeanPolicy, Slice, SliceSpec
+from dsinga.cluster.server import Slice, SliceSpec
 from dsinga.job import MeanConf
 from tests.support.mean_groups import SIZE, MeanGroups, diloco, gradient, rate, streaming_diloco
 
@@ -221,13 +222,13 @@ def test_a_group_that_waits_says_for_which_and_ends_when_the_shard_is_closed():
     shard.close(error)
     assert waiting.exception(0) is error
     with pytest.raises(RunError, match="the run has ended"):
-        shard.synchronous_mean.receive(0, [0, 2, 1], np.ones(SIZE, np.float32), 1)
+        shard.agreement.receive(0, [0, 2, 1], [np.ones(SIZE, np.float32)], 1)
 
 
 def test_messages_of_another_generation_are_refused():
     groups = MeanGroups(2, 2, rate("kSGD", 0.1))
     with pytest.raises(RunError, match="a message of server group 1 is of generation 3, but the group is of generat"):
-        groups.shards[0].synchronous_mean.receive(0, [0, 2, 1], np.ones(SIZE, np.float32), 1, 3)
+        groups.shards[0].agreement.receive(0, [0, 2, 1], [np.ones(SIZE, np.float32)], 1, 3)
 
 
 def push(groups, group, change, steps=2):
@@ -293,6 +294,6 @@ def test_an_asynchronous_group_that_comes_back_begins_from_the_outer_values():
     push(groups, 1, 1.0)
     push(groups, 0, 1.0, steps=1)  # not a part of the outer values yet
     outer = groups.shards[0].snapshot(3, 1).state[0]["outer.value"]
-    copy = groups.shards[0].synchronisation.values_for(1, 1, source=0)
+    copy = groups.shards[0].agreement.values_for(1, 1, source=0)
     np.testing.assert_array_equal(copy.values[0], outer)
     assert copy.state[0].keys() == {"outer.value", "outer.history"}

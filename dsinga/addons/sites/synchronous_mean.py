@@ -9,61 +9,47 @@ begins with it sends the change again.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
 import numpy as np
 
+from dsinga.addons.sites.mean_policy import MeanPolicy
 from dsinga.base.errors import RunError
+from dsinga.cluster.server.agreement import Agreement, LinkedShard
 from dsinga.cluster.server.compression import Codec, FeedbackCodec, create_codec
-from dsinga.cluster.server.gradient_accumulator import Generations
-from dsinga.cluster.server.mean_policy import IN_FLIGHT, OUTER_VALUE, RESIDUAL, MeanPolicy
-from dsinga.cluster.server.routes import Routes
-from dsinga.cluster.server.served_slice import ServedSlice
+from dsinga.cluster.server.served_slice import IN_FLIGHT, OUTER_VALUE, RESIDUAL, ServedSlice
 from dsinga.training.ema import SLOT
 
-# Sends the change of a slice to the shard of a linked group: (group, route, [slice id, version, origin], array). The
-# shard there gets it by ``receive``, with the number of the route.
-SendChange = Callable[[int, int, Sequence[int], np.ndarray], Future]
-Moment = tuple[int, int]  # a slice id, and the version at which its change is sent
+SliceVersion = tuple[int, int]  # a slice id, and the version at which its change is sent
 
 
-class SynchronousMean:
+class SynchronousMean(Agreement):
     """Lets the slices of a shard agree with those of other server groups, of one worker group each. Thread-safe.
 
-    ``group`` is the server group of this shard, ``generation`` that of all groups. A shard that other groups wait for
-    must send its change, so a group that ends calls :meth:`flush` when all have ended.
+    A shard that other groups wait for must send its change, so a group that ends calls :meth:`flush` when all have
+    ended. The keys of a message are (slice id, version, the group that made the change).
     """
 
-    def __init__(
-        self, group: int, routes: Routes, policy: MeanPolicy, slices: Mapping[int, ServedSlice], send: SendChange,
-        generation: int = 0,
-    ):  # fmt: skip
-        self._group, self.policy, self._slices, self._send = group, policy, slices, send
-        self._starts, self._routes = routes.starts[group], routes.routes
+    def __init__(self, shard: LinkedShard, policy: MeanPolicy):
+        super().__init__(shard)
+        self.policy, self._send = policy, shard.send
         self._codec: Codec | None = create_codec(policy.conf.compression, 1.0)
-        self._generations = Generations(generation)
-        self._lock = threading.Lock()
-        self._changes: dict[Moment, dict[int, np.ndarray]] = {}  # by server group: those that have come
-        self._proceed: dict[Moment, Callable[[], None]] = {}  # what goes on when all have come
+        self._changes: dict[SliceVersion, dict[int, np.ndarray]] = {}  # by server group: those that have come
+        self._proceed: dict[SliceVersion, Callable[[], None]] = {}  # what goes on when all have come
         self._agreed: dict[int, int] = {}  # by slice id: the version of the last agreement, or of the start
         self._unsent: dict[int, int] = {}  # by slice id: the version of a change in flight that is to be sent again
         self._sent = 0
         self._lost: dict[int, BaseException] = {}  # by server group: why a change could not be sent
         self._error: BaseException | None = None
         self._flush: Future[int] | None = None
-        for served_slice in slices.values():
-            if served_slice.filled:
-                self.begin(served_slice)
 
     def begin(self, served_slice: ServedSlice) -> None:
         """Begin with the value of a slice as the outer one, unless it has outer state; a repeated call does nothing."""
         id = served_slice.spec.slice.id
         if id not in self._agreed:
-            if OUTER_VALUE not in served_slice.outer:
-                served_slice.outer |= self.policy.first_state(served_slice.spec, served_slice.value)
+            self.policy.outer_value(served_slice)
             if isinstance(self._codec, FeedbackCodec) and served_slice.spec.trainable:
                 residual = served_slice.outer.setdefault(RESIDUAL, np.zeros_like(served_slice.value))
                 self._codec.residuals[id] = residual
@@ -77,11 +63,8 @@ class SynchronousMean:
         (accumulator,) = served_slice.accumulators.values()
         return accumulator.version
 
-    def reached(self, served_slice: ServedSlice, version: int, proceed: Callable[[], None]) -> None:
-        """Call ``proceed`` when a slice that was updated to ``version`` may go on: at once, or when all groups agree.
-
-        No thread may change the value meanwhile.
-        """
+    def slice_updated(self, served_slice: ServedSlice, version: int, proceed: Callable[[], None]) -> None:
+        """Call ``proceed`` when a slice may go on that was updated to ``version``: at once, or after an agreement."""
         id = served_slice.spec.slice.id
         self._send_again(served_slice)
         if self.policy.is_due(id, version):
@@ -92,18 +75,14 @@ class SynchronousMean:
         else:
             self._wait(served_slice, sent, proceed)
 
-    def receive(self, route: int, key: Sequence[int], change: np.ndarray, sender: int, generation: int = 0) -> None:
-        """Take the change of a slice that the server group ``sender`` sends on a route, and forward it.
-
-        ``key`` is (slice id, version, the group that made the change). Raises RunError if it is of another generation
-        of the sender, and the error with which the shard was closed.
-        """
-        self.check_open()
-        with self._lock:
-            self._generations.check(sender, generation, f"a message of server group {sender}")
-        id, version, origin = key
-        self._send_on(self._routes[route].onward, key, change)
-        self._add((id, version), origin, self._decoded(id, change))
+    def receive(
+        self, route: int, keys: Sequence[int], arrays: Sequence[np.ndarray], sender: int, generation: int = 0
+    ) -> None:
+        """Take the change of a slice that the server group ``sender`` sends on a route, and forward it."""
+        self.check_message(sender, generation)
+        id, version, origin = keys
+        self._send_on(self._routes[route].onward, keys, arrays)
+        self._add((id, version), origin, self._decoded(id, arrays[0]))
 
     def flush(self) -> Future[int]:
         """Let all slices agree that have had steps since they last did; all groups must have done the same steps.
@@ -179,11 +158,9 @@ class SynchronousMean:
                 )
         return lines
 
-    def link(self, group: int, generation: int) -> None:
-        """Accept messages of this generation of a linked server group."""
-        self.check_open()
-        with self._lock:
-            self._generations.set(group, generation)
+    def age(self, id: int, version: int) -> int:
+        """Return how many steps before ``version`` the changes were made by which a slice has last agreed."""
+        return self.policy.age(id, version)
 
     def _change(self, served_slice: ServedSlice) -> np.ndarray:
         """Return the change of a slice since it last agreed, or its value if it is not trainable, float32 (size,)."""
@@ -212,11 +189,11 @@ class SynchronousMean:
             change = served_slice.outer[IN_FLIGHT].copy()
             self._send_change((id, version), change, change)
 
-    def _send_change(self, moment: Moment, change: np.ndarray, decoded: np.ndarray) -> None:
+    def _send_change(self, key: SliceVersion, change: np.ndarray, decoded: np.ndarray) -> None:
         with self._lock:
             self._sent += 1
-        self._send_on(self._starts, [*moment, self._group], change)
-        self._add(moment, self._group, decoded)
+        self._send_on(self._starts, [*key, self._group], [change])
+        self._add(key, self._group, decoded)
 
     def _decoded(self, id: int, change: np.ndarray) -> np.ndarray:
         if self._codec is None or change.dtype != np.uint8:
@@ -225,22 +202,22 @@ class SynchronousMean:
 
     def _wait(self, served_slice: ServedSlice, version: int, proceed: Callable[[], None]) -> None:
         """Let a slice agree by the changes that were sent at a version, when all have come, and call ``proceed``."""
-        moment = (served_slice.spec.slice.id, version)
+        key = (served_slice.spec.slice.id, version)
         agree = partial(self._agree, served_slice, version, proceed)
         with self._lock:
-            self._proceed[moment] = agree
-            complete = self._is_complete(moment)
+            self._proceed[key] = agree
+            complete = self._is_complete(key)
         if complete:
             agree()
 
-    def _is_complete(self, moment: Moment) -> bool:
-        return moment in self._proceed and len(self._changes.get(moment, ())) == self.policy.groups
+    def _is_complete(self, key: SliceVersion) -> bool:
+        return key in self._proceed and len(self._changes.get(key, ())) == self.policy.groups
 
-    def _add(self, moment: Moment, group: int, change: np.ndarray) -> None:
+    def _add(self, key: SliceVersion, group: int, change: np.ndarray) -> None:
         """Take the change of a group, and let the slice agree if it is the last one that the slice waits for."""
         with self._lock:
-            self._changes.setdefault(moment, {})[group] = change
-            agree = self._proceed[moment] if self._is_complete(moment) else None
+            self._changes.setdefault(key, {})[group] = change
+            agree = self._proceed[key] if self._is_complete(key) else None
         if agree is not None:
             agree()
 
@@ -267,11 +244,11 @@ class SynchronousMean:
             served_slice.changes += 1
         proceed()
 
-    def _send_on(self, routes: Sequence[int], key: Sequence[int], change: np.ndarray) -> None:
+    def _send_on(self, routes: Sequence[int], keys: Sequence[int], arrays: Sequence[np.ndarray]) -> None:
         for number in routes:
             group = self._routes[number].group
             try:
-                arrival = self._send(group, number, key, change)
+                arrival = self._send(group, number, keys, arrays)
             except Exception as error:
                 self._lost[group] = error
                 continue

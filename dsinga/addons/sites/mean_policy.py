@@ -13,15 +13,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dsinga.cluster.server.collectives import add_up
-from dsinga.cluster.server.served_slice import OUTER, SliceSpec
+from dsinga.cluster.server.served_slice import OUTER, OUTER_VALUE, ServedSlice, SliceSpec
 from dsinga.job.schema import MeanConf
 from dsinga.job.updaterconf import EMAConf
 from dsinga.training import create_updater
 from dsinga.training.ema import decay_at
-
-# In the state of a slice: the outer value, what compression has left out of the changes of a group, and the change of a
-# group that is in flight. The arrays of the outer updater are there, too, with the prefix OUTER.
-OUTER_VALUE, RESIDUAL, IN_FLIGHT = f"{OUTER}value", f"{OUTER}residual", f"{OUTER}in_flight"
 
 
 class MeanPolicy:
@@ -33,7 +29,7 @@ class MeanPolicy:
 
     def __init__(self, conf: MeanConf, period: int, groups: int, average: EMAConf | None = None):
         self.conf, self.groups, self._average = conf, groups, average
-        self._period = period
+        self.period = period
         self._updater = create_updater(conf.updater)
         weights = conf.weight or [1.0] * groups
         self.shares = [weight / sum(weights) for weight in weights]
@@ -45,9 +41,9 @@ class MeanPolicy:
     def rounds(self, id: int, version: int) -> int:
         """Return how many times slice ``id`` has agreed at the versions from 1 to ``version``."""
         every = self.conf.every_step_until
-        offset = id % self.conf.fragments * self._period // self.conf.fragments
+        offset = id % self.conf.fragments * self.period // self.conf.fragments
         later = version - every - offset
-        periods = later // self._period + (offset > 0) if later >= 0 else 0
+        periods = later // self.period + (offset > 0) if later >= 0 else 0
         return max(0, min(version, every)) + periods
 
     def applied_at(self, id: int, version: int) -> int | None:
@@ -67,8 +63,8 @@ class MeanPolicy:
     def age(self, id: int, version: int) -> int:
         """Return how many steps before ``version`` the changes were made by which slice ``id`` has last agreed."""
         every = self.conf.every_step_until
-        later = version - self.conf.delay - every - id % self.conf.fragments * self._period // self.conf.fragments
-        return self.conf.delay + later % self._period if later >= 0 else version - min(version, every)
+        later = version - self.conf.delay - every - id % self.conf.fragments * self.period // self.conf.fragments
+        return self.conf.delay + later % self.period if later >= 0 else version - min(version, every)
 
     def age_factor(self, age: int) -> float:
         """Return by how much a change counts that is ``age`` agreements late: 1 / √(1 + age), 0 beyond ``max_age``.
@@ -83,13 +79,15 @@ class MeanPolicy:
             return add_up(arrays) / np.float32(len(arrays))
         return add_up([array * np.float32(share) for array, share in zip(arrays, self.shares, strict=True)])
 
-    def first_state(self, spec: SliceSpec, value: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the outer state with which a slice of this value begins: the value, and the outer updater's state."""
-        state = {OUTER_VALUE: value.copy()}
-        if spec.trainable:
-            updater = self._updater.of(spec.whole_param, spec.shape)
-            state |= {f"{OUTER}{name}": array for name, array in updater.initial_state(value).items()}
-        return state
+    def outer_value(self, served_slice: ServedSlice) -> np.ndarray:
+        """Return the outer value of a slice; one without begins with its value, and the outer updater's state."""
+        spec, outer = served_slice.spec, served_slice.outer
+        if OUTER_VALUE not in outer:
+            outer[OUTER_VALUE] = served_slice.value.copy()
+            if spec.trainable:
+                state = self._updater.of(spec.whole_param, spec.shape).initial_state(served_slice.value)
+                outer |= {f"{OUTER}{name}": array for name, array in state.items()}
+        return outer[OUTER_VALUE]
 
     def update(
         self,

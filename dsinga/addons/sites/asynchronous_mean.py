@@ -7,14 +7,13 @@ little while training goes on, and with an outer updater without momentum agree 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from dsinga.cluster.server.change_sender import Key
-from dsinga.cluster.server.mean_policy import OUTER_VALUE, MeanPolicy
-from dsinga.cluster.server.served_slice import ServedSlice
+from dsinga.addons.sites.mean_policy import MeanPolicy
+from dsinga.cluster.server.agreement import LinkedShard
+from dsinga.cluster.server.served_slice import OUTER_VALUE, ServedSlice
 from dsinga.cluster.server.synchronisation import Synchronisation
 from dsinga.training.ema import SLOT
 
@@ -22,16 +21,13 @@ CLOCK = -1  # in place of a slice id: how often a group has agreed
 
 
 class AsynchronousMean(Synchronisation):
-    """A synchronisation whose changes are gradients of the outer updater, of server groups of one worker group each.
+    """A synchronisation whose changes are gradients of the outer updater, of server groups of one worker group each."""
 
-    The other arguments are those of :class:`Synchronisation`.
-    """
-
-    def __init__(self, policy: MeanPolicy, *arguments: Any):
+    def __init__(self, shard: LinkedShard, policy: MeanPolicy):
+        super().__init__(shard, policy.period)
         self.policy = policy
         self._clock: dict[int, int] = {}  # by server group: how often it has agreed, where that is known here
         self._seen: dict[int, int] = {}  # by slice id: how often the others had agreed when the slice last did
-        super().__init__(*arguments)
 
     def begin(self, served_slice: ServedSlice) -> None:
         """Begin as the base class does, after as many agreements as a run that goes on has had."""
@@ -44,14 +40,12 @@ class AsynchronousMean(Synchronisation):
 
     def _first_value(self, served_slice: ServedSlice) -> np.ndarray:
         """Return the outer value."""
-        if OUTER_VALUE not in served_slice.outer:
-            served_slice.outer |= self.policy.first_state(served_slice.spec, served_slice.value)
-        return served_slice.outer[OUTER_VALUE]
+        return self.policy.outer_value(served_slice)
 
-    def updated(self, served_slices: Iterable[ServedSlice]) -> None:
-        """Do nothing: :meth:`reached` counts updates."""
+    def push_applied(self, served_slices: Iterable[ServedSlice]) -> None:
+        """Do nothing: :meth:`slice_updated` counts updates."""
 
-    def reached(self, served_slice: ServedSlice, version: int, proceed: Callable[[], None]) -> None:
+    def slice_updated(self, served_slice: ServedSlice, version: int, proceed: Callable[[], None]) -> None:
         """Let a slice that was updated to ``version`` agree if it is due, and call ``proceed``."""
         id = served_slice.spec.slice.id
         with served_slice.lock:
@@ -66,17 +60,17 @@ class AsynchronousMean(Synchronisation):
             self.sender.enqueue(self._starts, (CLOCK, self._group), count)
             self.sender.dispatch(self._starts)
 
-    def receive(self, route: int, changes: Mapping[Key, np.ndarray], sender: int, generation: int = 0) -> None:
-        """Take the changes and estimates that another group sends, and how often it has agreed, and forward them.
+    def _receive_estimate(self, id: int, group: int, onward: Sequence[int], estimate: np.ndarray) -> None:
+        """Take the newest estimate of another group, or with ``CLOCK`` for the id, how often it has agreed."""
+        if id == CLOCK:
+            self._count(group, int(estimate[0]))
+            self.sender.enqueue(onward, (CLOCK, group), estimate)
+        else:
+            super()._receive_estimate(id, group, onward, estimate)
 
-        The arguments are those of the base class; the key of the number of agreements is (CLOCK, the group).
-        """
-        counts = {key: array for key, array in changes.items() if isinstance(key, tuple) and key[0] == CLOCK}
-        super().receive(route, {key: array for key, array in changes.items() if key not in counts}, sender, generation)
-        for key, array in counts.items():
-            self._count(int(key[1]), int(array[0]))
-            self.sender.enqueue(self._routes[route].onward, key, array)
-        self.sender.dispatch(self._routes[route].onward)
+    def age(self, id: int, version: int) -> int:
+        """Return how many steps before ``version`` a slice has last agreed."""
+        return self.policy.age(id, version)
 
     def _take_change(self, served_slice: ServedSlice, change: np.ndarray) -> None:
         outer = served_slice.outer[OUTER_VALUE]

@@ -1,0 +1,1 @@
+"""Sites: server groups that agree by the mean of their changes, as in local SGD and DiLoCo."""

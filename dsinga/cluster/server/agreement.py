@@ -1,0 +1,129 @@
+"""The interface by which a shard agrees with the same shards of linked server groups: ``Agreement``.
+
+What a job's ``sync_method`` names is a function of the registry's kind "agreement". It is called with the topology of
+a run and the average that the updater of the job keeps, or None, and returns a :data:`Policy`, which is sent to all
+servers. Each server calls it with a :class:`LinkedShard`.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsinga.cluster.server.gradient_accumulator import Generations
+from dsinga.cluster.server.routes import Routes
+from dsinga.cluster.server.served_slice import ServedSlice, ShardCopy
+
+# Sends arrays to the shard of a linked group: (group, route, keys, arrays). The shard there gets them by ``receive``,
+# with the number of the route. A key is an integer or a sequence of integers.
+Send = Callable[[int, int, Sequence[Any], Sequence[np.ndarray]], Future]
+
+
+class LinkedShard(NamedTuple):
+    """What an agreement knows of its shard.
+
+    Attributes:
+        group: the server group of the shard.
+        routes: the routes between server groups.
+        slices: the slices of the shard, by id.
+        send: sends arrays to another server group; called without a lock.
+        fail: closes the shard with an error.
+        patience: the seconds for which a linked server group may be silent; 0 for no bound.
+        generation: that of all server groups at first.
+    """
+
+    group: int
+    routes: Routes
+    slices: Mapping[int, ServedSlice]
+    send: Send
+    fail: Callable[[BaseException], None]
+    patience: float = 0.0
+    generation: int = 0
+
+
+class Agreement(ABC):
+    """Keeps the slices of a shard in step with those of the same shards of other server groups. Thread-safe."""
+
+    def __init__(self, shard: LinkedShard):
+        self._group, self._slices = shard.group, shard.slices
+        self._starts, self._routes = shard.routes.starts[shard.group], shard.routes.routes
+        self._lock = threading.Lock()
+        self._generations = Generations(shard.generation)
+
+    @abstractmethod
+    def begin(self, served_slice: ServedSlice) -> None:
+        """Begin with the present value of a slice; a repeated call changes nothing."""
+
+    def slice_updated(self, served_slice: ServedSlice, version: int, proceed: Callable[[], None]) -> None:
+        """Call ``proceed`` when a slice that was updated to ``version`` may go on: at once, or when groups agree.
+
+        No thread changes the value before that.
+        """
+        proceed()
+
+    def push_applied(self, served_slices: Iterable[ServedSlice]) -> None:  # noqa: B027
+        """Note that the updates of these slices have been handed to the executor of the shard."""
+
+    @abstractmethod
+    def receive(
+        self, route: int, keys: Sequence[Any], arrays: Sequence[np.ndarray], sender: int, generation: int
+    ) -> None:
+        """Take the arrays that the server group ``sender`` sends on a route, and forward them on the onward routes.
+
+        Each message is received once, and its arrays are not changed afterwards. Raises RunError if it is of another
+        generation of the sender, and the error with which the shard was closed.
+        """
+
+    @abstractmethod
+    def flush(self) -> Future[int]:
+        """Let all groups have the same values; return a future of the number of messages ever sent by this shard.
+
+        Called when all worker groups have ended their steps, on all shards, repeatedly until the numbers stay the same.
+        """
+
+    def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
+        """Return what this shard adds to the values with which a lost shard of a linked group begins again.
+
+        Not called where groups do the same steps: these begin together, from a snapshot.
+        """
+        raise NotImplementedError
+
+    def link(self, group: int, generation: int) -> None:
+        """Exchange messages with this generation of a linked server group from now on."""
+        self.accept(group, generation)
+
+    def accept(self, group: int, generation: int) -> None:
+        """Accept messages of this generation of a server group alone."""
+        self.check_open()
+        with self._lock:
+            self._generations.set(group, generation)
+
+    def check_message(self, sender: int, generation: int) -> None:
+        """Raise RunError for a message of a closed shard, or of another generation of its sender."""
+        self.check_open()
+        with self._lock:
+            self._generations.check(sender, generation, f"a message of server group {sender}")
+
+    def age(self, id: int, version: int) -> int:
+        """Return how many steps before ``version`` the changes were made by which a slice has last agreed."""
+        return 0
+
+    @abstractmethod
+    def close(self, error: BaseException) -> None:
+        """Refuse later messages, and fail the futures of all flushes, with ``error``."""
+
+    @abstractmethod
+    def check_open(self) -> None:
+        """Raise the error of :meth:`close`, if it has been called."""
+
+    @abstractmethod
+    def pending(self) -> list[str]:
+        """Return texts that say which server groups this shard waits for."""
+
+
+Policy = Callable[[LinkedShard], Agreement]
