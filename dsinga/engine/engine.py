@@ -13,11 +13,30 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PHASES
 from dsinga.layers.metrics.composed_metrics import metric_values
-from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
-from dsinga.reading.epochs import Epochs
 from dsinga.training import Metrics, name_metrics
+from dsinga.training.epochs import Epochs
+
+
+class Places(NamedTuple):
+    """Where the workers and servers of the first worker group ran.
+
+    Attributes:
+        workers: the number of the process of each worker.
+        servers: likewise, of each server of the first server group.
+        hosts: the number of hosts.
+        threads: the number of kernel threads of a worker.
+        groups: the number of worker groups of the run.
+        unpredicted: why a plan does not predict such a run, in a few words; "" if it does.
+    """
+
+    workers: Sequence[int] = (0,)
+    servers: Sequence[int] = (0,)
+    hosts: int = 1
+    threads: int = 1
+    groups: int = 1
+    unpredicted: str = ""
 
 
 class StepReport(NamedTuple):

@@ -16,11 +16,10 @@ from dsinga.base.errors import Diverged, RunError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.worker.captured_iterations import CapturedIterations
 from dsinga.data.sources.arrays import ArrayColumn
-from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
+from dsinga.engine.engine import Engine, Loop, Places, Snapshot, StepReport
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PRECISIONS
 from dsinga.layers import Context, Records
-from dsinga.monitor.timings_file import Places
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Array, buffers

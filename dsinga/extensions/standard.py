@@ -17,8 +17,8 @@ from dsinga.job.component import Settings, error_note, resolve
 from dsinga.job.message import JobError, field_types
 from dsinga.layers.metrics.metric_state import MetricState, restore_state, saved_state
 from dsinga.monitor import NOT_METRICS
-from dsinga.reading.epochs import Epochs
 from dsinga.training import Metrics, add_metrics
+from dsinga.training.epochs import Epochs
 
 # What dsinga.train takes as an extension.
 ExtensionLike = Extension | Callable[[int, dict[str, float]], object]

@@ -12,7 +12,7 @@ from dsinga.checkpoint import latest, latest_finite, latest_step, remove_old_che
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions.best_value import BAD_STATE, checked_number
 from dsinga.job import Job, redact_job, to_text
-from dsinga.reading.epochs import offset_of
+from dsinga.training.epochs import offset_of
 
 
 class Checkpoints:

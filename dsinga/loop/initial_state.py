@@ -26,9 +26,9 @@ from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in, offset_to_resume
 from dsinga.net import NeuralNet, Param
 from dsinga.reading.checked_job import CheckedJob, rows_per_step
-from dsinga.reading.epochs import Epochs
 from dsinga.training import check_start, create_updater, initial_values, schedule
 from dsinga.training.divergence import first_not_finite
+from dsinga.training.epochs import Epochs
 
 _log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, describe_last_good, read_rate_factors
 from dsinga.loop.initial_state import RunOptions, describe_length
 from dsinga.loop.observer import Observer
+from dsinga.loop.timings_file import write_timings
 from dsinga.loop.training_loop import TrainingLoop
-from dsinga.monitor.timings_file import write_timings
 from dsinga.net import NeuralNet
 
 _log = logging.getLogger(__name__)

@@ -15,13 +15,12 @@ from dsinga.monitor.history import History
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.progress import Progress, show_progress
 from dsinga.monitor.rows import RECOVERY
-from dsinga.monitor.timings_file import TIMINGS_FILE
 from dsinga.monitor.workspace_lock import WorkspaceLock, locked_workspace
 
 _log = logging.getLogger(__name__)
 
 # What a run writes into its workspace.
-RUN_FILES = ("metrics.jsonl", TIMINGS_FILE, "checkpoint", "best.safetensors", "metrics.csv")
+RUN_FILES = ("metrics.jsonl", "timings.json", "checkpoint", "best.safetensors", "metrics.csv")
 
 
 class RunMonitor(contextlib.ExitStack):

@@ -14,8 +14,8 @@ from dsinga.job import Job
 from dsinga.layers import Layer, RecordInfo, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
 from dsinga.net import NeuralNet, Stage
-from dsinga.reading.epochs import Epochs
 from dsinga.reading.sampler import Sampler
+from dsinga.training.epochs import Epochs
 
 
 @dataclass(frozen=True)

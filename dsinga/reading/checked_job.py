@@ -17,10 +17,10 @@ from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net, cut_evenly, input_layers
 from dsinga.reading.batch_reader import BatchReader, SiteReader, site_job
-from dsinga.reading.epochs import Epochs
 from dsinga.reading.open_layer import augmented_info, open_layer, with_store
 from dsinga.reading.sampler import Sampler
 from dsinga.reading.sequence_lengths import SequenceLengths
+from dsinga.training.epochs import Epochs
 
 
 @dataclass(frozen=True, eq=False)

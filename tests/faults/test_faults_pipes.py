@@ -23,8 +23,8 @@ from dsinga.cluster.connecting.embedded import _read_address
 from dsinga.convert.weights import read_weights
 from dsinga.data import import_records, open_store, read_mean, write_store
 from dsinga.data.vocabulary import read_vocabulary
+from dsinga.loop.timings_file import read_timings
 from dsinga.monitor import read_metrics
-from dsinga.monitor.timings_file import read_timings
 from dsinga.monitor.workspace_lock import locked_workspace, parse_holder
 from dsinga.nn.model.training_state import read_names
 from tests.support.data_sources import cifar_rows, idx, records

@@ -22,7 +22,7 @@ from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
 from dsinga.job import Job, SlicingMethod
 from dsinga.job.writer import job_signature
-from dsinga.monitor.timings_file import RunTimings, read_timings
+from dsinga.loop.timings_file import RunTimings, read_timings
 from dsinga.net.cut import SPACE, LayerCut
 from dsinga.reading.checked_job import CheckedJob
 

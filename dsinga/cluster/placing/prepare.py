@@ -38,9 +38,9 @@ from dsinga.ops.processor import cpu_ops
 from dsinga.passes.devices import Devices
 from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.reading.checked_job import CheckedJob, check_job
-from dsinga.reading.epochs import Epochs
 from dsinga.reading.nets import cut_nets
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
+from dsinga.training.epochs import Epochs
 
 _log = logging.getLogger(__name__)
 

@@ -16,9 +16,8 @@ from dsinga.cluster.run.group_rounds import ROUNDS, ROUNDS_AHEAD, Grain
 from dsinga.cluster.run.recovery import RecoverableRun
 from dsinga.cluster.run.snapshots import LOST
 from dsinga.cluster.run.worker_groups import WorkerGroups
-from dsinga.engine.engine import Engine, Loop, Snapshot, StepReport
+from dsinga.engine.engine import Engine, Loop, Places, Snapshot, StepReport
 from dsinga.job import Phase
-from dsinga.monitor.timings_file import Places
 from dsinga.passes.inference import outputs_to_write, write_outputs
 from dsinga.training import Metrics, add_metrics
 from dsinga.training.ema import averaged

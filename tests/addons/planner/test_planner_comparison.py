@@ -17,7 +17,7 @@ from dsinga.addons.planner.comparison import compare
 from dsinga.addons.planner.simulate import Prediction
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job
-from dsinga.monitor.timings_file import PARTS, Places, RunTimings, read_timings, write_timings
+from dsinga.loop.timings_file import PARTS, Places, RunTimings, read_timings, write_timings
 from tests.support.planner_nets import MACHINE
 
 SECONDS = {"total": 10e-3, "compute": 4e-3, "update": 1e-3, "exchange": 5e-3, "data": 1e-3}

@@ -17,7 +17,7 @@ from dsinga.base.errors import UserError
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf, Job
 from dsinga.loop.initial_state import RunOptions
-from dsinga.monitor.timings_file import read_timings
+from dsinga.loop.timings_file import read_timings
 from tests.support.observers import Recorder, of_phase
 from tests.support.small_job import assert_same
 

@@ -21,8 +21,8 @@ from dsinga.net import create_net, partition
 from dsinga.reading.all_records import count_batches, readers_of_all_records
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
-from dsinga.reading.epochs import Epochs, offset_of
 from dsinga.reading.sampler import Sampler
+from dsinga.training.epochs import Epochs, offset_of
 
 
 def reader(records: int, sizes: list[int]) -> BatchReader:

@@ -12,30 +12,11 @@ from typing import Any, NamedTuple
 from dsinga.base.durable_files import replace_file
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
+from dsinga.engine.engine import Places
 
 TIMINGS_FILE = "timings.json"
 PARTS = ("total", "compute", "update", "exchange", "data")
 WARM_UP = 10  # iterations that are left out where there are enough: kernels are compiled, and rounds grow
-
-
-class Places(NamedTuple):
-    """Where the workers and servers of the first worker group ran.
-
-    Attributes:
-        workers: the number of the process of each worker.
-        servers: likewise, of each server of the first server group.
-        hosts: the number of hosts.
-        threads: the number of kernel threads of a worker.
-        groups: the number of worker groups of the run.
-        unpredicted: why a plan does not predict such a run, in a few words; "" if it does.
-    """
-
-    workers: Sequence[int] = (0,)
-    servers: Sequence[int] = (0,)
-    hosts: int = 1
-    threads: int = 1
-    groups: int = 1
-    unpredicted: str = ""
 
 
 class RunTimings(NamedTuple):
