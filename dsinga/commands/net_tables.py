@@ -17,15 +17,14 @@ from dsinga.addons.planner.plan_table import format_bytes
 from dsinga.addons.planner.sites import BITS
 from dsinga.api import roots
 from dsinga.base.errors import UserError
-from dsinga.cluster.worker.captured_iterations import why_not
-from dsinga.job import AlgType, ClusterConf, Job, Phase, Precision
+from dsinga.job import AlgType, Job, Phase, Precision
 from dsinga.job.topology import topology
-from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
+from dsinga.passes.processors import gpus
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.sequence_lengths import padding_share
-from dsinga.training import algorithm, check_patterns, describe_settings
+from dsinga.training import check_patterns, describe_settings
 
 PADDING_BATCHES = 200  # that are read for the share of padding
 
@@ -103,21 +102,10 @@ def print_precision(job: Job, net: NeuralNet) -> None:
 
 
 def print_graphs(job: Job, net: NeuralNet) -> None:
-    """Print why the iterations of a job on GPUs are not captured as CUDA graphs, where that is known beforehand."""
-    cluster = job.cluster or ClusterConf()
-    is_single = cluster.nworker_groups == cluster.nworkers_per_group == 1
-    reason = why_not(is_single, algorithm(job.train_one_batch), job.updater, job.micro_batches, job.skip_bad_batches)
-    layers = [node.layer for node in net.nodes if isinstance(node.layer, BatchNorm)]
-    norms = [layer.name for layer in layers if layer.synchronized and not layer.use_global_stats]
-    if not reason and norms and cluster.nworkers_per_group > 1:
-        reason = f"statistics of workers are added up in host memory, unless {', '.join(norms)} has synchronized: false"
-    sparse = [param.name for param in net.params.values() if param.spec.sparse and param.trainable]
-    if not reason and sparse:
-        reason = f"gradients have few rows, of {', '.join(sparse)}"
-    if job.gpu and reason:
-        click.echo(f"on GPUs, training iterations are not captured as CUDA graphs: {reason}")
-    elif job.gpu and not is_single:
-        click.echo("on GPUs, a training iteration is several CUDA graphs, between which params are exchanged")
+    """Print how the iterations of a job on GPUs are captured, where that is known beforehand."""
+    line = gpus().describe_capture(job, net) if job.gpu else ""
+    if line:
+        click.echo(line)
 
 
 def print_padding(job: Job, data_root: str | None = None) -> None:

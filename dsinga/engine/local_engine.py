@@ -14,7 +14,6 @@ import numpy as np
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, RunError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.cluster.worker.captured_iterations import CapturedIterations
 from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Places, Snapshot, StepReport
 from dsinga.job import Job, Phase
@@ -96,10 +95,11 @@ class LocalEngine(Engine):
         self._training_step = TrainingStep(
             algorithm(job.train_one_batch), self._net, reader.micro_batches, job.skip_bad_batches, repeats=True
         )
-        self._captured: CapturedIterations | None = None
-        if self._on_device:
-            self._captured = CapturedIterations(
-                self._ops, self._training_step, self.updater.updater, self.updater.values, self._updates
+        capture = self._ops.capture()
+        self._captured = None
+        if capture is not None:
+            self._captured = capture.iterations(
+                self._training_step, self.updater.updater, self.updater.values, self._updates
             )
         self._gradient_memory: Mapping[int, Sequence[Array]] = {}
         if not self._on_device and not job.updater.clip_global_norm:  # else gradients wait for the last one
@@ -181,10 +181,8 @@ class LocalEngine(Engine):
         return BegunStep(step, self._next_records(), self._data_seconds)
 
     def _launch(self, begun: BegunStep) -> bool:
-        """Launch the graph of a step, if it has been captured; return whether."""
-        return self._captured is not None and self._captured.launch(
-            begun.step, begun.records, self._context(begun.step, 0)
-        )
+        """Launch a step, if it has been captured; return whether."""
+        return self._captured is not None and self._captured.launch(begun.records, self._context(begun.step, 0))
 
     def _finish(self) -> Metrics | None:
         """Return the metrics of the first step that was launched; None if it must be computed as it is called."""
@@ -196,7 +194,7 @@ class LocalEngine(Engine):
         metrics = None
         if self._captured is not None:
             self._captured.begin(begun.step)
-            metrics = self._captured.train(begun.step, begun.records, self._context(begun.step, 0))
+            metrics = self._captured.train(begun.records, self._context(begun.step, 0))
         if metrics is None:
             batches = self._micro_batches(begun)
             with buffers.use_bases(self._gradient_memory):
@@ -236,7 +234,7 @@ class LocalEngine(Engine):
             ctx = Context(self._ops, phase, reader.parts[0], self.job.seed, number)
             metrics = None
             if self._captured is not None and averages is None:
-                metrics = self._captured.evaluate(net, number, records, ctx)
+                metrics = self._captured.evaluate(net, records, ctx)
             return forward(net, values, records, ctx)[1] if metrics is None else metrics
 
         passes = self._opened.passes(phase, batches)

@@ -22,15 +22,14 @@ from dsinga.job.enums import PRECISIONS, find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
-from dsinga.ops import SparseRows
-from dsinga.ops.device_pass import NotCapturable
+from dsinga.ops import Array, SparseRows
+from dsinga.ops.interface import RepeatedPasses
 from dsinga.ops.processor import Processor
-from dsinga.ops.types import is_plain
-from dsinga.passes.captured_passes import CapturedPasses, recorded, split_params, with_params
+from dsinga.ops.types import NotCapturable, is_plain
 from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, whole_shape
-from dsinga.passes.devices import check_precision, forward_processor
 from dsinga.passes.evaluation import evaluate
 from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, has_codes, in_batches
+from dsinga.passes.processors import check_precision, forward_processor
 from dsinga.passes.training_step import KeptGradients, TrainingStep
 from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch, row_of_zeros
 from dsinga.reading.checked_job import CheckedJob, check_job
@@ -48,7 +47,6 @@ from dsinga.training import (
 )
 from dsinga.training.divergence import is_finite_gradient, param_gradient_fault
 from dsinga.training.local_updater import LocalUpdater
-from dsinga.training.metrics import UnreadMetrics
 
 _log = logging.getLogger(__name__)
 
@@ -306,8 +304,7 @@ class LocalNet:
             ops = self._processor.ops()
             if self._is_small:
                 ops = ops.with_fast_rounding()
-            passes = CapturedPasses(ops, "backward passes") if ops.device_count() else None
-            kernels = self._by_thread[thread] = ThreadKernels(ops, {}, passes)
+            kernels = self._by_thread[thread] = ThreadKernels.open(ops, {}, "backward passes")
         kernels.ops.enter()
         return kernels
 
@@ -337,25 +334,25 @@ class LocalNet:
 
 
 def _launch(
-    passes: CapturedPasses,
+    passes: RepeatedPasses,
     net: NeuralNet,
     values: ParamArrays,
     records: Mapping[str, Records],
     ctx: Context,
     updates: KeptGradients,
 ) -> Metrics | None:
-    """Compute gradients of a batch by a graph of the device; return its metrics, None where that cannot be."""
+    """Compute gradients of a batch by what was captured; return its metrics, None where that cannot be."""
 
-    def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> KeptGradients:
+    def compute(batch: Mapping[str, Records], params: Mapping[str, Array], ctx: Context) -> KeptGradients:
         pushed = KeptGradients()
-        batch, params = split_params(on_device)
-        bp(net, params, batch, recorded(ctx, unread), pushed.push)
+        bp(net, params, batch, ctx, pushed.push)
         if any(isinstance(gradient, SparseRows) for gradient in pushed.values()):
             raise NotCapturable("gradients have few rows")
         return pushed
 
-    result = passes.compute((net, ctx.rows), net, ctx.step, with_params(records, values), compute)
+    result = passes.compute((net, ctx.rows), net, records, ctx, compute, values)
     if result is None:
         return None
     updates.update(result.outputs)
-    return result.metrics
+    metrics: Metrics = result.metrics
+    return metrics

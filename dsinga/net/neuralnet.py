@@ -16,7 +16,7 @@ from dsinga.net.fusion import fuse
 from dsinga.net.layer_cost import count_operations
 from dsinga.net.node import Node, Param
 from dsinga.ops import Ops
-from dsinga.ops.device_pass import NotCapturable, RecordedStep
+from dsinga.ops.types import NotCapturable, RecordedStep
 
 # An iteration's operations that a kernel thread must have to do; docs/dev/measurements.md.
 OPERATIONS_PER_THREAD = 20_000_000

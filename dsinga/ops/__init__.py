@@ -1,49 +1,55 @@
-"""Array kernels behind one interface, and the choice of a backend: numpy, oneDNN or CuPy."""
+"""Array kernels behind one interface, and the choice of a backend by name."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import threading
 from collections.abc import Callable
+from types import ModuleType
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.ops.attention_blocks import computes_in_blocks
 from dsinga.ops.compiled.compiler import describe
-from dsinga.ops.interface import Ops
+from dsinga.ops.interface import Capture, Ops
 from dsinga.ops.sparse import SparseRows
 from dsinga.ops.types import Array, AsyncCopy, Pair
 from dsinga.ops.update import Update
 
 __all__ = [
-    "BACKENDS", "Array", "AsyncCopy", "Ops", "Pair", "SparseRows", "Update", "computes_in_blocks", "describe_kernels",
-    "get_ops",
+    "BACKENDS", "Array", "AsyncCopy", "Capture", "Ops", "Pair", "SparseRows", "Update", "backend_module",
+    "computes_in_blocks", "describe_kernels", "get_ops",
 ]  # fmt: skip
 
 
-def _numpy() -> Ops:
-    from dsinga.ops.numpy.numpy_ops import NumpyOps
-
-    return NumpyOps()
-
-
-def _onednn() -> Ops:
-    from dsinga.ops.onednn.onednn_ops import OnednnOps
-
-    return OnednnOps()
+# The module of each backend, the default first: ``create_ops`` returns its kernels, or raises UserError, in one
+# sentence, if they cannot load here. That of a backend of GPUs also chooses them; it loads where there is none.
+MODULES = {
+    "onednn": "dsinga.ops.onednn.onednn_ops",
+    "numpy": "dsinga.ops.numpy.numpy_ops",
+    "cupy": "dsinga.addons.gpu.backend",
+}
 
 
-def _cupy() -> Ops:
-    from dsinga.addons.gpu.cupy.cupy_ops import CupyOps
+def backend_module(name: str) -> ModuleType:
+    """Return the module of a backend. Raises UserError where the add-on that has it is not installed."""
+    try:
+        return importlib.import_module(MODULES[name])
+    except ModuleNotFoundError as error:
+        if not MODULES[name].startswith(f"{error.name}"):
+            raise
+        raise UserError(f"the kernel backend {name!r} is of the add-on {error.name}, which is not installed") from error
 
-    return CupyOps()
+
+def _create(name: str) -> Ops:
+    ops: Ops = backend_module(name).create_ops()
+    return ops
 
 
-BACKENDS: dict[str, Callable[[], Ops]] = {"onednn": _onednn, "numpy": _numpy, "cupy": _cupy}
-"""Factories of the backends by name, the default first; each raises UserError, in one sentence, if it cannot load here.
-
-The numpy backend always loads, so cupy, which comes after it, is used only on request.
-"""
+BACKENDS: dict[str, Callable[[], Ops]] = {name: functools.partial(_create, name) for name in MODULES}
+"""Functions that create the backends, by name. The numpy backend always loads; those after it are used on request."""
 
 _loaded: dict[str, Ops] = {}
 _lock = threading.Lock()

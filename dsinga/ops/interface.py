@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from dsinga.base.errors import UserError
 from dsinga.ops.numpy.arrays import NumpyArrays
@@ -23,8 +25,100 @@ from dsinga.ops.numpy.lookup import NumpyLookup, NumpyRandom
 from dsinga.ops.numpy.normalisation import NumpyGroupNorm, NumpyNormalisation
 from dsinga.ops.numpy.points import NumpyPoints
 from dsinga.ops.numpy.recurrent import NumpyRecurrent
+from dsinga.ops.types import Array
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
+
+
+class PassResult(NamedTuple):
+    """The metrics of a pass, and its outputs, which the next pass overwrites."""
+
+    metrics: Any
+    outputs: Any = None
+
+
+class RepeatedPasses(Protocol):
+    """The passes of one worker, each captured once it has been computed some times; used by one thread."""
+
+    def compute(
+        self,
+        key: Hashable,
+        net: Any,
+        records: Mapping[str, Any],
+        ctx: Any,
+        compute: Callable[[Any, Any, Any], Any],
+        params: Mapping[str, Array] | None = None,
+    ) -> PassResult | None:
+        """Return the result of ``compute(records, params, ctx)``, by the capture of ``key`` where there is one.
+
+        None where the caller must compute the pass: it cannot be captured, or one of its metrics is not finite.
+        ``records`` are by input layer, of the step of ``ctx``; ``params`` are those that differ from pass to pass.
+        """
+
+
+class RepeatedIterations(Protocol):
+    """The training iterations and evaluations of one worker; used by one thread."""
+
+    def train(self, records: Mapping[str, Any], ctx: Any) -> Any | None:
+        """Run the iteration of a step and return its metrics; None where it has changed nothing and must be called."""
+
+    def begin(self, step: int) -> None:
+        """Make ``step`` the present one again, where it or one after it was launched and changed nothing."""
+
+    def launch(self, records: Mapping[str, Any], ctx: Any) -> bool:
+        """Launch a captured iteration without waiting for it; return whether there is one, to be finished later."""
+
+    def finish(self) -> Any | None:
+        """Return the metrics of the first iteration that was launched.
+
+        None if one of them is not finite: neither it nor one that was launched after it has changed a param.
+        """
+
+    def evaluate(self, net: Any, records: Mapping[str, Any], ctx: Any) -> Any | None:
+        """Return the metrics of a batch of another phase; None where the pass must be called."""
+
+    def clear(self) -> None:
+        """Forget what was captured, because params have other addresses now."""
+
+
+class Capture(Protocol):
+    """How a backend repeats a *pass*, a function that calls kernels: recorded, then replayed without that function.
+
+    A worker asks its kernels once by :meth:`Ops.capture`; None stands for a backend without, whose passes are called. A
+    backend whose arrays are not in host memory has one, if only to exchange them.
+    What a capture is, a graph on a GPU or a list of calls of kernels on a CPU, is the backend's. All keep these rules:
+
+    - A replay gives the bits of the calls. All that changes from pass to pass is among its records and params, of which
+      each set of shapes and dtypes has a capture of its own, or follows from the step: while a pass is recorded the
+      context has a :class:`RecordedStep`, and layers take numbers that depend on the step from :meth:`Ops.step_number`.
+    - What cannot be captured is called. A layer says so by :class:`NotCapturable`, as it reads or computes something in
+      memory that the capture does not see; the methods then return None, and no param has changed.
+    - A replay of which a metric is not finite changes no param, and returns None, so that the call says what is wrong.
+    - Params are at fixed addresses until :meth:`RepeatedIterations.clear`.
+    """
+
+    def passes(self, what: str) -> RepeatedPasses:
+        """Return the passes of a worker, which the log calls ``what``."""
+
+    def iterations(
+        self, step: Any, updater: Any, params: Any, updates: Any, is_local: bool = True
+    ) -> RepeatedIterations:
+        """Return the iterations of a worker.
+
+        Args:
+            step: its :class:`dsinga.passes.training_step.TrainingStep`.
+            updater: the updater of its params.
+            params: their values, by name.
+            updates: takes gradients, as ``dsinga.passes.training_step.Updates``, and has ``begin`` and ``discard``.
+            is_local: whether the worker updates all params itself; else ``params`` come from :meth:`exchange`.
+        """
+
+    def exchange(self, exchange: Any, **options: Any) -> Any:
+        """Return what a worker of a cluster calls in place of its exchange of params with servers.
+
+        That is ``exchange`` itself where kernels compute in host memory. The options are those of
+        :class:`dsinga.cluster.worker.group_worker.GroupWorker`.
+        """
 
 
 class Ops(
@@ -46,6 +140,10 @@ class Ops(
 
     The methods of this class, all in numpy, are the reference; a backend overrides those for which it has faster ones.
     """
+
+    def capture(self) -> Capture | None:
+        """Return how this worker repeats passes; None where each is computed as it is called."""
+        return None
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
         """Return the backend for one worker: itself on CPUs; on GPUs, one with streams of its own.

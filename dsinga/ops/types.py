@@ -80,6 +80,17 @@ class AsyncCopy(ABC):
         return tuple(array.shape), array.dtype
 
 
+class NotCapturable(RuntimeError):
+    """A pass cannot be captured, because the host reads or computes something in it; the message says what."""
+
+
+class RecordedStep:
+    """Stands for the step in a pass that is recorded: layers take what depends on it from ``Context.step_number``."""
+
+    def __repr__(self) -> str:
+        return "the step of a recorded pass"
+
+
 @dataclass(frozen=True, eq=False)
 class FinishedCopy(AsyncCopy):
     """The array itself, for backends whose arrays are in host memory: nothing is copied."""

@@ -22,8 +22,8 @@ from dsinga.layers.sequences.recurrent import RecurrentConf
 from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.ops import Array
 from dsinga.ops.processor import Processor
-from dsinga.passes.devices import forward_processor
 from dsinga.passes.predictor import ONE_CORE, Predictor
+from dsinga.passes.processors import forward_processor
 from dsinga.training import check_params
 
 READERS = (LayerType.kCharRNN, LayerType.kRNNDummy)

@@ -16,9 +16,9 @@ from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers import Records
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net, without_labels
-from dsinga.passes.devices import forward_processor
 from dsinga.passes.evaluation import Forward, evaluate
 from dsinga.passes.predictor import BatchResult, Predictor
+from dsinga.passes.processors import forward_processor
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import check_job
 from dsinga.training import add_metrics, check_params

@@ -18,12 +18,11 @@ from dsinga.layers.interface.layer import Output
 from dsinga.net import NeuralNet
 from dsinga.net.node import Node
 from dsinga.ops import Array, Ops
+from dsinga.ops.interface import PassResult, RepeatedPasses
 from dsinga.ops.processor import Processor
 from dsinga.ops.types import is_on_device
-from dsinga.passes.captured_passes import CapturedPasses, PassResult, recorded, split_params, with_params
 from dsinga.passes.cut_runner import CutRunner, join_features
 from dsinga.training import Metrics, add_metrics, forward, name_metrics
-from dsinga.training.metrics import UnreadMetrics
 
 FEATURE_BYTES = 1 << 25  # of all layers in one pass of predict and evaluate: enough rows that kernels are fast
 ONE_CORE = Processor(1)
@@ -33,11 +32,18 @@ BatchResult = tuple[dict[str, Records], Metrics]
 
 
 class ThreadKernels(NamedTuple):
-    """The kernels of one thread, the params as their arrays, and, on a device, the passes that are captured."""
+    """The kernels of one thread, the params as their arrays, and the passes that are captured, if kernels can be."""
 
     ops: Ops
     params: dict[str, Array]
-    passes: CapturedPasses | None
+    passes: RepeatedPasses | None
+
+    @classmethod
+    def open(cls, ops: Ops, params: Mapping[str, Array], what: str) -> ThreadKernels:
+        """Return the kernels of the calling thread with copies of params; the log calls its passes ``what``."""
+        ops.enter()
+        capture = ops.capture()
+        return cls(ops, _load(ops, params), None if capture is None else capture.passes(what))
 
 
 class Predictor:
@@ -113,8 +119,7 @@ class Predictor:
         ctx = Context(ops, self._phase, Rows(0, rows, rows), self._seed, step)
         names = [*keep, *self._states] if self._states else keep
         if passes is not None and not self._states:
-            given = records if params is None else with_params(records, params)
-            result = self._launch(passes, values, given, ctx, names)
+            result = self._launch(passes, values, records, params, ctx, names)
             if result is not None:
                 return {name: _to_host(result.outputs[name], ops) for name in keep}, result.metrics
         if params is not None:
@@ -126,25 +131,25 @@ class Predictor:
 
     def _launch(
         self,
-        passes: CapturedPasses,
+        passes: RepeatedPasses,
         values: Mapping[str, Array],
         records: Mapping[str, Records],
+        params: Mapping[str, np.ndarray] | None,
         ctx: Context,
         names: Collection[str],
     ) -> PassResult | None:
-        """Compute a batch by a graph of the device; None where that cannot be.
+        """Compute a batch by what was captured; None where that cannot be.
 
         Codes of sequences are checked in host memory, and a feature, unlike a loss, does not show wrong ones.
         """
         if has_codes(self.net):
             return None
 
-        def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> dict[str, Output]:
-            batch, given = split_params(on_device)
-            return forward(self.net, given or values, batch, recorded(ctx, unread), names)[0]
+        def compute(batch: Mapping[str, Records], given: Mapping[str, Array], ctx: Context) -> dict[str, Output]:
+            return forward(self.net, given or values, batch, ctx, names)[0]
 
-        key = self.net, ctx.phase, ctx.rows, tuple(names)  # the net itself, which must outlive its graph
-        return passes.compute(key, self.net, ctx.step, records, compute)
+        key = self.net, ctx.phase, ctx.rows, tuple(names)  # the net itself, which must outlive its capture
+        return passes.compute(key, self.net, records, ctx, compute, params)
 
     def predict(self, records: np.ndarray, layer: str) -> np.ndarray:
         """Return the feature (n, ...) of ``layer`` for records (n, ...), in batches that take bounded memory.
@@ -165,9 +170,7 @@ class Predictor:
         kernels = self._by_thread.get(thread)
         if kernels is None:
             ops = processor.ops() if self._ops is None else self._ops()
-            ops.enter()
-            passes = CapturedPasses(ops, "forward passes") if ops.device_count() else None
-            kernels = self._by_thread[thread] = ThreadKernels(ops, _load(ops, self._params), passes)
+            kernels = self._by_thread[thread] = ThreadKernels.open(ops, self._params, "forward passes")
         kernels.ops.enter()
         kernels.ops.set_threads(self._threads)
         return kernels

@@ -20,8 +20,8 @@ from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.net.needed_layers import needed_layers, with_followers
 from dsinga.ops import Array
 from dsinga.ops.processor import Processor
-from dsinga.passes.devices import forward_processor
 from dsinga.passes.predictor import ONE_CORE, Predictor
+from dsinga.passes.processors import forward_processor
 from dsinga.reading.bind_records import input_layer
 from dsinga.training import check_params
 from dsinga.training.beam_search import Hypothesis, beam_search

@@ -13,9 +13,8 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import nearest
 from dsinga.net import Param
 from dsinga.ops import Array, Ops, SparseRows, Update
-from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.sparse import fault, scaled, values_of
-from dsinga.ops.types import is_plain
+from dsinga.ops.types import NotCapturable, is_plain
 from dsinga.ops.update import assign, norm_factor, sum_of_squares
 from dsinga.training.joined_params import JoinedParams, joinable
 from dsinga.training.updater import Updater, create_updater

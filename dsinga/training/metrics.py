@@ -12,7 +12,7 @@ from dsinga.layers.interface.context import Context
 from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops import Ops
-from dsinga.ops.device_pass import NotCapturable
+from dsinga.ops.types import NotCapturable
 
 COPY = re.compile(r"^\d+#")  # prefix of the name of a layer's copy for a time step
 # A sum may also be a MetricState of dsinga.layers.metrics.metric_state, which adds up with others of its kind.

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import dsinga.ops
+from dsinga.addons.gpu.captured_iterations import GraphCapture
 from dsinga.base.errors import UserError
 from dsinga.ops.interface import Ops
 from dsinga.ops.numpy.numpy_ops import NumpyOps
@@ -302,6 +303,15 @@ class StubOps(NumpyOps):
     def lacks(self) -> str:
         return self.missing
 
+    def choices(self) -> str:
+        return ""
+
+    def capture(self) -> GraphCapture:
+        return GraphCapture(self)  # type: ignore[arg-type]
+
+    def new_pass(self) -> None:
+        """Return None: it has no graphs."""
+
     def enter(self) -> None:
         self.record.entered.append(threading.current_thread().name)
 
@@ -347,11 +357,11 @@ class _Kernel:
 
 HOST = {
     "asarray", "to_numpy", "read", "set_threads", "for_worker", "enter", "upload", "download", "synchronize",
-    "free_memory", "device_count", "describe", "lacks", "update",
+    "free_memory", "device_count", "describe", "update",
 }  # fmt: skip
 GENERIC = {
     "as_factor", "attention", "attention_grad", "batch_norm_training", "batch_norm_training_grad", "cast_like",
-    "check_recordable", "defer_read", "hand_over", "lacks_bf16", "new_pass", "rectified_affine",
+    "check_recordable", "defer_read", "capture", "hand_over", "lacks_bf16", "rectified_affine",
     "rectified_batch_norm_grad", "rectified_batch_norm_sums", "rectified_convolution", "rectified_inner_product",
     "row_affine", "row_affine_grad", "row_moments", "row_sums", "serialised", "step_number", "to_float32",
     "to_numpy_bf16", "with_fast_rounding",

@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.gpu.captured_passes import CapturedPass, CapturedPasses
 from dsinga.job import Job, Phase
 from dsinga.layers import Context, Records
-from dsinga.ops import Ops, get_ops
-from dsinga.passes.captured_passes import CapturedPass, CapturedPasses, recorded
-from dsinga.training.metrics import UnreadMetrics
+from dsinga.ops import get_ops
 from tools.benchmarks.cases import GPU_CASES
 from tools.benchmarks.gpu_loop import Loop, milliseconds
 from tools.benchmarks.ours import job as job_of
@@ -31,7 +30,7 @@ BAD_STEP = 50
 class CapturedLoop(Loop):
     """The same iterations, each by one graph; ``fallback`` says why not, if they are not."""
 
-    def __init__(self, job: Job, ops: Ops):
+    def __init__(self, job: Job, ops: Any):
         super().__init__(job, ops)
         self.passes = CapturedPasses(ops, "iterations of the benchmark")
         self._running: CapturedPass | None = None
@@ -51,7 +50,7 @@ class CapturedLoop(Loop):
 
     def iterate_ahead(self) -> None:
         """Launch an iteration, then wait for the metrics of the one before, as a worker does."""
-        launched = self.passes.launch("iteration", self.step, self.records, self._running)
+        launched = self.passes.launch("iteration", self.records, self.step, self._running)
         assert launched is not None, self.fallback
         self.step += 1
         if self._running is not None:
@@ -61,13 +60,13 @@ class CapturedLoop(Loop):
     def attempt(self, records: Mapping[str, Records]) -> dict[str, Any] | None:
         """Run an iteration by a graph; None where it has changed nothing."""
 
-        def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> None:
+        def compute(on_device: Mapping[str, Records], _: Mapping[str, Any], ctx: Context) -> None:
             self.params.steps = self.step
-            ctx = Context(self.ops, Phase.kTrain, self.rows, self.job.seed, self.step)
-            self.train(self.net, self.params.values, on_device, recorded(ctx, unread), self.params.push)
+            self.train(self.net, self.params.values, on_device, ctx, self.params.push)
             self.params.finish()
 
-        result = self.passes.compute("iteration", self.net, self.step, records, compute)
+        ctx = Context(self.ops, Phase.kTrain, self.rows, self.job.seed, self.step)
+        result = self.passes.compute("iteration", self.net, records, ctx, compute)
         return None if result is None else result.metrics
 
 

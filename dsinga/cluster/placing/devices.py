@@ -15,7 +15,7 @@ from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops.processor import Processor
-from dsinga.passes.devices import Devices, check_precision, choose_devices, describe_worker
+from dsinga.passes.processors import Devices, check_precision, choose_devices, describe_worker, gpus
 from dsinga.training import Updater
 
 
@@ -41,9 +41,7 @@ def choose_run_devices(
     locals_ = nets[Phase.kTrain].locals
 
     def needs(number: int) -> int:
-        from dsinga.addons.planner.memory import device_memory  # the planner is for those who want a GPU
-
-        return device_memory(locals_[number], slots, job.micro_batches)
+        return int(gpus().training_bytes(locals_[number], slots, job.micro_batches))
 
     devices = choose_devices(job, placement.workers, needs, describe_partition, partial(run_on_workers, client), host)
     check_precision(job, devices)

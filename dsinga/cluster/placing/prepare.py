@@ -35,8 +35,8 @@ from dsinga.net.memory_check import as_size
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import ParamPart
 from dsinga.ops.processor import cpu_ops
-from dsinga.passes.devices import Devices
 from dsinga.passes.opened_job import OpenedJob, open_job
+from dsinga.passes.processors import Devices
 from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.reading.nets import cut_nets
 from dsinga.training import Updater, algorithm, check_patterns, create_updater

@@ -213,6 +213,9 @@ class Exchange(Mapping[str, Array]):
         self._meter.waited += time.perf_counter() - started
         return result
 
+    def close(self) -> None:
+        """Do nothing: it has no thread of its own."""
+
     def abort(self, message: str) -> None:
         """End all waits, now and later, with RunError(``message``)."""
         self._wait.aborted = message

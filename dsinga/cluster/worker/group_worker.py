@@ -18,9 +18,7 @@ from dsinga.cluster.server import Slice
 from dsinga.cluster.server.update_executors import thread_updates
 from dsinga.cluster.transport.endpoints import OpenConnection, connect
 from dsinga.cluster.transport.interface import Transport
-from dsinga.cluster.worker.captured_iterations import CapturedIterations
 from dsinga.cluster.worker.config import ReplicaState, RoundReport, ServerKey, WorkerConfig, WorkerKey
-from dsinga.cluster.worker.device_params import DeviceParams
 from dsinga.cluster.worker.exchange import COLLECTIVES_SERVER, Exchange, move_local_slices, param_homes
 from dsinga.cluster.worker.exchange_options import Meter
 from dsinga.cluster.worker.global_clipping import global_clipping
@@ -100,20 +98,24 @@ class GroupWorker:
         homes = param_homes(shapes, slices, clients, lasting, self._replicated, self._ops if is_shared else None)
         move_local_slices(homes, clients)
         exchange = Exchange(homes, clients, config.options, inner, self._replicated, clipping)
-        self.exchange: Exchange | DeviceParams = exchange
-        if self._on_device:
-            ahead = config.options.pull is PullTime.kAtOnce
-            local = shapes.keys() - {slice_.param for slice_ in config.slices}
-            self.exchange = DeviceParams(exchange, local, replicated, self._ops, self._meter, inner, ahead, is_shared)
-        self._exchange = exchange
+        self.exchange = self._exchange = exchange
+        local = shapes.keys() - {slice_.param for slice_ in config.slices}
+        if (capture := self._ops.capture()) is not None:
+            # local: updated by this worker alone; replicated: by this worker, also by sums that servers send, in memory
+            # that stays; inner: counts the bytes of the exchange; ahead: values are fetched when a step begins, not
+            # only when they are looked up; is_shared: servers keep the other params on this device.
+            self.exchange = capture.exchange(
+                exchange, local=local, replicated=replicated, meter=self._meter, inner=inner,
+                ahead=config.options.pull is PullTime.kAtOnce, is_shared=is_shared,
+            )  # fmt: skip
         micro_batches = config.readers[Phase.kTrain].micro_batches
         self._training_step = TrainingStep(
             config.algorithm, self.net(Phase.kTrain), micro_batches, config.skip_bad_batches
         )
-        self._captured: CapturedIterations | None = None
-        if isinstance(self.exchange, DeviceParams):
-            self._captured = CapturedIterations(
-                self._ops, self._training_step, config.updater, self.exchange, self.exchange, self.exchange.is_local
+        self._captured = None
+        if capture is not None:
+            self._captured = capture.iterations(
+                self._training_step, config.updater, self.exchange, self.exchange, len(local) == len(shapes)
             )
 
     def _share_gradient_memory(
@@ -188,8 +190,8 @@ class GroupWorker:
         return BegunStep(step, records, self._data_seconds)
 
     def _launch(self, begun: BegunStep) -> bool:
-        """Launch the graph of a step, if it has been captured; return whether."""
-        if self._captured is None or not self._captured.launch(begun.step, begun.records, self._whole_context(begun)):
+        """Launch a step, if it has been captured; return whether."""
+        if self._captured is None or not self._captured.launch(begun.records, self._whole_context(begun)):
             return False
         self._step = begun.step + 1
         return True
@@ -210,7 +212,7 @@ class GroupWorker:
             self._wait_for_params()
         metrics = None
         if self._captured is not None and observer is None:
-            metrics = self._captured.train(step, begun.records, self._whole_context(begun))
+            metrics = self._captured.train(begun.records, self._whole_context(begun))
         if metrics is None:
             with buffers.use_bases(self._gradient_memory):
                 batches = self._micro_batches(begun.records, step, peers or self.peers, observer)
@@ -282,7 +284,7 @@ class GroupWorker:
             self.peers.begin(iteration)
             ctx = self._context(phase, reader.parts[self._key.worker], number, iteration, self.peers)
             captured = self._captured if params is None else None
-            metrics = None if captured is None else captured.evaluate(net, number, records, ctx)
+            metrics = None if captured is None else captured.evaluate(net, records, ctx)
             if metrics is None:
                 metrics = forward(net, values, records, ctx)[1]
             self.peers.finish()
@@ -386,8 +388,7 @@ class GroupWorker:
                 transport.close()
         if self._prefetch is not None:
             self._prefetch.close()
-        if isinstance(self.exchange, DeviceParams):
-            self.exchange.close()
+        self.exchange.close()
 
 
 def _take_regions(

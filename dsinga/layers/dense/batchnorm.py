@@ -16,7 +16,7 @@ from dsinga.layers.interface.context import Context, RecordInfo, single_worker
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_class, as_text, float_bytes
 from dsinga.layers.interface.region import Reach
-from dsinga.ops.device_pass import NotCapturable
+from dsinga.ops.types import NotCapturable
 
 
 class BatchStatistics(NamedTuple):

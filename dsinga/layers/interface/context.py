@@ -14,9 +14,8 @@ import numpy as np
 from dsinga.base.lead_plan import LeadPlan
 from dsinga.job import Phase
 from dsinga.ops import Array, Ops
-from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.numpy.lookup import philox
-from dsinga.ops.types import Shape
+from dsinga.ops.types import NotCapturable, Shape
 
 
 class Rows(NamedTuple):
@@ -137,7 +136,7 @@ class Context:
     takes functions that the collectives call while they wait for other workers; None where they call none.
 
     Where a pass is recorded, to be repeated by a device, ``unread`` is a list that takes its metrics, which the host
-    reads later. Then ``step`` is a :class:`dsinga.ops.device_pass.RecordedStep`, labels and codes are arrays
+    reads later. Then ``step`` is a :class:`dsinga.ops.types.RecordedStep`, labels and codes are arrays
     of the device, and a layer takes what depends on the step from :meth:`step_number` and :meth:`random`.
     """
 

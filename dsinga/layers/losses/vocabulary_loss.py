@@ -17,9 +17,8 @@ from dsinga.layers.interface.declarations import Bfloat16, Cut, Labels, ParamSpe
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.records.label import class_labels, integer_labels
 from dsinga.ops import SparseRows
-from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.numpy.elementwise import FLT_MIN
-from dsinga.ops.types import is_on_device
+from dsinga.ops.types import NotCapturable, is_on_device
 
 
 def labels_and_places(layer: Layer, labels: Any, classes: int) -> tuple[np.ndarray, np.ndarray]:

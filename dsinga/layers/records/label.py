@@ -17,8 +17,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels
 from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.interface.region import Region
-from dsinga.ops.device_pass import NotCapturable
-from dsinga.ops.types import is_on_device
+from dsinga.ops.types import NotCapturable, is_on_device
 
 CHECKED = "the host checks the labels"
 

@@ -15,8 +15,7 @@ from dsinga.layers.interface.contract import make_layer
 from dsinga.layers.interface.declarations import Bfloat16, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.ops import Ops
-from dsinga.ops.device_pass import NotCapturable
-from dsinga.ops.types import is_on_device
+from dsinga.ops.types import NotCapturable, is_on_device
 
 
 class MustUnroll(UserError):

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.device_pass import DevicePass, NotCapturable
 from dsinga.ops.layout import LAST, to_image, to_rows
-from dsinga.ops.types import Array, AsyncCopy, FinishedCopy
+from dsinga.ops.types import Array, AsyncCopy, FinishedCopy, NotCapturable
 from dsinga.ops.update import Update, apply
 
 
@@ -107,17 +106,6 @@ class NumpyArrays:
         """Return one sentence that names the processor and the libraries that compute."""
         return f"the kernel backend {self.name!r}, on CPUs"
 
-    def lacks(self) -> str:
-        """Return one sentence that names a missing library and what runs instead of it; "" if none is missing."""
-        return ""
-
-    def choices(self) -> str:
-        """Return a digest of what this host has chosen by measurement for later runs, "" if nothing was.
-
-        Hosts with the same device and other choices may round otherwise.
-        """
-        return ""
-
     def lacks_bf16(self) -> str:
         """Return why it cannot compute in the precision "bf16", "" if it can."""
         return f"the kernel backend {self.name!r} has no other precision"
@@ -153,23 +141,19 @@ class NumpyArrays:
         """Return the free bytes of the worker's device; None if the backend computes in host memory."""
         return None
 
-    # -- passes that a device repeats ------------------------------------------------------------------------
+    # -- passes that are captured ------------------------------------------------------------------------
 
     @property
     def is_recording(self) -> bool:
-        """Whether a pass is recorded, so that nothing may be copied from or to the host (:class:`DevicePass`)."""
+        """Whether a pass is recorded, so that nothing may be copied from or to the host."""
         return False
-
-    def new_pass(self) -> DevicePass | None:
-        """Return memory for a pass that is captured as a graph; None for a backend, or a worker, without graphs."""
-        return None
 
     def step_number(self, compute: Callable[[int], float], step: int) -> float | Array:
         """Return ``compute(step)``; where a pass is recorded, a float64 array (1,) that has it for each later step."""
         return compute(step)
 
     def defer_read(self, numbers: Sequence[Any]) -> None:
-        """Let :meth:`DevicePass.read` return these numbers after each pass; updates need all of them to be finite."""
+        """Read these numbers after each replay of the pass that is recorded; updates need all of them to be finite."""
         raise NotImplementedError(f"{self.name} records no passes")
 
     # -- updates ---------------------------------------------------------------------------------------------

@@ -7,3 +7,6 @@ from dsinga.ops.interface import Ops
 
 class NumpyOps(Ops):
     """All kernels in numpy; the images that it makes are channels-last, its arguments may have any strides."""
+
+
+create_ops = NumpyOps

@@ -298,3 +298,6 @@ class OnednnOps(Float32Ops):
 
     def lacks_bf16(self) -> str:
         return "" if has_bf16() else "the processor has neither AVX512_BF16 nor AMX"
+
+
+create_ops = OnednnOps

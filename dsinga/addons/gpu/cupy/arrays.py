@@ -9,9 +9,8 @@ import numpy as np
 
 from dsinga.addons.gpu.cupy.library import Source, cupy
 from dsinga.addons.gpu.cupy.recording import CupyRecording
-from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.layout import LAST, is_channels_last, to_image
-from dsinga.ops.types import BFLOAT16, FLOAT32, Array
+from dsinga.ops.types import BFLOAT16, FLOAT32, Array, NotCapturable
 
 _images, _elementwise = Source("images"), Source("elementwise")
 TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float32", "float64"}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from dsinga.addons.gpu.captured_iterations import GraphCapture
 from dsinga.addons.gpu.cupy.arrays import CupyArrays, by_channel, cast, from_channel_rows
 from dsinga.addons.gpu.cupy.batchnorm import CupyBatchNorm
 from dsinga.addons.gpu.cupy.cudnn_plans import ConvolutionPlans
@@ -21,7 +22,7 @@ from dsinga.addons.gpu.cupy.streams import ComputedArray, Download, Streams, Upl
 from dsinga.addons.gpu.cupy.update import CupyUpdate
 from dsinga.addons.gpu.cupy.volumes import CupyVolumePooling
 from dsinga.base.errors import UserError
-from dsinga.ops.interface import Ops
+from dsinga.ops.interface import Capture, Ops
 from dsinga.ops.types import BFLOAT16, FLOAT32, Array, AsyncCopy, FinishedCopy
 
 
@@ -96,19 +97,28 @@ class CupyOps(
             return describe()
 
     def lacks(self) -> str:
+        """Return one sentence that names a missing library and what runs instead of it; "" if none is missing."""
         return lacks()
 
     def lacks_bf16(self) -> str:
         return ""
 
     def choices(self) -> str:
+        """Return a digest of what this host has chosen by measurement for later runs, "" if nothing was.
+
+        Hosts with the same device and other choices may round otherwise.
+        """
         with self.streams.device:
             return self.plans.digest()
 
     def enter(self) -> None:
         self.streams.enter()
 
+    def capture(self) -> Capture:
+        return GraphCapture(self)
+
     def new_pass(self) -> CupyPass | None:
+        """Return memory for a pass that is captured as a graph; None on the default stream, which has no graphs."""
         return CupyPass(self, self.streams) if self._own_streams else None
 
     def to_numpy_bf16(self, array: Array) -> Array:

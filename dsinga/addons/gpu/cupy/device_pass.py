@@ -16,7 +16,6 @@ import numpy as np
 from dsinga.addons.gpu.cupy.library import cupy, pinned
 from dsinga.addons.gpu.cupy.recording import CupyRecording, Recording
 from dsinga.addons.gpu.cupy.streams import Streams, Upload
-from dsinga.ops.device_pass import DevicePass
 from dsinga.ops.types import Array, AsyncCopy
 
 
@@ -28,8 +27,13 @@ class GraphPiece(NamedTuple):
     action: Callable[[], None] | None
 
 
-class CupyPass(DevicePass):
-    """A pass of one worker, on its compute stream."""
+class CupyPass:
+    """The device memory and, once it is captured, the graph of one pass over batches of fixed shapes, or its pieces.
+
+    Kernels that are called within :meth:`recording` take all that changes from step to step from device memory at fixed
+    addresses: the batch, the step, and the numbers that follow it. Within :meth:`capturing`, too, they do not run but
+    become a graph, which :meth:`launch` runs as often as one likes. Used by one thread, on its compute stream.
+    """
 
     def __init__(self, ops: CupyRecording, streams: Streams):
         assert streams.compute is not cupy.cuda.Stream.null, "the default stream cannot be captured"
@@ -46,6 +50,10 @@ class CupyPass(DevicePass):
             self._recording = Recording()
 
     def put(self, name: str, array: np.ndarray | AsyncCopy | Array) -> Array:
+        """Copy an array of the batch to its buffer on the device, and return the buffer.
+
+        The array of a name has the same shape and dtype in each pass.
+        """
         shape, dtype = array.kind if isinstance(array, AsyncCopy) else (array.shape, array.dtype)
         if name not in self._buffers:
             with self._memory():
@@ -66,6 +74,7 @@ class CupyPass(DevicePass):
 
     @contextlib.contextmanager
     def recording(self, step: int) -> Iterator[None]:
+        """Return a context in which kernels take the numbers of ``step`` from the block, and memory from its pool."""
         assert self._ops.recording is None
         self._recording.begin(step)
         self._ops.recording = self._recording
@@ -77,6 +86,7 @@ class CupyPass(DevicePass):
 
     @contextlib.contextmanager
     def capturing(self) -> Iterator[None]:
+        """Return a context, within :meth:`recording`, whose kernels become the graph instead of running."""
         stream = self._streams.compute
         self._recording.begin(0, is_capturing=True)
         self._is_capturing = True
@@ -93,6 +103,10 @@ class CupyPass(DevicePass):
         self._captured = True
 
     def cut(self, action: Callable[[], None]) -> None:
+        """While kernels become a graph, end it and begin another: :meth:`launch` calls ``action`` between the two.
+
+        Does nothing while they run.
+        """
         if self._is_capturing:
             self._end_piece(action)
             self._streams.compute.begin_capture()
@@ -103,9 +117,14 @@ class CupyPass(DevicePass):
 
     @property
     def captured(self) -> bool:
+        """Whether there is a graph to launch."""
         return self._captured
 
     def launch(self, step: int) -> None:
+        """Run the graph, or its pieces and what is done between them, with the numbers of ``step``.
+
+        Raises NotCapturable, with nothing changed, where this step computes other formulas than the captured one.
+        """
         self._recording.block.fill(step, self._streams.compute)
         for piece in self._pieces:
             piece.graph.launch(stream=self._streams.compute)
@@ -124,6 +143,10 @@ class CupyPass(DevicePass):
         self._unread.append((host, self._streams.event(stream)))
 
     def read(self) -> list[float]:
+        """Wait for the first pass that was not read; return its numbers of :meth:`dsinga.ops.Ops.defer_read`.
+
+        If any of them is not finite, that pass has changed no param, nor does a launch after it, until :meth:`cancel`.
+        """
         if self._recording.numbers is None:
             return []
         if not self._unread:  # it was recorded
@@ -133,12 +156,14 @@ class CupyPass(DevicePass):
         return host.tolist()
 
     def cancel(self) -> None:
+        """Wait for all launches, forget their numbers, and let later ones change params again."""
         while self._unread:
             self.read()
         self._recording.block.allow(self._streams.compute)
 
     @property
     def nbytes(self) -> int:
+        """The bytes of device memory that it holds."""
         return int(self._pool.total_bytes())
 
     def _memory(self) -> Any:

@@ -10,10 +10,9 @@ import numpy as np
 from dsinga.addons.gpu.cupy.arrays import aligned, contiguous, dense, empty_like, to_rows
 from dsinga.addons.gpu.cupy.library import Source, cupy
 from dsinga.addons.gpu.cupy.recording import CupyRecording
-from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import to_image
-from dsinga.ops.types import Array, Pair
+from dsinga.ops.types import Array, NotCapturable, Pair
 
 _elementwise, _rows, _lookup = Source("elementwise"), Source("rows"), Source("lookup")
 FLT_MIN = float(np.finfo(np.float32).tiny)

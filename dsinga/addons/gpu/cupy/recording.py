@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dsinga.addons.gpu.cupy.library import Source, cupy, pinned
-from dsinga.ops.device_pass import NotCapturable
 from dsinga.ops.interface import Ops
-from dsinga.ops.types import Array
+from dsinga.ops.types import Array, NotCapturable
 
 T = TypeVar("T")
 _step = Source("step")

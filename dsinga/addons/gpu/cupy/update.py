@@ -15,8 +15,7 @@ import numpy as np
 from dsinga.addons.gpu.cupy.arrays import contiguous
 from dsinga.addons.gpu.cupy.library import Source, cupy
 from dsinga.addons.gpu.cupy.recording import CupyRecording
-from dsinga.ops.device_pass import NotCapturable
-from dsinga.ops.types import Array, Formula
+from dsinga.ops.types import Array, Formula, NotCapturable
 from dsinga.ops.ufunc_programs import FIRST_SLOT, TracedFormula, UfuncOperand, UfuncProgram, try_trace
 from dsinga.ops.update import Update, apply
 

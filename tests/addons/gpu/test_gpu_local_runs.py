@@ -21,6 +21,7 @@ import pytest
 
 import dsinga
 import dsinga.ops
+from dsinga.addons.gpu import devices
 from dsinga.api.clients import ClusterSource
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
@@ -29,9 +30,8 @@ from dsinga.estimators import Classifier
 from dsinga.extensions import EverySteps, Extension
 from dsinga.job import Job, JobError, Phase, to_text
 from dsinga.nn import LocalNet
-from dsinga.passes import devices
 from dsinga.reading.checked_job import CheckedJob
-from tests.cluster.worker.test_captured_iterations import DENSE, LINEAR, X, Y, job_of
+from tests.addons.gpu.test_gpu_captured_iterations import DENSE, LINEAR, X, Y, job_of
 from tests.core.loop.test_loop_products import VALUE, agent_job
 from tests.support import emulated_cupy
 from tests.support.device_array import StubOps, load_backends

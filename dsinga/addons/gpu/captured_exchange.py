@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsinga.cluster.worker.device_params import Block, DeviceParams
+from dsinga.addons.gpu.captured_passes import PARAM, CapturedPass, CapturedPasses, Compute
+from dsinga.addons.gpu.device_params import Block, DeviceParams
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
-from dsinga.ops import Array, Ops, SparseRows
-from dsinga.ops.device_pass import DevicePass, NotCapturable
-from dsinga.ops.types import AsyncCopy
-from dsinga.passes.captured_passes import PARAM, CapturedPass, CapturedPasses, Compute, recorded
+from dsinga.ops import Array, SparseRows
+from dsinga.ops.types import AsyncCopy, NotCapturable
 from dsinga.passes.training_step import TrainingStep
 from dsinga.training import Metrics, bp
-from dsinga.training.metrics import UnreadMetrics
+
+if TYPE_CHECKING:
+    from dsinga.addons.gpu.cupy.device_pass import CupyPass
 
 GROUP_BYTES = 1 << 20  # a card copies them in about the time that the host needs to start a copy
 
@@ -40,11 +41,11 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
         params: the params of the worker.
         groups: those on servers, as they are exchanged, in the order of the forward pass.
         static: those that get no gradient.
-        ops: the kernels of the worker.
+        ops: the kernels of the worker (CupyOps).
     """
 
     def __init__(
-        self, memory: DevicePass, params: DeviceParams, groups: Sequence[Group], static: Collection[str], ops: Ops
+        self, memory: CupyPass, params: DeviceParams, groups: Sequence[Group], static: Collection[str], ops: Any
     ):
         super().__init__(memory)
         self._params, self._groups, self._ops = params, groups, ops
@@ -102,7 +103,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
             start += gradient.size
         return joined
 
-    def run(self, step: int, records: Mapping[str, Records], compute: Compute, replay: Any) -> None:
+    def run(self, records: Mapping[str, Records], ctx: Context, compute: Compute, replay: Any) -> None:
         """Compute the pass, and let gradients be pushed once :meth:`DeviceParams.release` accepts it."""
         if not self.memory.captured:
             for group in range(len(self._groups)):
@@ -110,7 +111,7 @@ class ExchangedPass(CapturedPass, Mapping[str, Array]):
             self._blocks, self._gradients, self._fetched, self._sent = {}, {}, {0}, set()
             self._missing = [{name for block in group for name in block} for group in self._trained]
             self._after = None
-        super().run(step, records, compute, replay)
+        super().run(records, ctx, compute, replay)
         if self._after is None:
             sent = self._sent if self.memory.captured else set()
             between = {block for group in sent for block in self._trained[group]}
@@ -142,30 +143,30 @@ class ExchangedIterations:
     """The training iterations of a worker that exchanges params with servers.
 
     Args:
-        ops: the kernels of the worker.
+        ops: the kernels of the worker (CupyOps).
         step: its training steps.
         params: its params.
     """
 
-    def __init__(self, ops: Ops, step: TrainingStep, params: DeviceParams):
+    def __init__(self, ops: Any, step: TrainingStep, params: DeviceParams):
         self._net, self._params = step.net, params
         groups = groups_of(step.net.fused_for(ops), [name for name in step.net.params if params.is_served(name)])
         self._blocks = [block for group in groups for block in group]
         create = partial(ExchangedPass, params=params, groups=groups, static=step.net.static, ops=ops)
         self._passes = CapturedPasses(ops, "training iterations", create)
 
-    def train(self, step: int, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
+    def train(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
         """Run the iteration of a step; return its metrics, None where it has changed nothing and must be called."""
         result = None
 
-        def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> None:
+        def compute(on_device: Mapping[str, Records], _: Mapping[str, Array], ctx: Context) -> None:
             exchanged = self._passes.values()[-1]
             assert isinstance(exchanged, ExchangedPass)
-            bp(self._net, exchanged, on_device, _without_peers(recorded(ctx, unread)), exchanged.push)
+            bp(self._net, exchanged, on_device, _without_peers(ctx), exchanged.push)
 
         self._params.hold()
         try:
-            result = self._passes.compute(ctx.rows, self._net, step, records, compute)
+            result = self._passes.compute(ctx.rows, self._net, records, ctx, compute)
         finally:
             self._params.release(result is not None)
         self._params.blocks = [] if result is None else self._blocks

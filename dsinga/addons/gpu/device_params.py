@@ -12,14 +12,16 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dsinga.cluster.worker.exchange import Exchange
-from dsinga.cluster.worker.exchange_options import Meter
 from dsinga.ops import Array, AsyncCopy, Ops, SparseRows
 from dsinga.ops.types import FinishedCopy
+
+if TYPE_CHECKING:
+    from dsinga.cluster.worker.exchange import Exchange
+    from dsinga.cluster.worker.exchange_options import Meter
 
 T = TypeVar("T")
 Block = tuple[str, ...]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dsinga.cluster.worker.captured_exchange import ExchangedIterations
-from dsinga.cluster.worker.device_params import DeviceParams
-from dsinga.job import UpdaterConf
+from dsinga.addons.gpu.captured_exchange import ExchangedIterations
+from dsinga.addons.gpu.captured_passes import CapturedPass, CapturedPasses
+from dsinga.addons.gpu.device_params import DeviceParams
+from dsinga.job import ClusterConf, Job, UpdaterConf
 from dsinga.layers import Context, Records
+from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet
-from dsinga.ops import Array, Ops
-from dsinga.passes.captured_passes import CapturedPass, CapturedPasses, recorded
+from dsinga.ops import Array
 from dsinga.passes.training_step import TrainingStep, Updates
-from dsinga.training import Algorithm, Metrics, Updater, bp, forward
-from dsinga.training.metrics import UnreadMetrics
+from dsinga.training import Algorithm, Metrics, Updater, algorithm, bp, forward
+
+if TYPE_CHECKING:
+    from dsinga.cluster.worker.exchange import Exchange
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +37,7 @@ class CapturedIterations:
     """The iterations and evaluations of a worker that computes on a device, each captured where that can be.
 
     Args:
-        ops: its kernels.
+        ops: its kernels (CupyOps).
         step: its training steps.
         updater: the updater of its params.
         params: the values of its params on the device.
@@ -44,7 +47,7 @@ class CapturedIterations:
 
     def __init__(
         self,
-        ops: Ops,
+        ops: Any,
         step: TrainingStep,
         updater: Updater,
         params: Mapping[str, Array],
@@ -64,24 +67,25 @@ class CapturedIterations:
         if self._why_not:
             _log.info("training iterations are not captured as CUDA graphs: %s", self._why_not)
 
-    def train(self, step: int, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
+    def train(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
         """Run the iteration of a step; return its metrics, None where it has changed nothing and must be called."""
         if self._why_not:
             return None
         if self._exchanged is not None:
-            return self._exchanged.train(step, records, ctx)
+            return self._exchanged.train(records, ctx)
 
-        def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> None:
-            bp(self._step.net, self._params, on_device, recorded(ctx, unread), self._updates.push)
+        def compute(on_device: Mapping[str, Records], _: Mapping[str, Array], ctx: Context) -> None:
+            bp(self._step.net, self._params, on_device, ctx, self._updates.push)
             self._updates.finish()
 
-        net, skip = self._step.net, self._updates.skip
-        result = self._training.compute(self._key(step, ctx), net, step, records, compute, skip)
+        skip = self._updates.skip
+        result = self._training.compute(self._key(ctx), self._step.net, records, ctx, compute, replay=skip)
         if result is None:
             self._updates.discard()
-            self._updates.begin(step)
+            self._updates.begin(ctx.step)
             return None
-        return result.metrics
+        metrics: Metrics = result.metrics
+        return metrics
 
     def begin(self, step: int) -> None:
         """Make ``step`` the present one again, where it or one after it was launched and changed nothing.
@@ -91,14 +95,14 @@ class CapturedIterations:
         if self._is_local and not self._why_not:
             self._updates.begin(step)
 
-    def launch(self, step: int, records: Mapping[str, Records], ctx: Context) -> bool:
+    def launch(self, records: Mapping[str, Records], ctx: Context) -> bool:
         """Launch the graph of an iteration without waiting for it; return whether it has one.
 
         :meth:`finish` must be called for each, before another one is launched than the graph that runs.
         """
         if not self._is_local or self._why_not:
             return False
-        launched = self._training.launch(self._key(step, ctx), step, records, self._running)
+        launched = self._training.launch(self._key(ctx), records, ctx.step, self._running)
         if launched is None:
             return False
         self._running, self._count = launched, self._count + 1
@@ -117,18 +121,18 @@ class CapturedIterations:
             self._running = None
         return metrics
 
-    def _key(self, step: int, ctx: Context) -> Hashable:
-        return ctx.rows, self._updater.averages_at(step)
+    def _key(self, ctx: Context) -> Hashable:
+        return ctx.rows, self._updater.averages_at(ctx.step)
 
-    def evaluate(self, net: NeuralNet, batch: int, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
+    def evaluate(self, net: NeuralNet, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
         """Return the metrics of a batch of another phase; None where the pass must be called."""
         if not self._is_local:
             return None
 
-        def compute(on_device: Mapping[str, Records], unread: list[UnreadMetrics]) -> None:
-            forward(net, self._params, on_device, recorded(ctx, unread))
+        def compute(on_device: Mapping[str, Records], _: Mapping[str, Array], ctx: Context) -> None:
+            forward(net, self._params, on_device, ctx)
 
-        result = self._evaluation.compute((net, ctx.phase, ctx.rows), net, batch, records, compute)
+        result = self._evaluation.compute((net, ctx.phase, ctx.rows), net, records, ctx, compute)
         return None if result is None else result.metrics
 
     def clear(self) -> None:
@@ -137,6 +141,27 @@ class CapturedIterations:
         self._evaluation.clear()
         if self._exchanged is not None:
             self._exchanged.clear()
+
+
+class GraphCapture:
+    """How the kernels of a GPU repeat passes: as CUDA graphs (:class:`dsinga.ops.Capture`)."""
+
+    def __init__(self, ops: Any):
+        self._ops = ops
+
+    def passes(self, what: str) -> CapturedPasses:
+        """Return the passes of a worker, which the log calls ``what``."""
+        return CapturedPasses(self._ops, what)
+
+    def iterations(
+        self, step: TrainingStep, updater: Updater, params: Any, updates: Any, is_local: bool = True
+    ) -> CapturedIterations:
+        """Return the iterations of a worker."""
+        return CapturedIterations(self._ops, step, updater, params, updates, is_local)
+
+    def exchange(self, exchange: Exchange, **options: Any) -> DeviceParams:
+        """Return the params of a worker on the device, which calls its ``exchange``."""
+        return DeviceParams(exchange, ops=self._ops, **options)
 
 
 def why_not(is_local: bool, algorithm: Algorithm, updater: UpdaterConf, micro_batches: int, skips_batches: bool) -> str:
@@ -153,3 +178,21 @@ def why_not(is_local: bool, algorithm: Algorithm, updater: UpdaterConf, micro_ba
     if skips_batches:
         return "skip_bad_batches looks at all gradients before it changes a param"
     return ""
+
+
+def describe_capture(job: Job, net: NeuralNet) -> str:
+    """Return how the iterations of a job on GPUs are captured, or why not, as far as it is known beforehand."""
+    cluster = job.cluster or ClusterConf()
+    is_single = cluster.nworker_groups == cluster.nworkers_per_group == 1
+    reason = why_not(is_single, algorithm(job.train_one_batch), job.updater, job.micro_batches, job.skip_bad_batches)
+    layers = [node.layer for node in net.nodes if isinstance(node.layer, BatchNorm)]
+    norms = [layer.name for layer in layers if layer.synchronized and not layer.use_global_stats]
+    if not reason and norms and cluster.nworkers_per_group > 1:
+        reason = f"statistics of workers are added up in host memory, unless {', '.join(norms)} has synchronized: false"
+    sparse = [param.name for param in net.params.values() if param.spec.sparse and param.trainable]
+    if not reason and sparse:
+        reason = f"gradients have few rows, of {', '.join(sparse)}"
+    if reason:
+        return f"on GPUs, training iterations are not captured as CUDA graphs: {reason}"
+    several = "on GPUs, a training iteration is several CUDA graphs, between which params are exchanged"
+    return "" if is_single else several

@@ -19,14 +19,15 @@ from distributed import Client
 
 import dsinga.ops
 from dsinga import api, models, nn
+from dsinga.addons.gpu import devices
+from dsinga.addons.gpu.devices import ProcessGpus, find_gpus
 from dsinga.base.errors import UserError
 from dsinga.cluster.dask.dask_workers import host
 from dsinga.data import import_records
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
 from dsinga.job.overrides import with_fields
 from dsinga.ops.numpy.numpy_ops import NumpyOps
-from dsinga.ops.processor import ProcessGpus, find_gpus
-from dsinga.passes import devices
+from dsinga.passes.processors import Devices, choose_devices, describe_worker
 from dsinga.training import initial_values
 from tests.support.device_array import StubOps, load_backends
 from tests.support.small_job import assert_close, assert_same, with_topology
@@ -292,7 +293,7 @@ def test_an_unknown_device_is_refused(job: Job, threads: Client):
         train(with_topology(job, 1), threads, 1)
 
 
-def choose(job: Job, gpus: Mapping[str, ProcessGpus], needed: int) -> tuple[devices.Devices, dict[str, list[int]]]:
+def choose(job: Job, gpus: Mapping[str, ProcessGpus], needed: int) -> tuple[Devices, dict[str, list[int]]]:
     """Choose GPUs for a group of Dask workers that answer that they have ``gpus``; return also what they are asked."""
     asked: dict[str, list[int]] = {}
 
@@ -304,7 +305,7 @@ def choose(job: Job, gpus: Mapping[str, ProcessGpus], needed: int) -> tuple[devi
         return {address: dict.fromkeys(numbers[address], 2**30) for address in addresses}
 
     with dask.config.set({"dsinga.device": "gpu"}):
-        chosen = devices.choose_devices(job, (tuple(gpus),), lambda _: needed, devices.describe_worker, ask, host)
+        chosen = choose_devices(job, (tuple(gpus),), lambda _: needed, describe_worker, ask, host)
     return chosen, asked
 
 

@@ -1,58 +1,66 @@
-"""Chooses a GPU or CPU cores for each worker of a run, each Dask worker, or this process, before it computes."""
+"""Chooses a GPU for each worker of a run, each Dask worker, or this process, by what the processes see."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
-from dsinga.job import Job, Precision
-from dsinga.job.enums import PRECISIONS
+from dsinga.job import Job
 from dsinga.net import NeuralNet
-from dsinga.net.layer_cost import FLOAT_BYTES, feature_sizes
-from dsinga.ops.processor import ProcessGpus, Processor, find_gpus, free_memory
+from dsinga.ops import get_ops
+from dsinga.ops.processor import GPU_BACKEND
+from dsinga.passes.processors import Ask, Devices, Groups
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)
 _reasons_said: set[str] = set()  # why members do not compute on the GPUs of a job, as far as a warning has said it
 
-# The address of a Dask worker for each member of each group: [group][member].
-Groups = tuple[tuple[str, ...], ...]
-# The GPU of each member of each group, by the number that its process knows it by; None for CPU cores.
-Devices = tuple[tuple[int | None, ...], ...]
-# Returns the results of a function in each process, by address: (addresses, function, arguments).
-Ask = Callable[..., dict[str, Any]]
 
-# Stands for the address of a Dask worker where this process computes without Dask.
-THIS_PROCESS = ""
+class ProcessGpus(NamedTuple):
+    """The GPUs of a process.
 
+    Attributes:
+        gpus: their number.
+        visible: CUDA_VISIBLE_DEVICES: which of the host's GPUs they are.
+        text: a description of the backend that computes there.
+        lacks: a description of what the backend is missing, or "".
+        trouble: the reason why there are none, or "".
+        choices: a digest of the plans that their host has chosen by measurement, or "".
+    """
 
-def read_device() -> str:
-    """Return the setting ``dsinga.device``: "auto", "cpu" or "gpu". Raises UserError for another one."""
-    is_named = "dask.config" in sys.modules or any(name.startswith("DASK_") for name in os.environ)
-    if not is_named and not any(map(_names_dsinga, _files())):
-        return "auto"
-    from dsinga.base.settings import read_setting  # it imports Dask's configuration
-
-    return str(read_setting("device"))
-
-
-def _files() -> list[Path]:
-    """Return the files from which Dask takes its configuration where no environment variable names one."""
-    folders = Path("/etc/dask"), Path(sys.prefix) / "etc" / "dask", Path.home() / ".config" / "dask"
-    return [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
+    gpus: int
+    visible: str
+    text: str = ""
+    lacks: str = ""
+    trouble: str = ""
+    choices: str = ""
 
 
-def _names_dsinga(file: Path) -> bool:
+def find_gpus() -> ProcessGpus:
+    """Return the GPUs of this process."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     try:
-        return "dsinga" in file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
+        ops: Any = get_ops(GPU_BACKEND)
+        if not ops.device_count():
+            return ProcessGpus(0, visible, trouble=f"DSINGA_OPS selects {ops.describe()} there")
+        return ProcessGpus(ops.device_count(), visible, ops.describe(), ops.lacks(), choices=ops.choices())
+    except UserError as error:
+        return ProcessGpus(0, visible, trouble=str(error))
+
+
+def free_memory(devices: Mapping[str, Sequence[int]], dask_worker: object = None) -> dict[int, int]:
+    """Return the free bytes of those GPUs that ``devices`` lists for this Dask worker's address, by number."""
+    free: dict[int, int] = {}
+    for device in set(devices[getattr(dask_worker, "address", "")]):
+        try:
+            free[device] = get_ops(GPU_BACKEND).for_worker(device).free_memory() or 0
+        except UserError:
+            continue  # there is no such GPU, or find_gpus() reports the reason
+    return free
 
 
 class GpuRequest(NamedTuple):
@@ -73,62 +81,55 @@ class GpuRequest(NamedTuple):
     description: str
 
 
-def describe_worker(group: int, number: int, address: str) -> str:
-    """Return a description of a Dask worker, or of this process, for messages."""
-    return "this process" if address == THIS_PROCESS else f"the Dask worker {address}"
-
-
 def choose_devices(
     job: Job,
     groups: Groups,
     bytes_needed: Callable[[int], int],
     describe: Callable[[int, int, str], str],
-    ask: Ask = lambda _, function, *arguments: {THIS_PROCESS: function(*arguments)},
-    host: Callable[[str], str] = str,
+    ask: Ask,
+    host: Callable[[str], str],
+    is_required: bool,
 ) -> Devices:
     """Return the GPU of each member of ``groups``, None for those that compute on CPU cores.
 
     On each host, member k gets the GPU of the job's k-th ``gpu`` line; members beyond the last line compute on CPU
     cores. Where the processes of a host see different GPUs (dask-cuda sets CUDA_VISIBLE_DEVICES so), each member gets
-    the first one that its process sees. Dask's setting ``dsinga.device`` takes precedence: with "gpu" all members get
-    GPUs, in rotation; with "cpu" none does.
+    the first one that its process sees. If GPUs are ``is_required``, all members get one, in rotation.
 
     If a member cannot have its GPU, or the GPU has too little free memory, it computes on CPU cores. One warning says
-    why, for all members and, in a process, for all later calls. With "gpu" this is a UserError.
+    why, for all members and, in a process, for all later calls. Where GPUs are required this is a UserError.
 
-    Args:
-        job: the job.
-        groups: the addresses of Dask workers, [group][number], or THIS_PROCESS.
-        bytes_needed: returns the bytes that the member of a number, in any group, takes on a device.
-        describe: returns a description of the member (group, number, address) for messages.
-        ask: calls a function in each process and returns the results by address; by default in this process.
-        host: returns the host of an address.
+    The arguments are those of :func:`dsinga.passes.processors.choose_devices`.
     """
-    setting = read_device()
     devices: list[list[int | None]] = [[None] * len(addresses) for addresses in groups]
-    lines = None if setting == "gpu" else job.gpu
-    requests = [] if setting == "cpu" else list(_requests(groups, lines, describe, host))
-    if requests:
-        addresses = sorted({request.address for request in requests})
-        gpus = ask(addresses, find_gpus)
-        assigned = dict(_assign(requests, gpus, host))
-        numbers = _devices_by_address(assigned)
-        free = ask(addresses, free_memory, numbers)
-        refused: dict[GpuRequest, str] = {}
-        for request, trouble in _troubles(assigned, gpus, free, bytes_needed, host):
-            if not trouble:
-                devices[request.group][request.number] = assigned[request]
-                _log_device(job, request, assigned[request], gpus[request.address])
-            elif setting == "gpu":
-                raise UserError(
-                    f"{request.description} cannot compute on a GPU: {trouble}; to compute on CPU cores, leave out "
-                    "--device gpu, or set dsinga.device to auto"
-                )
-            else:
-                refused[request] = trouble
-        _warn_of_cpu_cores(refused)
-        _warn_of_choices({request.address: gpus[request.address] for request in assigned if request not in refused})
+    requests = list(_requests(groups, None if is_required else job.gpu, describe, host))
+    addresses = sorted({request.address for request in requests})
+    gpus = ask(addresses, find_gpus)
+    assigned = dict(_assign(requests, gpus, host))
+    numbers = _devices_by_address(assigned)
+    free = ask(addresses, free_memory, numbers)
+    refused: dict[GpuRequest, str] = {}
+    for request, trouble in _troubles(assigned, gpus, free, bytes_needed, host):
+        if not trouble:
+            devices[request.group][request.number] = assigned[request]
+            _log_device(job, request, assigned[request], gpus[request.address])
+        elif is_required:
+            raise UserError(
+                f"{request.description} cannot compute on a GPU: {trouble}; to compute on CPU cores, leave out "
+                "--device gpu, or set dsinga.device to auto"
+            )
+        else:
+            refused[request] = trouble
+    _warn_of_cpu_cores(refused)
+    _warn_of_choices({request.address: gpus[request.address] for request in assigned if request not in refused})
     return tuple(map(tuple, devices))
+
+
+def training_bytes(net: NeuralNet, slots: int, micro_batches: int) -> int:
+    """Return the bytes of a GPU that a worker needs to train ``net`` with ``slots`` arrays of the updater."""
+    from dsinga.addons.planner.memory import device_memory  # for those alone who want a GPU
+
+    return device_memory(net, slots, micro_batches)
 
 
 def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
@@ -155,40 +156,6 @@ def _warn_of_choices(gpus: Mapping[str, ProcessGpus]) -> None:
                 f"the hosts of the Dask workers {like} and {address} have measured other plans of cuDNN for the same "
                 "GPU and may round otherwise; give them one ~/.cache/dsinga/convolutions.json"
             )
-
-
-def check_precision(job: Job, devices: Devices) -> None:
-    """Raise JobError if some worker computes on CPU cores in kTF32, or in kBF16 beside one that has a GPU."""
-    members = [device for group in devices for device in group]
-    if job.precision is Precision.kBF16 and None in members and any(device is not None for device in members):
-        raise job.error(
-            "precision kBF16 rounds otherwise on GPUs than on CPU cores, and the job has workers on both; "
-            "leave precision out, or give all workers a GPU, or none",
-            "precision",
-        )
-    if job.precision is Precision.kTF32 and None in members:
-        raise job.error(
-            f"precision {job.precision.name} is for GPUs, and the job has workers on CPU cores, which compute in "
-            "float32; leave precision out, or give every worker a GPU",
-            "precision",
-        )
-
-
-def local_processor(job: Job, bytes_needed: Callable[[], int]) -> Processor:
-    """Return the processor of this process: a GPU if the job or the setting asks for one, else a core."""
-    ((device,),) = choose_devices(job, ((THIS_PROCESS,),), lambda _: bytes_needed(), describe_worker)
-    return Processor(1, device, PRECISIONS[job.precision])
-
-
-def forward_processor(job: Job, net: NeuralNet) -> Processor:
-    """Return the processor of forward passes of a net in this process, as :func:`local_processor` does."""
-    return local_processor(job, functools.partial(forward_bytes, net))
-
-
-def forward_bytes(net: NeuralNet, threads: int = 1) -> int:
-    """Return the bytes on a device that params and features of so many threads take, as if none were released."""
-    features = sum(size for stage in net.stages for size in feature_sizes(stage))
-    return threads * (FLOAT_BYTES * sum(param.size for param in net.params.values()) + features)
 
 
 def _log_device(job: Job, request: GpuRequest, device: int, gpus: ProcessGpus) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.layers import Records
-from dsinga.ops.device_pass import DevicePass, NotCapturable
-from dsinga.passes.captured_passes import GRAPHS, REJECTED, WARM_UPS, CapturedPasses
+from dsinga.addons.gpu.captured_passes import GRAPHS, REJECTED, WARM_UPS, CapturedPasses
+from dsinga.job import Phase
+from dsinga.layers import Context, Records, Rows
+from dsinga.ops.types import NotCapturable
 from dsinga.training.metrics import UnreadMetrics
 
 NET: Any = SimpleNamespace(bridged=False)
@@ -23,7 +24,7 @@ class OutOfMemoryError(MemoryError):
     """CuPy's error of this name."""
 
 
-class NotedPass(DevicePass):
+class NotedPass:
     """Notes what is done with it; its only metric is what the records hold."""
 
     @property
@@ -76,7 +77,7 @@ class Device:
         self.notes: list[str] = []
         self.failure: Exception | None = None
 
-    def new_pass(self) -> DevicePass:
+    def new_pass(self) -> NotedPass:
         self.notes.append("new")
         return NotedPass(self)
 
@@ -93,16 +94,23 @@ class Runs:
         """Run a pass; return its metrics and what the device was told."""
         self.device.notes.clear()
 
-        def compute(records: Any, unread: list[UnreadMetrics]) -> None:
+        def compute(records: Any, params: Any, ctx: Any) -> None:
             if self.fault is not None:
                 raise self.fault
-            unread.append(UnreadMetrics([("loss", {"loss": (np.float64(0), rows)})]))
+            ctx.unread.append(UnreadMetrics([("loss", {"loss": (np.float64(0), rows)})]))
 
         def replay() -> None:
             self.replays += 1
 
         records = {"data": Records(np.full(rows, value))}
-        result = self.passes.compute(key, NET, self.step, records, compute, replay)
+        result = self.passes.compute(
+            key,
+            NET,
+            records,
+            Context(self.device, Phase.kTrain, Rows(0, rows, rows), 0, self.step),
+            compute,
+            replay=replay,
+        )
         self.step += 1
         return result and result.metrics, list(self.device.notes)
 
@@ -188,10 +196,10 @@ def test_a_graph_is_launched_again_before_it_has_ended_and_no_other_one(run: Run
     run.warm()
     run.warm(key="other")
     records = {"data": Records(np.full(4, 1.5))}
-    running = run.passes.launch("key", 6, records)
-    assert run.passes.launch("other", 7, records, running) is None
-    assert run.passes.launch("new", 7, records, running) is None
-    assert run.passes.launch("key", 7, {"data": Records(np.full(4, np.nan))}, running) is running
+    running = run.passes.launch("key", records, 6)
+    assert run.passes.launch("other", records, 7, running) is None
+    assert run.passes.launch("new", records, 7, running) is None
+    assert run.passes.launch("key", {"data": Records(np.full(4, np.nan))}, 7, running) is running
     assert running is not None
     assert run.passes.finish(running, NET) is None
     assert run.device.notes[-3:] == ["launch 6", "launch 7", "cancel"]

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import dsinga.ops
+from dsinga.addons.gpu import captured_exchange
 from dsinga.base.errors import Diverged
 from dsinga.cluster.server import Shard, Slice, SliceSpec
 from dsinga.cluster.server.gradient_accumulator import Push
-from dsinga.cluster.worker import captured_exchange
 from dsinga.job import ClusterConf, Job, UpdatePlace
 from dsinga.ops.processor import Processor
 from dsinga.training import create_updater
-from tests.cluster.worker.test_captured_iterations import (
+from tests.addons.gpu.test_gpu_captured_iterations import (
     DENSE,
     KINDS,
     LINEAR,

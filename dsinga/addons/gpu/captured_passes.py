@@ -7,21 +7,25 @@ the log says so once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dsinga.base.errors import RunError, UserError
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
-from dsinga.ops import Array, Ops
-from dsinga.ops.device_pass import DevicePass, NotCapturable, RecordedStep
-from dsinga.ops.types import AsyncCopy
+from dsinga.ops import Array
+from dsinga.ops.interface import PassResult
+from dsinga.ops.types import AsyncCopy, NotCapturable, RecordedStep
 from dsinga.training import Metrics
 from dsinga.training.metrics import UnreadMetrics, report_metrics
+
+if TYPE_CHECKING:
+    from dsinga.addons.gpu.cupy.device_pass import CupyPass
 
 _log = logging.getLogger(__name__)
 
@@ -30,15 +34,8 @@ WARM_UPS = 2  # passes before the capture, in which libraries compile, choose an
 PARAM = "param of this pass: "  # begins the names of params among records
 REJECTED = 3  # passes in a row that are computed again, as they are called, because their metrics are not finite
 
-Compute = Callable[[Mapping[str, Records], list[UnreadMetrics]], Any]
-"""A function that computes a pass on records of the device, appends its metrics to the list, and returns outputs."""
-
-
-class PassResult(NamedTuple):
-    """The metrics of a pass, and its outputs on the device, which the next pass overwrites."""
-
-    metrics: Metrics
-    outputs: Any = None
+Compute = Callable[[Mapping[str, Records], Mapping[str, Array], Context], Any]
+"""A function that computes a pass on records and params of the device, and returns outputs."""
 
 
 class CapturedPass:
@@ -47,32 +44,30 @@ class CapturedPass:
     ``rejected`` counts the passes in a row whose metrics were not finite.
     """
 
-    def __init__(self, memory: DevicePass):
+    def __init__(self, memory: CupyPass):
         self.memory = memory
         self.recorded = self.rejected = 0
         self.unread: list[UnreadMetrics] = []
         self.outputs: Any = None
 
-    def run(self, step: int, records: Mapping[str, Records], compute: Compute, replay: Callable[[], None]) -> None:
-        """Compute the pass of a step: by ``compute`` while it is recorded and captured, else by its graph.
+    def run(self, records: Mapping[str, Records], ctx: Context, compute: Compute, replay: Callable[[], None]) -> None:
+        """Compute the pass of ``ctx.step``: by ``compute`` while it is recorded and captured, else by its graph.
 
         ``replay`` is called in place of ``compute`` once the graph has been launched.
         """
         if self.memory.captured:
-            self.launch(step, records)
+            self.launch(ctx.step, records)
             replay()
             return
-        on_device = self._put_all(records)
+        on_device, params = split_params(self._put_all(records))
         self.unread = []
-        with self.memory.recording(step):
-            if self.recorded < WARM_UPS:
-                self.outputs = compute(on_device, self.unread)
-            else:
-                with self.memory.capturing():
-                    self.outputs = compute(on_device, self.unread)
+        recorded_ctx = replace(ctx, step=cast(Any, RecordedStep()), unread=self.unread)
+        with self.memory.recording(ctx.step):
+            with contextlib.nullcontext() if self.recorded < WARM_UPS else self.memory.capturing():
+                self.outputs = compute(on_device, params, recorded_ctx)
         self.recorded += 1
         if self.memory.captured:
-            self.memory.launch(step)
+            self.memory.launch(ctx.step)
 
     def launch(self, step: int, records: Mapping[str, Records]) -> None:
         """Launch the graph on these records."""
@@ -100,12 +95,12 @@ class CapturedPasses:
     """The captured passes of one worker, by what makes them different; used by one thread.
 
     Args:
-        ops: the kernels of the worker.
+        ops: the kernels of the worker (CupyOps).
         what: the name of such a pass, for the log.
         create: creates a pass in its device memory.
     """
 
-    def __init__(self, ops: Ops, what: str, create: Callable[[DevicePass], CapturedPass] = CapturedPass):
+    def __init__(self, ops: Any, what: str, create: Callable[[CupyPass], CapturedPass] = CapturedPass):
         self._ops, self._what, self._create = ops, what, create
         self._passes: OrderedDict[Hashable, CapturedPass] = OrderedDict()
         self._failed: dict[Hashable, str] = {}
@@ -135,15 +130,19 @@ class CapturedPasses:
         self,
         key: Hashable,
         net: NeuralNet,
-        step: int,
         records: Mapping[str, Records],
+        ctx: Context,
         compute: Compute,
+        params: Mapping[str, Array] | None = None,
         replay: Callable[[], None] = lambda: None,
     ) -> PassResult | None:
-        """Return the result of a pass of ``step``; None where it must be computed as it is called.
+        """Return the result of a pass of ``ctx.step``; None where it must be computed as it is called.
 
-        Then it has changed no param: it cannot be captured, or one of its metrics is not finite.
+        Then it has changed no param: it cannot be captured, or one of its metrics is not finite. ``params`` that differ
+        from pass to pass are copied to the device as records are.
         """
+        if params is not None:
+            records = {**records, **{f"{PARAM}{name}": Records(value, None) for name, value in params.items()}}
         key = _with_shapes(key, records)
         if key in self._failed:
             return None
@@ -151,7 +150,7 @@ class CapturedPasses:
             captured = self._find(key)
             if captured is None:
                 return None
-            captured.run(step, records, compute, replay)
+            captured.run(records, ctx, compute, replay)
         except RunError:  # not of the graph: a server was lost, or did not answer
             raise
         except Exception as error:  # whatever a device, or code of the user's, makes of it: a graph ends no run
@@ -161,7 +160,7 @@ class CapturedPasses:
         return None if metrics is None else PassResult(metrics, captured.outputs)
 
     def launch(
-        self, key: Hashable, step: int, records: Mapping[str, Records], after: CapturedPass | None = None
+        self, key: Hashable, records: Mapping[str, Records], step: int, after: CapturedPass | None = None
     ) -> CapturedPass | None:
         """Launch the graph of a pass, whose metrics :meth:`finish` then returns; None where it has none yet.
 
@@ -237,21 +236,11 @@ def _with_shapes(key: Hashable, records: Mapping[str, Records]) -> Hashable:
     return key, tuple((name, *map(_kind_of, batch)) for name, batch in records.items())
 
 
-def with_params(records: Mapping[str, Records], params: Mapping[str, Array]) -> dict[str, Records]:
-    """Return records of a pass whose params are others each time, and are copied to the device as records are."""
-    return {**records, **{f"{PARAM}{name}": Records(value, None) for name, value in params.items()}}
-
-
 def split_params(on_device: Mapping[str, Records]) -> tuple[dict[str, Records], dict[str, Array]]:
-    """Return the records and the params of a pass, of :func:`with_params`; without these there are no params."""
+    """Return the records of a pass, and the params that are among them."""
     records = {name: batch for name, batch in on_device.items() if not name.startswith(PARAM)}
     params = {name: batch.data for name, batch in on_device.items() if name not in records}
     return records, {name.removeprefix(PARAM): value for name, value in params.items()}
-
-
-def recorded(ctx: Context, unread: list[UnreadMetrics]) -> Context:
-    """Return the context of a recorded pass, whose metrics are kept in ``unread``."""
-    return replace(ctx, step=cast(Any, RecordedStep()), unread=unread)
 
 
 def _kind_of(array: Any) -> Hashable:

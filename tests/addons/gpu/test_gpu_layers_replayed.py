@@ -18,9 +18,8 @@ from dsinga.layers import Layer, Output, Records
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.ops import Ops, SparseRows
-from dsinga.ops.device_pass import NotCapturable, RecordedStep
 from dsinga.ops.layout import LAST
-from dsinga.ops.types import BFLOAT16
+from dsinga.ops.types import BFLOAT16, NotCapturable, RecordedStep
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import feature_parts, layer_context, random_gradient
 from tests.support import emulated_cupy

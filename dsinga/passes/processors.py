@@ -1,0 +1,134 @@
+"""Chooses the processor of each worker of a run or Dask worker: CPU cores, or a GPU where the job asks for it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dsinga.base.errors import UserError
+from dsinga.job import Job, Precision
+from dsinga.job.enums import PRECISIONS
+from dsinga.net import NeuralNet
+from dsinga.net.layer_cost import FLOAT_BYTES, feature_sizes
+from dsinga.ops import backend_module
+from dsinga.ops.processor import GPU_BACKEND, Processor
+
+_warn_once = functools.cache(logging.getLogger(__name__).warning)
+
+# The address of a Dask worker for each member of each group: [group][member].
+Groups = tuple[tuple[str, ...], ...]
+# The GPU of each member of each group, by the number that its process knows it by; None for CPU cores.
+Devices = tuple[tuple[int | None, ...], ...]
+# Returns the results of a function in each process, by address: (addresses, function, arguments).
+Ask = Callable[..., dict[str, Any]]
+
+# Stands for the address of a Dask worker where this process computes without Dask.
+THIS_PROCESS = ""
+
+
+def read_device() -> str:
+    """Return the setting ``dsinga.device``: "auto", "cpu" or "gpu". Raises UserError for another one."""
+    is_named = "dask.config" in sys.modules or any(name.startswith("DASK_") for name in os.environ)
+    if not is_named and not any(map(_names_dsinga, _files())):
+        return "auto"
+    from dsinga.base.settings import read_setting  # it imports Dask's configuration
+
+    return str(read_setting("device"))
+
+
+def _files() -> list[Path]:
+    """Return the files from which Dask takes its configuration where no environment variable names one."""
+    folders = Path("/etc/dask"), Path(sys.prefix) / "etc" / "dask", Path.home() / ".config" / "dask"
+    return [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
+
+
+def _names_dsinga(file: Path) -> bool:
+    try:
+        return "dsinga" in file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def describe_worker(group: int, number: int, address: str) -> str:
+    """Return a description of a Dask worker, or of this process, for messages."""
+    return "this process" if address == THIS_PROCESS else f"the Dask worker {address}"
+
+
+def gpus() -> ModuleType:
+    """Return the module of the backend of GPUs, which chooses them. Raises UserError where it is not installed."""
+    return backend_module(GPU_BACKEND)
+
+
+def choose_devices(
+    job: Job,
+    groups: Groups,
+    bytes_needed: Callable[[int], int],
+    describe: Callable[[int, int, str], str],
+    ask: Ask = lambda _, function, *arguments: {THIS_PROCESS: function(*arguments)},
+    host: Callable[[str], str] = str,
+) -> Devices:
+    """Return the GPU of each member of ``groups``, None for those that compute on CPU cores.
+
+    GPUs are for members to which the job's ``gpu`` lines give one. Dask's setting ``dsinga.device`` takes precedence:
+    with "gpu" all members get GPUs, or this raises UserError; with "cpu" none does.
+
+    Args:
+        job: the job.
+        groups: the addresses of Dask workers, [group][number], or THIS_PROCESS.
+        bytes_needed: returns the bytes that the member of a number, in any group, takes on a device.
+        describe: returns a description of the member (group, number, address) for messages.
+        ask: calls a function in each process and returns the results by address; by default in this process.
+        host: returns the host of an address.
+    """
+    setting = read_device()
+    if setting == "gpu" or setting == "auto" and job.gpu:
+        try:
+            choose = gpus().choose_devices
+        except UserError as error:
+            if setting == "gpu":
+                raise
+            _warn_once("the job's gpu lines are left out, and CPU cores compute: %s", error)
+        else:
+            devices: Devices = choose(job, groups, bytes_needed, describe, ask, host, setting == "gpu")
+            return devices
+    return tuple((None,) * len(addresses) for addresses in groups)
+
+
+def check_precision(job: Job, devices: Devices) -> None:
+    """Raise JobError if some worker computes on CPU cores in kTF32, or in kBF16 beside one that has a GPU."""
+    members = [device for group in devices for device in group]
+    if job.precision is Precision.kBF16 and None in members and any(device is not None for device in members):
+        raise job.error(
+            "precision kBF16 rounds otherwise on GPUs than on CPU cores, and the job has workers on both; "
+            "leave precision out, or give all workers a GPU, or none",
+            "precision",
+        )
+    if job.precision is Precision.kTF32 and None in members:
+        raise job.error(
+            f"precision {job.precision.name} is for GPUs, and the job has workers on CPU cores, which compute in "
+            "float32; leave precision out, or give every worker a GPU",
+            "precision",
+        )
+
+
+def local_processor(job: Job, bytes_needed: Callable[[], int]) -> Processor:
+    """Return the processor of this process: a GPU if the job or the setting asks for one, else a core."""
+    ((device,),) = choose_devices(job, ((THIS_PROCESS,),), lambda _: bytes_needed(), describe_worker)
+    return Processor(1, device, PRECISIONS[job.precision])
+
+
+def forward_processor(job: Job, net: NeuralNet) -> Processor:
+    """Return the processor of forward passes of a net in this process, as :func:`local_processor` does."""
+    return local_processor(job, functools.partial(forward_bytes, net))
+
+
+def forward_bytes(net: NeuralNet, threads: int = 1) -> int:
+    """Return the bytes on a device that params and features of so many threads take, as if none were released."""
+    features = sum(size for stage in net.stages for size in feature_sizes(stage))
+    return threads * (FLOAT_BYTES * sum(param.size for param in net.params.values()) + features)
