@@ -15,7 +15,6 @@ from dsinga.api.result import Result
 from dsinga.base.advice import option
 from dsinga.base.errors import UserError
 from dsinga.job import Job
-from dsinga.job.checks import check_reinforcement
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.observer import Observer
@@ -79,7 +78,7 @@ def without_effect(job: Job) -> dict[str, str]:
 
 def check_agent_job(job: Job, options: Any) -> None:
     """Raise UserError for what has no effect on an agent: in its job, or of the options of :func:`dsinga.train`."""
-    check_reinforcement(job)
+    job.reinforcement.check(job)
     default = type(options)()
     for name, instead in without_effect(job).items():
         value = getattr(options, name, None)

@@ -16,7 +16,6 @@ from dsinga.api.workspaces import trained_params
 from dsinga.base.errors import UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, NetConf, load
-from dsinga.job.schema import ReinforcementConf
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments.registered import Environment, make_environments
@@ -104,5 +103,5 @@ def trained_agent(job: Job, checkpoint: str | os.PathLike[str] | None = None) ->
 
 def _job_of(agent: Agent, environment: Environment) -> Job:
     """Return the job that describes an agent in an environment as far as a job can."""
-    conf = ReinforcementConf(environment=name_of(environment), **algorithm_fields(agent.algorithm))
+    conf = {"environment": name_of(environment), **algorithm_fields(agent.algorithm)}
     return Job(name="model", neuralnet=NetConf(layer=agent.algorithm.model.layers), reinforcement=conf)

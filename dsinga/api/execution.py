@@ -232,7 +232,7 @@ class Execution:
 
     def _agent_training(self, job: Job) -> AgentTraining | None:
         """Return the training of an agent, None for a job without ``reinforcement``."""
-        if job.reinforcement is None:
+        if job.experience is None:
             return None
         from dsinga.api.agent_training import AgentTraining  # imports much that other jobs do not need
 
@@ -249,7 +249,7 @@ class Execution:
         """Return the job with data, workers and epochs as the options say, checked. Raises UserError for a fault."""
         options = self.options
         job = job_with_data(self.job, None, Phase.kTrain, options.data_root)
-        if job.reinforcement is not None:
+        if job.experience is not None:
             from dsinga.api.agent_training import check_agent_job
 
             check_agent_job(job, options)
@@ -262,7 +262,7 @@ class Execution:
             job = job.replace(resume=False)
             self.options = replace(options, resume=options.resume or True)
         where = roots(job, options.data_root)
-        checked = CheckedJob(job, where) if job.reinforcement else resolve_epochs(check_job(job, where))
+        checked = CheckedJob(job, where) if job.experience else resolve_epochs(check_job(job, where))
         job = checked.job
         say_overlaps(job, Phase.kVal, Phase.kTest)
         named = options.workspace or (job.cluster.workspace if job.cluster else None)

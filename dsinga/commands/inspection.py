@@ -42,7 +42,7 @@ def show(
     from dsinga.net import NeuralNet
 
     job = load(conf, overrides)
-    if job.reinforcement is not None:
+    if job.experience is not None:
         from dsinga.rl.from_job import net_job
 
         job = net_job(job)

@@ -74,7 +74,7 @@ def train(
     source: Any  # which stands for a client
     job, source = job_and_source(conf, options)
     workspace = workspace or str(default_workspace(job))
-    if job.reinforcement is not None:
+    if job.experience is not None:
         from dsinga.api.agent_training import without_effect
 
         refuse_without_effect(without_effect(job))
@@ -124,7 +124,7 @@ def test(
 
     source: Any  # which stands for a client
     job, source = job_and_source(conf, options)
-    if job.reinforcement is not None:
+    if job.experience is not None:
         refuse_without_effect(without_effect_on_test())
         from dsinga import rl
         from dsinga.api.agents import trained_agent

@@ -29,7 +29,7 @@ def trains_locally(job: Job) -> bool:
     conf = job.cluster or ClusterConf()
     return (
         conf == ClusterConf().replace(**{name: getattr(conf, name) for name in FREE_FIELDS})
-        and job.reinforcement is None
+        and job.experience is None
         and not _waits_for_tasks(job)
     )
 

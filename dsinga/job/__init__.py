@@ -5,22 +5,10 @@ from typing import Any
 from dsinga.job.checks import check, training_phases
 from dsinga.job.component import Component, Configured, Fault, Settings, component_settings, required, setting
 from dsinga.job.enums import *
-from dsinga.job.layerconf import (
-    AugmentConf,
-    DataConf,
-    LayerConf,
-    ParamConf,
-    ParamGenConf,
-    StoreConf,
-    TextConf,
-    WindowDimConf,
-    WindowFillConf,
-    WindowsConf,
-    WindowVariableConf,
-)
+from dsinga.job.layerconf import AugmentConf, DataConf, LayerConf, ParamConf, ParamGenConf, StoreConf
 from dsinga.job.message import JobError, Message, Where
 from dsinga.job.reader import load, loads
-from dsinga.job.schema import AlgConf, ClusterConf, ExtensionConf, Job, LayerGroupConf, MeanConf, NetConf, SyncEdgeConf
+from dsinga.job.schema import AlgConf, ClusterConf, ExtensionConf, Job, LayerGroupConf, NetConf, SyncEdgeConf
 from dsinga.job.updaterconf import *
 from dsinga.job.writer import job_html, redact_job, to_text  # and it sets how a Job is shown
 

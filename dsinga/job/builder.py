@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, how_to_register, nearest
 from dsinga.job.component import Component
 from dsinga.job.layerconf import LayerConf
@@ -11,10 +13,13 @@ from dsinga.job.message import (
     JobError,
     Message,
     Where,
+    added_fields,
+    added_message,
     convert_item,
     defaults,
     describe,
     field_name,
+    field_type,
     field_types,
     is_message,
     item_type,
@@ -62,7 +67,10 @@ class MessageBuilder:
             hint = self.placement_hint(spelled)
             text = f"{self.cls.__name__} has no field {spelled!r}{hint}" if hint else str(error)
             raise self.error(text, where) from None
-        return (name, *item_type(field_types(self.cls)[name]))
+        try:
+            return (name, *item_type(field_type(self.cls, name)))
+        except UserError as error:  # the add-on of this message is missing
+            raise self.error(str(error), where) from None
 
     def check_registered(self, where: Where) -> None:
         """Raise JobError where the message names a component of the user's that is not registered with its settings."""
@@ -74,6 +82,9 @@ class MessageBuilder:
     def placement_hint(self, spelled: str) -> str:
         """Return a hint for a field that this message lacks but an inner or an outer message has, else ""."""
         kinds = {name: item_type(hint)[0] for name, hint in field_types(self.cls).items()}
+        for name in added_fields(self.cls):
+            with contextlib.suppress(UserError):  # its add-on is missing
+                kinds[name] = added_message(self.cls, name)
         blocks = [name for name, kind in kinds.items() if is_message(kind) and spelled in field_types(kind)]
         if blocks:
             return f"; it belongs in {' or '.join(blocks)}"

@@ -15,12 +15,6 @@ from dsinga.job.message import JobError, Message, field_types, is_message, item_
 from dsinga.job.schema import ExtensionConf, Job
 from dsinga.job.updaterconf import LRGenConf, UpdaterConf
 
-# Fields of a job that have no meaning for an agent, and what has.
-INSTEAD_OF_FIELDS = {
-    "epochs": "it learns from an environment, not from records: set train_steps",
-    "validate_freq": "an agent is evaluated in phase test: set test_freq",
-}
-
 
 def training_phases(job: Job) -> list[Phase]:
     """Return the phases of a training run: kTrain, and kVal and kTest if they have a frequency.
@@ -28,8 +22,8 @@ def training_phases(job: Job) -> list[Phase]:
     A job with ``epochs`` also validates and tests without a frequency, if it has records for that. An agent is tested
     in episodes, at the end without a frequency.
     """
-    if job.reinforcement is not None:
-        return [Phase.kTrain, *([Phase.kTest] if job.reinforcement.evaluation_episodes else [])]
+    if job.experience is not None:
+        return [Phase.kTrain, *([Phase.kTest] if job.experience.is_tested else [])]
     runs = {
         Phase.kVal: job.validate_freq or (job.epochs and has_own_records(job, Phase.kVal)),
         Phase.kTest: job.test_freq or (job.epochs and has_own_records(job, Phase.kTest)),
@@ -66,11 +60,8 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
     also needs a number of steps.
     ``needs_paths`` says that input layers read stores, whose paths they must name, or arrays that are bound to them.
     """
-    if job.reinforcement is not None:
-        raise job.reinforcement.error(
-            "the job learns from an environment, not from records: use dsinga.train(job) or dsinga.rl.train(job), or "
-            "`dsinga train`, `dsinga test` and `dsinga show` in a shell"
-        )
+    if job.experience is not None:
+        raise job.experience.error(job.experience.no_records)
     trains = phases is None
     phases = training_phases(job) if phases is None else phases
     for layer, message in iterate_messages(job):
@@ -122,42 +113,6 @@ def check_schedule(conf: LRGenConf, train_steps: int, updater: UpdaterConf) -> N
     if steps < conf.warmup_steps:
         text = f"warmup_steps: {conf.warmup_steps} is more than the {steps} steps of the run"
         raise conf.error(f"{text}, so that the rate would not reach base_lr; give fewer", "warmup_steps")
-
-
-def check_reinforcement(job: Job) -> None:
-    """Raise JobError for what is not allowed, or has no meaning, in a job with ``reinforcement``."""
-    conf = job.reinforcement
-    assert conf is not None
-    for layer, message in iterate_messages(job):
-        check_numbers(layer, message)
-        if isinstance(message, ExtensionConf):
-            check_extension(message)
-            check_type(layer, message)
-        check_settings(layer, message)
-    for field, instead in INSTEAD_OF_FIELDS.items():
-        if getattr(job, field):
-            raise job.error(f"{field} has no effect on a job with reinforcement {{ }}: {instead}; leave it out", field)
-    check_agents_updater(job.updater)
-    if job.micro_batches > 1:
-        raise job.error("an agent learns from batches as a whole: leave micro_batches out", "micro_batches")
-    if conf.stop_return is not None and not (job.test_freq and conf.evaluation_episodes):
-        raise conf.error(
-            "stop_return is compared with the mean return of evaluations: give evaluate_every (in a job test_freq) "
-            "and evaluation_episodes numbers above 0",
-            "stop_return",
-        )
-    if conf.central_inference and not conf.num_actors:
-        raise conf.error(
-            "central_inference is about actors: give actors (in a job num_actors) a number above 0", "central_inference"
-        )
-    if not job.train_steps:
-        raise job.error("give train_steps: how many steps all environments take together", "train_steps")
-
-
-def check_agents_updater(conf: UpdaterConf) -> None:
-    """Raise JobError for averages of the params of an agent."""
-    if conf.ema_conf:
-        raise conf.error("ema_conf has no effect on an agent, which acts by its newest params", "ema_conf")
 
 
 def check_algorithm(job: Job) -> None:

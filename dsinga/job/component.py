@@ -15,7 +15,16 @@ from dsinga.base.arguments import fail_for_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, lookup, version
 from dsinga.job.limits import Range, metadata, out_of_range, ranges
-from dsinga.job.message import Message, convert, default_values, field_types, is_message, item_type, missing
+from dsinga.job.message import (
+    Message,
+    added_fields,
+    convert,
+    default_values,
+    field_types,
+    is_message,
+    item_type,
+    missing,
+)
 
 S = TypeVar("S", bound="Settings")
 
@@ -206,11 +215,11 @@ class Component(Message):
 
     def __getattr__(self, name: str) -> Any:
         """Return None for settings that are not given."""
-        if not name.startswith("_") and name in field_types(type(self)):
-            return None
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        fail_for_name(type(self).__name__, name, list(field_types(type(self))), self.instead)
+        known = field_types(type(self))
+        if name not in known and name not in (added := added_fields(type(self))):
+            fail_for_name(type(self).__name__, name, [*known, *added], self.instead)
 
     @property
     def is_user(self) -> bool:

@@ -6,18 +6,26 @@ import copy
 import dataclasses
 import enum
 import functools
+import importlib
 import inspect
 import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest
 from dsinga.job.type_names import TypeName
 
+# The messages of add-ons, by the class and the field that holds them.
+MESSAGES = {
+    "ClusterConf.mean_conf": "dsinga.addons.sites.mean_conf:MeanConf",
+    "Job.reinforcement": "dsinga.rl.reinforcement_conf:ReinforcementConf",
+    "StoreConf.text": "dsinga.addons.text.text_conf:TextConf",
+    "StoreConf.windows": "dsinga.addons.fields.records.window_messages:WindowsConf",
+}
 LISTED_NAMES = 8  # at most, that a message about a name lists where none is similar
 
 
@@ -47,6 +55,9 @@ class Message:
 
     aliases: ClassVar[Mapping[str, str]] = {}  # other spellings of fields, as older documentation has them
 
+    # Whether a job that has this message learns from it in place of records (dsinga.job.Job.experience).
+    is_experience: ClassVar[bool] = False
+
     # The text reader sets on each instance the place of the message and of each value of each field.
     _where: ClassVar[Where | None] = None
     _lines: ClassVar[Mapping[str, Sequence[Where]]] = {}
@@ -73,8 +84,7 @@ class Message:
 
         @functools.wraps(cls.__init__)
         def init(self: Message, **values: Any) -> None:
-            known = field_types(cls)
-            fields = {name if name in known else field_name(cls, name): value for name, value in values.items()}
+            fields = {field_name(cls, name): value for name, value in values.items()}
             if text := missing(cls, fields):
                 raise JobError(text)
             derived = {name: fields.pop(name) for name in [*fields] if name not in cls._types}
@@ -91,11 +101,17 @@ class Message:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):
-            known = field_types(type(self))
-            if name not in known:
-                name = field_name(type(self), name)
-            value = convert(value, known[name], f"{type(self).__name__}.{name}")
+            name = field_name(type(self), name)
+            value = convert(value, field_type(type(self), name), f"{type(self).__name__}.{name}")
         object.__setattr__(self, name, value)
+
+    if not TYPE_CHECKING:  # which would then take every name for a field
+
+        def __getattr__(self, name: str) -> Any:
+            """Return None for a message of an add-on that is not given."""
+            if name.startswith("_") or name not in added_fields(type(self)):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return None
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and set_fields(self) == set_fields(other)
@@ -126,8 +142,37 @@ class Message:
 
 
 def field_types(cls: type[Message]) -> Mapping[str, Any]:
-    """Return the types of the fields of a message class, with their ranges, by name, in the order of the schema."""
+    """Return the types of the fields of a message class, with their ranges, by name, in the order of the schema.
+
+    Fields of add-ons (:func:`added_fields`) are not among them.
+    """
     return cls.all_types()
+
+
+def added_fields(cls: type[Message]) -> list[str]:
+    """Return the names of the fields of a message class that hold messages of add-ons, without importing these.
+
+    A class that is registered as ``message`` by the name ``StoreConf.windows`` is the field ``windows`` of StoreConf.
+    """
+    owner = f"{cls.__name__}."
+    return [name.removeprefix(owner) for name in MESSAGES if name.startswith(owner)]
+
+
+def field_names(cls: type[Message]) -> list[str]:
+    """Return the names of all fields of a message class, those of add-ons last."""
+    return [*field_types(cls), *added_fields(cls)]
+
+
+def field_type(cls: type[Message], name: str) -> Any:
+    """Return the type of a field. Imports the add-on whose message it is; raises UserError where that is missing."""
+    hint = field_types(cls).get(name)
+    return added_message(cls, name) | None if hint is None else hint
+
+
+def added_message(cls: type[Message], name: str) -> Any:
+    """Return the class of the message of an add-on that a field of a message class holds."""
+    module, _, entry = MESSAGES[f"{cls.__name__}.{name}"].partition(":")
+    return getattr(importlib.import_module(module), entry)
 
 
 def defaults(cls: type[Message]) -> dict[str, Any]:
@@ -192,10 +237,12 @@ def _lacks(default: object) -> bool:
 
 def field_name(cls: type[Message], name: str) -> str:
     """Return the field that ``name`` spells; raise JobError with the nearest field, or the fields, if there is none."""
-    name = cls.aliases.get(name, name)
     fields = field_types(cls)
-    if name not in fields:
-        known = [*fields, *cls.aliases]
+    if name in fields:
+        return name
+    name = cls.aliases.get(name, name)
+    if name not in fields and name not in (added := added_fields(cls)):
+        known = [*fields, *added, *cls.aliases]
         hint = nearest(name, known) or f"; it has {', '.join(known[:8]) or 'none'}{', ...' * (len(known) > 8)}"
         raise JobError(f"{cls.__name__} has no field {name!r}{hint}")
     return name
@@ -210,7 +257,9 @@ def missing(cls: type[Message], fields: Iterable[str]) -> str:
 def set_fields(message: Message) -> dict[str, Any]:
     """Return the fields of a message whose values differ from the defaults, in the order of the schema."""
     default, values, required = defaults(type(message)), vars(message), message._required
-    names = [name for name in field_types(type(message)) if name in values]
+    known = field_types(type(message))
+    names = [name for name in known if name in values]
+    names += [name for name in values if name not in known and not name.startswith("_")]  # of add-ons
     return {name: values[name] for name in names if name in required or values[name] != default.get(name)}
 
 

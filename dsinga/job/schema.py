@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from dsinga.job.component import Component, Settings, setting
+from dsinga.job.component import Component
 from dsinga.job.enums import (
     AlgType,
-    ChangeMethod,
     Compression,
     ExtensionType,
     PartitionMethod,
@@ -35,98 +34,10 @@ from dsinga.job.limits import (
     PartitionDim,
     Parts,
     Range,
-    Share,
     Steps,
-    Unit,
 )
-from dsinga.job.message import Message
-from dsinga.job.type_names import TypeName
-from dsinga.job.updaterconf import LRGenConf, UpdaterConf
-
-
-class LearningAlgorithm(TypeName, kind="learning_algorithm", user="kUserAlgorithm", number=107):
-    """The algorithms of reinforcement learning."""
-
-
-class ReplayConf(Settings):
-    """The replay memory of algorithms that learn from transitions, as kDQN, and when they do. Not of a single class."""
-
-    capacity: Count = setting(100_000, "how many transitions are kept")
-    batch_size: Count = setting(32, "transitions of an update")
-    learn_every: Count = setting(1, "steps of environments for each update")
-    learn_after: Natural = setting(1000, "steps of environments before the first update")
-    n_steps: Count = setting(1, "steps of a transition")
-    prioritized: bool = setting(False, "whether transitions of a large error are drawn more often")
-
-
-class ReinforcementConf(Component):
-    """How an agent learns from an environment, in place of records.
-
-    ``environment`` is its name, as for :func:`dsinga.rl.make_environments`, and ``num_environments`` how many are
-    stepped together; with ``num_actors`` each of so many actors on a Dask cluster has as many. With
-    ``central_inference`` actors send observations, and the learner chooses all actions. A rollout of an actor is at
-    most ``max_staleness`` updates old when kIMPALA learns from it, or when a replay memory gets it, where all updates
-    between two rollouts count as one. Where the job's cluster has several workers, each learns, and has so many
-    environments or actors (kA2C, kPPO; kIMPALA). ``rollout_steps`` are the steps of each environment in a rollout, or
-    those between rows of metrics. The job's ``train_steps``, ``disp_freq``, ``test_freq`` and ``checkpoint_freq`` count
-    steps of all environments together; a test is an evaluation by the best actions in ``evaluation_episodes`` episodes,
-    and the run ends when its mean return is ``stop_return``. ``discount`` is the factor of the next step's reward.
-    ``heads`` are the layers to which the algorithm gives a meaning, such as a policy and a value; by default those that
-    are no sources of others.
-    """
-
-    kind: ClassVar = "learning_algorithm"
-    type_field: ClassVar = "algorithm"
-    user_field: ClassVar = "user_algorithm"
-
-    environment: str
-    num_environments: Count = 8
-    num_actors: Natural = 0
-    central_inference: bool = False
-    max_staleness: Natural = 8
-    algorithm: LearningAlgorithm = LearningAlgorithm.kUserAlgorithm
-    user_algorithm: str | None = None
-    rollout_steps: Count = 128
-    discount: Unit = 0.99
-    evaluation_episodes: Natural = 10
-    stop_return: float | None = None
-    heads: list[str] = field(default_factory=list)
-    replay_conf: ReplayConf | None = None
-
-
-def outer_nesterov() -> UpdaterConf:
-    """Return the outer updater of DiLoCo: Nesterov's momentum of 0.9 at a rate of 0.7 (arXiv 2311.08105, table 5)."""
-    rate = LRGenConf(type=ChangeMethod.kFixed, base_lr=0.7)
-    return UpdaterConf(type=UpdaterType.kNesterov, learning_rate=rate, momentum=0.9)
-
-
-class MeanConf(Message):
-    """How server groups agree by the mean of their changes, where the cluster has ``sync_method: kMean``.
-
-    Every ``sync_freq`` steps the mean of what the groups have changed since the last time, with the sign of a gradient,
-    is the gradient of ``updater``, which changes the outer values. Each group goes on from these, and keeps the state
-    of the job's own updater. Schedules of ``updater`` count these outer steps.
-
-    ``weight`` has a number for each server group, in proportion to which its changes count (default: all the same).
-    Up to step ``every_step_until`` groups agree after every step. ``mixing`` is the share of its own values that a
-    group keeps. ``compression`` is that of the changes: kNone, kBF16, kInt8 or kInt4. With several ``fragments`` the
-    slices of the params agree in turn, a fragment every ``sync_freq`` / ``fragments`` steps. Changes are applied
-    ``delay`` steps after they were made, and are sent meanwhile. ``asynchronous`` groups do not wait for each other:
-    the change of a group that is a agreements late counts 1 / √(1 + a) times, and not at all if a is more than
-    ``max_age``. ``site`` is a pattern for each group, such as ``10.0.1.*``, of the hosts, names, addresses or resources
-    of its Dask workers (default: a host each).
-    """
-
-    updater: UpdaterConf = field(default_factory=outer_nesterov)
-    weight: list[NonNegative] = field(default_factory=list)
-    every_step_until: Natural = 0
-    mixing: Share = 0.0
-    compression: Compression = Compression.kNone
-    fragments: Count = 1
-    delay: Natural = 0
-    asynchronous: bool = False
-    max_age: Natural = 8
-    site: list[str] = field(default_factory=list)
+from dsinga.job.message import Message, added_message
+from dsinga.job.updaterconf import UpdaterConf
 
 
 class AlgConf(Component):
@@ -232,7 +143,6 @@ class ClusterConf(Message):
     sync_topology: SyncTopology = SyncTopology.kAllToAll
     sync_edge: list[SyncEdgeConf] = field(default_factory=list)
     sync_method: SyncMethod = SyncMethod.kSum
-    mean_conf: MeanConf | None = None
     staleness: Natural | None = None
     compression: Compression = Compression.kNone
     topk_share: Fraction = 0.01
@@ -242,6 +152,19 @@ class ClusterConf(Message):
     max_restarts: Natural | None = None
     min_workers: Members = 1
     patience: NonNegative = 600.0
+
+    @property
+    def mean(self) -> Any:
+        """How server groups agree by the mean, by default if the job does not say; None if changes add up."""
+        if self.sync_method is not SyncMethod.kMean:
+            return None
+        return added_message(ClusterConf, "mean_conf")() if self.mean_conf is None else self.mean_conf
+
+    if TYPE_CHECKING:  # messages of add-ons are fields, too
+
+        def __init__(self, **fields: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class ExtensionConf(Component):
@@ -271,8 +194,6 @@ class Job(Message):
     newest undamaged checkpoint in the workspace, as ``dsinga train --resume`` does. ``micro_batches`` is the number of
     equal parts in which a batch is computed, one after another, to need less memory; their gradients add up to that of
     the whole batch.
-
-    With ``reinforcement`` the net learns from an environment in place of records.
 
     ``gpu`` has the numbers of the GPUs to use on each host: the host's first worker computes on the first GPU, and so
     on; further workers compute on CPU cores.
@@ -313,8 +234,13 @@ class Job(Message):
     updater: UpdaterConf = field(default_factory=lambda: UpdaterConf(type=UpdaterType.kSGD))
     cluster: ClusterConf | None = None
     extension: list[ExtensionConf] = field(default_factory=list)
-    reinforcement: ReinforcementConf | None = None
     neuralnet: NetConf = field(default_factory=NetConf)
+
+    if TYPE_CHECKING:  # messages of add-ons are fields, too
+
+        def __init__(self, **fields: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
 
     # Set by with_record_offset.
     _record_offset: ClassVar[int] = 0
@@ -332,6 +258,13 @@ class Job(Message):
         job = self.replace()
         job._record_offset = offset  # type: ignore[misc]
         return job
+
+    @property
+    def experience(self) -> Any:
+        """The message of an add-on from which the job learns in place of records, None where it reads records."""
+        return next(
+            (value for value in vars(self).values() if isinstance(value, Message) and value.is_experience), None
+        )
 
     @property
     def net(self) -> NetConf:

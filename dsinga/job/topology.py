@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dsinga.base.arguments import counted
-from dsinga.job.enums import ChangeMethod, Compression, SlicingMethod, SyncMethod, SyncTopology
-from dsinga.job.schema import ClusterConf, Job, MeanConf
+from dsinga.job.enums import Compression, SlicingMethod, SyncMethod, SyncTopology
+from dsinga.job.schema import ClusterConf, Job
 
 Edges = tuple[tuple[int, int], ...]
 
@@ -41,7 +41,7 @@ class Topology(NamedTuple):
     block_size: int | None = None
     block_rows: int | None = None
     sync_method: SyncMethod = SyncMethod.kSum
-    mean: MeanConf | None = None
+    mean: Any = None
 
     @property
     def is_synchronous(self) -> bool:
@@ -91,9 +91,7 @@ class Topology(NamedTuple):
         if self.edges:
             edges = ", ".join(f"{first}-{second}" for first, second in self.edges)
             interval = "every update" if self.sync_freq == 1 else f"every {self.sync_freq} updates"
-            mean = "" if self.mean is None else f" by the mean with {_outer_updater(self.mean)}"
-            apart = "" if self.mean is None or self.is_synchronous else " asynchronously"
-            parts.append(f"synchronised{mean}{apart} along {edges} {interval}")
+            parts.append(f"synchronised{'' if self.mean is None else self.mean.update_words} along {edges} {interval}")
         if self.mean is not None and self.mean.compression is not Compression.kNone:
             parts.append(f"changes sent as {self.mean.compression.name}")
         if self.staleness is not None and self.groups > 1:
@@ -101,11 +99,6 @@ class Topology(NamedTuple):
         if self.warmup and self.groups > 1:
             parts.append(f"after {counted(self.warmup, 'step')} of group 0 alone")
         return (f"{self.framework}: " if self.framework else "") + ", ".join(parts)
-
-
-def _outer_updater(mean: MeanConf) -> str:
-    rate = mean.updater.learning_rate
-    return mean.updater.type_name + (f" at a rate of {rate.base_lr:g}" if rate.type is ChangeMethod.kFixed else "")
 
 
 def _groups(groups: int, members: int, noun: str, grouped: bool) -> str:
@@ -139,7 +132,7 @@ def topology(job: Job, available: int, processes: int) -> Topology:
         block_size=conf.block_size,
         block_rows=conf.block_rows,
         sync_method=conf.sync_method,
-        mean=(conf.mean_conf or MeanConf()) if conf.sync_method is SyncMethod.kMean else None,
+        mean=conf.mean,
     )
 
 

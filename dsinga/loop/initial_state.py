@@ -286,7 +286,7 @@ def place_in_data(checked: CheckedJob, workspace: Path | None, resume: bool | Pa
     where all batches have one size. Raises UserError where the job has fewer epochs than the checkpoint.
     """
     job = checked.job
-    rows = 0 if job.reinforcement else rows_per_step(job)
+    rows = 0 if job.experience else rows_per_step(job)
     newest = resume if isinstance(resume, Path) else latest(workspace / "checkpoint") if resume and workspace else None
     if newest is None or not rows or _is_at(newest, rows):
         return checked, resume

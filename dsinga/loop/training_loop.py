@@ -268,7 +268,7 @@ class TrainingLoop:
         """Return the state of the loop for a checkpoint, with what the engine adds to it."""
         factors = {str(step): factor for step, factor in self.view.rate_factors.items()}
         state = {"extensions": self._extensions.states(), "rate_factors": factors, "metrics": dict(self.view.metrics)}
-        if not self._job.reinforcement:
+        if not self._job.experience:
             state["records"] = records_state(self._engine.batchsize, self._job.record_offset)
         engine = self._engine.state()
         return {**state, "engine": engine} if engine else state

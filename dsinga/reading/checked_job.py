@@ -91,7 +91,7 @@ class CheckedJob:
             return SiteReader(
                 stores, infos, sampler, parts, 1, count, augmentations, offset, job.train_steps, open_site
             )
-        steps = job.train_steps if phase is Phase.kTrain and not job.reinforcement else 0
+        steps = job.train_steps if phase is Phase.kTrain and not job.experience else 0
         return BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset, steps)
 
     def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:

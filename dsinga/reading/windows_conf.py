@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 from dsinga.addons.fields.records.definition import TrainedLayout
 from dsinga.addons.fields.records.trained_layout import with_trained_layout
 from dsinga.base.errors import UserError
 from dsinga.data import WindowDefinition, define_windows, resolve
-from dsinga.job import Job, Phase, WindowDimConf, WindowFillConf, WindowsConf, WindowVariableConf
+from dsinga.job import Job, Phase, StoreConf
+from dsinga.job.message import added_message
 from dsinga.net import input_layers
 
 
-def definition_of(conf: WindowsConf) -> WindowDefinition:
+def definition_of(conf: Any) -> WindowDefinition:
     """Return the definition that the settings of a job describe. Raises UserError for what is wrong with them."""
     dims = {dim.name: dim for dim in conf.dim}
     if len(dims) < len(conf.dim):
@@ -69,7 +71,7 @@ def overlap_texts(job: Job, phase: Phase) -> list[str]:
     return sentences
 
 
-def windows_conf(definition: WindowDefinition) -> WindowsConf:
+def windows_conf(definition: WindowDefinition) -> Any:
     """Return the settings of a job that describe a definition."""
     trained = definition.trained or TrainedLayout()
     names = [
@@ -86,23 +88,23 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
         before, after = definition.context.get(name, (0, 0))
         first, last = definition.within.get(name, (None, None))
         dims.append(
-            WindowDimConf(
-                name=name,
-                size=definition.input_dims.get(name),
-                overlap=definition.input_overlap.get(name, 0),
-                before=before,
-                after=after,
-                lead=definition.lead.get(name, 0),
-                edges=definition.edge(name),
-                first=None if first is None else str(first),
-                last=None if last is None else str(last),
-                points=list(trained.points.get(name, ())),
-                step=trained.steps.get(name, ""),
-                begin=trained.begins.get(name, ""),
-            )
+            {
+                "name": name,
+                "size": definition.input_dims.get(name),
+                "overlap": definition.input_overlap.get(name, 0),
+                "before": before,
+                "after": after,
+                "lead": definition.lead.get(name, 0),
+                "edges": definition.edge(name),
+                "first": None if first is None else str(first),
+                "last": None if last is None else str(last),
+                "points": list(trained.points.get(name, ())),
+                "step": trained.steps.get(name, ""),
+                "begin": trained.begins.get(name, ""),
+            }
         )
     channels = definition.channels
-    return WindowsConf(
+    return added_message(StoreConf, "windows")(
         inputs=list(definition.inputs),
         targets=list(definition.targets),
         dim=dims,
@@ -114,14 +116,14 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
         static=list(definition.static),
         coordinates=list(definition.coordinates),
         mask=list(definition.mask),
-        fill=[WindowFillConf(variable=name, value=value) for name, value in definition.fill.items()],
+        fill=[{"variable": name, "value": value} for name, value in definition.fill.items()],
         max_nan=definition.max_nan,
         weights=definition.weights,
         over_gaps=definition.over_gaps,
         climatology=definition.climatology,
         memory=definition.memory,
         variable=[
-            WindowVariableConf(name=name, dims=list(dims), units=trained.units.get(name, ""))
+            {"name": name, "dims": list(dims), "units": trained.units.get(name, "")}
             for name, dims in trained.dims.items()
         ],
     )

@@ -15,7 +15,6 @@ from dsinga.data.conversion import record_dtype
 from dsinga.engine.local_net import LocalNet
 from dsinga.engine.local_results import Means
 from dsinga.job import ChangeMethod, Job, JobError, LayerConf, LayerType, LRGenConf, UpdaterConf, UpdaterType
-from dsinga.job.checks import check_agents_updater
 from dsinga.job.component import Settings
 from dsinga.reading.bind_records import bind_records, with_batchsize
 from dsinga.rl.checks import check_model_and_spaces, check_settings, take_settings
@@ -23,6 +22,7 @@ from dsinga.rl.environments.spaces import DiscreteSpace, Spaces
 from dsinga.rl.experience import Rollout, Sampled, Transitions
 from dsinga.rl.model import Model
 from dsinga.rl.recurrence import HiddenStates, Recurrence, carried_layers, state_input, with_state_inputs
+from dsinga.rl.reinforcement_conf import check_agents_updater
 from dsinga.training.local_updater import LocalUpdater
 
 

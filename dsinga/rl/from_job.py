@@ -13,7 +13,6 @@ from dsinga.job import ClusterConf, Job, JobError
 from dsinga.job.component import component_settings, resolve, setting
 from dsinga.job.limits import Unit
 from dsinga.job.message import defaults, field_types, set_fields
-from dsinga.job.schema import LearningAlgorithm, ReinforcementConf, ReplayConf
 from dsinga.job.setting_arguments import check_argument, takes_arguments
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.actor_critic import ActorCritic
@@ -21,6 +20,7 @@ from dsinga.rl.checks import INSTEAD
 from dsinga.rl.environments.registered import Environment, make_environments
 from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.model import Model
+from dsinga.rl.reinforcement_conf import LearningAlgorithm, ReinforcementConf, ReplayConf
 
 KIND = ReinforcementConf.kind
 

@@ -17,7 +17,6 @@ from dsinga.checkpoint import port
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, LoopView, OnMetric, check_extensions, create_extensions
 from dsinga.job import ClusterConf, Job, Phase, training_phases
-from dsinga.job.schema import ReinforcementConf, ReplayConf
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, check_beginning, find_checkpoint, put_params
 from dsinga.loop.observer import Observer
@@ -30,6 +29,7 @@ from dsinga.rl.environments.registered import Environment, make_environments
 from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.from_job import agent_of, reinforcement_of
 from dsinga.rl.learning import EvolutionLearning, Learning, OffPolicyLearning, OnPolicyLearning, ReplayUpdates
+from dsinga.rl.reinforcement_conf import ReinforcementConf, ReplayConf
 from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
 from dsinga.rl.replay.replay_memory import ReplayMemory
 

@@ -20,7 +20,6 @@ from dsinga import nn, rl
 from dsinga.base.errors import UserError
 from dsinga.commands.cli import main_group
 from dsinga.job import Settings, setting
-from dsinga.job.checks import check_reinforcement
 from dsinga.job.limits import NonNegative
 from dsinga.rl.from_job import agent_of as agent_of_job
 from tests.support.rl_cases import actor_critic
@@ -179,7 +178,7 @@ def test_a_users_algorithm_has_typed_settings_in_python_and_in_jobs() -> None:
     with pytest.raises(UserError, match=r"<string>:\d+: GreedyConf has no field 'bonis'; did you mean 'bonus'"):
         job("greedy_conf { bonis: 3 }")
     with pytest.raises(UserError, match=r"<string>:\d+: bonus must be at least 0, not -1"):
-        check_reinforcement(job("greedy_conf { bonus: -1 }"))
+        (agent_job := job("greedy_conf { bonus: -1 }")).reinforcement.check(agent_job)
     with pytest.raises(UserError, match=r"ppo_conf has no effect on Greedy"):
         agent_of_job(job("ppo_conf { clip: 0.1 }"), SPACES)
     result = dsinga.train(job("greedy_conf { bonus: 3 }").replace(train_steps=2048, test_freq=0), progress=False)

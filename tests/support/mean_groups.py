@@ -6,10 +6,11 @@ from functools import partial
 import numpy as np
 
 from dsinga.addons.sites.asynchronous_mean import AsynchronousMean
+from dsinga.addons.sites.mean_conf import MeanConf
 from dsinga.addons.sites.mean_policy import MeanPolicy
 from dsinga.addons.sites.synchronous_mean import SynchronousMean
 from dsinga.cluster.server import Push, Shard, Slice, SliceSpec, routes
-from dsinga.job import MeanConf, UpdaterConf
+from dsinga.job import UpdaterConf
 from dsinga.training import create_updater
 from tests.support.shard_network import WAIT
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dsinga.addons.sites.mean_conf import MeanConf
 from dsinga.cluster.server.collectives import add_up
 from dsinga.cluster.server.served_slice import OUTER, OUTER_VALUE, ServedSlice, SliceSpec
-from dsinga.job.schema import MeanConf
 from dsinga.job.updaterconf import EMAConf
 from dsinga.training import create_updater
 from dsinga.training.ema import decay_at

@@ -16,7 +16,7 @@ from dsinga.data.sources.data_loaders import is_iterable, size_of_batches
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.job import Job
-from dsinga.job.message import field_types
+from dsinga.job.message import field_names
 from dsinga.loop.observer import KeptRun
 from dsinga.monitor import History
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
@@ -101,7 +101,7 @@ class Trainable(Predictable):
         Raises:
             UserError: shapes, losses and data do not fit.
         """
-        check_names("job", [*inspect.signature(Trainable.job).parameters, *field_types(Job)], fields)
+        check_names("job", [*inspect.signature(Trainable.job).parameters, *field_names(Job)], fields)
         chosen = {"seed": seed, "cluster": cluster, "name": name}
         given = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
         data = {"train": (x, y), "val": validation_data, "test": test_data}
@@ -253,7 +253,7 @@ class Trainable(Predictable):
             if isinstance(backup.save_freq, int):
                 fields.setdefault("checkpoint_freq", backup.save_freq)
         cluster: Any = api.find_cluster(client, waits=True)
-        check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_types(Job)], fields)
+        check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_names(Job)], fields)
         if epochs is None and train_steps is None:
             epochs = self.default_epochs
         if validation_split:

@@ -14,7 +14,7 @@ from dsinga.base.arguments import check_range, is_whole, shown, unknown_name
 from dsinga.base.errors import UserError
 from dsinga.data import DataSource
 from dsinga.job import AugmentConf, Phase, StoreConf
-from dsinga.job.message import field_types
+from dsinga.job.message import field_names
 from dsinga.layers import RecordInfo
 from dsinga.nn.words.augment import augmentation_functions
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named
@@ -58,7 +58,7 @@ def Input(
         del store["dtype"]
         shape = None
     store = without_defaults("Input", inspect.signature(Input), store)
-    check_names("Input", ["shape", "name", "type", "data_format", *field_types(StoreConf)], store)
+    check_names("Input", ["shape", "name", "type", "data_format", *field_names(StoreConf)], store)
     are_images = isinstance(shape, Iterable) and len([*shape]) in (3, 4)
     format_given = data_format is not None
     data_format = check_data_format(data_format or (_data_format[0] if are_images else "channels_first"))

@@ -11,7 +11,7 @@ from dsinga.base.arguments import check_range, check_whole, shown, unknown_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import registered
 from dsinga.job import ClusterConf, ParamSettingsConf, SyncMethod, UpdaterConf, UpdaterType
-from dsinga.job.message import field_types
+from dsinga.job.message import field_names
 from dsinga.nn.words import schedules  # noqa: F401  Keras has them here
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields
 from dsinga.nn.words.keras_arguments import OPTIMIZERS as NAMES
@@ -199,7 +199,7 @@ def Cluster(**fields: Any) -> ClusterConf:
     the mean of their changes every 100 steps, as in DiLoCo (docs/sites.md). Every field of ``cluster { }`` in a job is
     an argument, too. Raises UserError for an unknown one.
     """
-    check_names("Cluster", ["sites", *TOPOLOGY, *field_types(ClusterConf)], fields)
+    check_names("Cluster", ["sites", *TOPOLOGY, *field_names(ClusterConf)], fields)
     if "sites" in fields:
         check_whole("sites", sites := fields.pop("sites"), 1)
         if given := sorted({"groups", "server_groups", "nworker_groups", "nserver_groups", "sync_method"} & {*fields}):

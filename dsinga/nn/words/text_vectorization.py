@@ -13,7 +13,6 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.text_codes import PADDING, UNKNOWN, TextEncoder, frequent_words, texts_of
 from dsinga.data.vocabulary import read_vocabulary
-from dsinga.job import TextConf
 from dsinga.nn.words.keras_arguments import checked_class
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol, flatten
@@ -113,9 +112,9 @@ class TextVectorization(LayerBuilder):
         if not source.is_input:
             raise writer.fail(f"takes texts, which an input has: put it directly after nn.Input, not {source.layer!r}")
         words = "\n".join(encoder.words)
-        text = TextConf(vocabulary=words, standardize=encoder.standardize, split=encoder.split, steps=encoder.steps)
+        settings = {"standardize": encoder.standardize, "split": encoder.split, "steps": encoder.steps}
         conf = writer.net.inputs.get(source.layer)
         if conf is not None and conf.store_conf is not None:
-            conf.store_conf = conf.store_conf.replace(text=text)
+            conf.store_conf = conf.store_conf.replace(text={"vocabulary": words, **settings})
         shape = writer.net.record_shapes.get(source.layer) if encoder.steps is None else (encoder.steps,)
         return Feature(source.layer, shape)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.job.schema import ReinforcementConf
 from dsinga.rl.agent import Agent
 from dsinga.rl.collecting import RolloutRecorder
 from dsinga.rl.episodes import EpisodeStatistics
 from dsinga.rl.experience import Rollout, Sampled, join_rollouts
+from dsinga.rl.reinforcement_conf import ReinforcementConf
 from dsinga.rl.remote.actor_pool import ActorPool, Call
 from dsinga.rl.remote.rollout_actor import ActorStep
 from dsinga.rl.remote.rollout_stream import RolloutStream

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from dsinga.addons.sites.mean_conf import MeanConf
 from dsinga.addons.sites.mean_policy import MeanPolicy
 from dsinga.base.errors import RunError
 from dsinga.cluster.server import Slice, SliceSpec
-from dsinga.job import MeanConf
 from tests.support.mean_groups import SIZE, MeanGroups, diloco, gradient, rate, streaming_diloco
 
 SUM = rate("kSGD", 1.0)  # the outer updater that sets the mean of the params

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dsinga import UserError
+from dsinga.addons.sites.mean_conf import MeanConf
 from dsinga.cluster.dask.placement import place, place_lost
-from dsinga.job import MeanConf
 from dsinga.job.topology import Topology
 
 

@@ -19,8 +19,8 @@ from dsinga.base.registry import lookup, register
 from dsinga.commands.cli import main_group
 from dsinga.data import DataSource, RecordStore, write_store
 from dsinga.job import Job, check, loads, to_text
-from dsinga.job.checks import check_reinforcement
 from dsinga.loop.initial_state import RunOptions
+from dsinga.rl.reinforcement_conf import ReinforcementConf
 from tests.support.observers import Silent
 from tests.support.registries import restored_registry
 
@@ -28,7 +28,7 @@ X = np.random.default_rng(0).random((40, 4), np.float32)
 Y = np.arange(40) % 3
 CODES = {
     check.__code__: "check",
-    check_reinforcement.__code__: "check of an agent",
+    ReinforcementConf.check.__code__: "check of an agent",
     RecordStore.__init__.__code__: "open a zarr store",
 }
 JOB = """

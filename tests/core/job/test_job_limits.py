@@ -19,12 +19,17 @@ def messages(cls: type[Message] = Job, above: tuple[type[Message], ...] = ()) ->
             yield from messages(kind, (*above, cls))
 
 
-FIELDS = [
-    (cls, field, item_type(hint)[0])
-    for cls in dict.fromkeys(messages())
-    for field, hint in field_types(cls).items()
-    if item_type(hint)[0] in (int, float)
-]
+def numbers(cls: type[Message] = Job) -> list[tuple[type[Message], str, type]]:
+    """The fields of numbers of a message, and of those in it: class, name, type."""
+    return [
+        (inner, field, item_type(hint)[0])
+        for inner in dict.fromkeys(messages(cls))
+        for field, hint in field_types(inner).items()
+        if item_type(hint)[0] in (int, float)
+    ]
+
+
+FIELDS = numbers()
 
 
 def accepts(cls: type[Message], field: str, value: Any) -> bool:
@@ -38,8 +43,8 @@ def accepts(cls: type[Message], field: str, value: Any) -> bool:
     return not [name for name, *_ in out_of_range(message) if name == field]
 
 
-def accepting(value: Any, kinds: tuple[type, ...] = (int, float)) -> set[str]:
-    return {f"{cls.__name__}.{field}" for cls, field, kind in FIELDS if kind in kinds and accepts(cls, field, value)}
+def accepting(value: Any, kinds: tuple[type, ...] = (int, float), fields: Any = FIELDS) -> set[str]:
+    return {f"{cls.__name__}.{field}" for cls, field, kind in fields if kind in kinds and accepts(cls, field, value)}
 
 
 # Numbers of SINGA's that have no effect here.
@@ -50,7 +55,6 @@ WITHOUT_EFFECT = {
 }  # fmt: skip
 
 NEGATIVE = WITHOUT_EFFECT | {
-    "ReinforcementConf.stop_return",  # returns may be negative
     "LayerConf.partition_dim", "NetConf.partition_dim", "ParamConf.partition_dim",  # -1: not partitioned
     "AugmentConf.value",  # pixels may be negative
     "FieldErrorConf.climatology", "NormalizationConf.mean", "SequenceLengthConf.mask_value",
@@ -64,9 +68,6 @@ NEGATIVE = WITHOUT_EFFECT | {
     "RNNDummyConf.high", "RNNDummyConf.low", "StoreConf.mean_value",
     "SyncEdgeConf.group",  # check_edges compares it with the number of groups
     "UpdaterConf.clip_high", "UpdaterConf.clip_low", "ParamSettingsConf.clip_low", "ParamSettingsConf.clip_high",
-    "WindowDimConf.size",  # -1: all points
-    "WindowDimConf.overlap", "WindowDimConf.lead",  # points between windows, targets before their inputs
-    "WindowFillConf.value",
 }  # fmt: skip
 
 

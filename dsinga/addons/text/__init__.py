@@ -1,0 +1,1 @@
+"""Texts as records: their vocabulary."""

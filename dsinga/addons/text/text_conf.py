@@ -1,0 +1,18 @@
+"""The message ``text { }`` of the store of a job: how texts became codes."""
+
+from __future__ import annotations
+
+from dsinga.job.component import Settings, setting
+from dsinga.job.limits import Count
+
+
+class TextConf(Settings):
+    """How the texts of an input became the codes of its records, as nn.TextVectorization has learnt it."""
+
+    vocabulary: str = setting("", "the words of the codes 2, 3, ..., one a line; 0 is after the end, 1 another word")
+    standardize: str = setting(
+        "lower_and_strip_punctuation",
+        'what is done to a text first: "lower_and_strip_punctuation", "lower", "strip_punctuation", or "" for nothing',
+    )
+    split: str = setting("whitespace", 'what are words: "whitespace" is between them, "character", or "" for the text')
+    steps: Count | None = setting(None, "the codes of a record; without it those of the longest text")

@@ -1,0 +1,116 @@
+"""The message ``reinforcement { }`` of a job, and its checks."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import ClassVar
+
+from dsinga.job.checks import check_extension, check_numbers, check_settings, check_type, iterate_messages
+from dsinga.job.component import Component, Settings, setting
+from dsinga.job.limits import Count, Natural, Unit
+from dsinga.job.schema import ExtensionConf, Job
+from dsinga.job.type_names import TypeName
+from dsinga.job.updaterconf import UpdaterConf
+
+# Fields of a job that have no meaning for an agent, and what has.
+INSTEAD_OF_FIELDS = {
+    "epochs": "it learns from an environment, not from records: set train_steps",
+    "validate_freq": "an agent is evaluated in phase test: set test_freq",
+}
+NO_RECORDS = (
+    "the job learns from an environment, not from records: use dsinga.train(job) or dsinga.rl.train(job), or "
+    "`dsinga train`, `dsinga test` and `dsinga show` in a shell"
+)
+
+
+class LearningAlgorithm(TypeName, kind="learning_algorithm", user="kUserAlgorithm", number=107):
+    """The algorithms of reinforcement learning."""
+
+
+class ReplayConf(Settings):
+    """The replay memory of algorithms that learn from transitions, as kDQN, and when they do. Not of a single class."""
+
+    capacity: Count = setting(100_000, "how many transitions are kept")
+    batch_size: Count = setting(32, "transitions of an update")
+    learn_every: Count = setting(1, "steps of environments for each update")
+    learn_after: Natural = setting(1000, "steps of environments before the first update")
+    n_steps: Count = setting(1, "steps of a transition")
+    prioritized: bool = setting(False, "whether transitions of a large error are drawn more often")
+
+
+class ReinforcementConf(Component):
+    """How an agent learns from an environment, in place of records.
+
+    ``environment`` is its name, as for :func:`dsinga.rl.make_environments`, and ``num_environments`` how many are
+    stepped together; with ``num_actors`` each of so many actors on a Dask cluster has as many. With
+    ``central_inference`` actors send observations, and the learner chooses all actions. A rollout of an actor is at
+    most ``max_staleness`` updates old when kIMPALA learns from it, or when a replay memory gets it, where all updates
+    between two rollouts count as one. Where the job's cluster has several workers, each learns, and has so many
+    environments or actors (kA2C, kPPO; kIMPALA). ``rollout_steps`` are the steps of each environment in a rollout, or
+    those between rows of metrics. The job's ``train_steps``, ``disp_freq``, ``test_freq`` and ``checkpoint_freq`` count
+    steps of all environments together; a test is an evaluation by the best actions in ``evaluation_episodes`` episodes,
+    and the run ends when its mean return is ``stop_return``. ``discount`` is the factor of the next step's reward.
+    ``heads`` are the layers to which the algorithm gives a meaning, such as a policy and a value; by default those that
+    are no sources of others.
+    """
+
+    is_experience: ClassVar = True
+    no_records: ClassVar = NO_RECORDS
+    kind: ClassVar = "learning_algorithm"
+    type_field: ClassVar = "algorithm"
+    user_field: ClassVar = "user_algorithm"
+
+    environment: str
+    num_environments: Count = 8
+    num_actors: Natural = 0
+    central_inference: bool = False
+    max_staleness: Natural = 8
+    algorithm: LearningAlgorithm = LearningAlgorithm.kUserAlgorithm
+    user_algorithm: str | None = None
+    rollout_steps: Count = 128
+    discount: Unit = 0.99
+    evaluation_episodes: Natural = 10
+    stop_return: float | None = None
+    heads: list[str] = field(default_factory=list)
+    replay_conf: ReplayConf | None = None
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the job also has a phase of tests: evaluations in episodes."""
+        return bool(self.evaluation_episodes)
+
+    def check(self, job: Job) -> None:
+        """Raise JobError for what is not allowed, or has no meaning, in a job with ``reinforcement``."""
+        for layer, message in iterate_messages(job):
+            check_numbers(layer, message)
+            if isinstance(message, ExtensionConf):
+                check_extension(message)
+                check_type(layer, message)
+            check_settings(layer, message)
+        for name, instead in INSTEAD_OF_FIELDS.items():
+            if getattr(job, name):
+                raise job.error(
+                    f"{name} has no effect on a job with reinforcement {{ }}: {instead}; leave it out", name
+                )
+        check_agents_updater(job.updater)
+        if job.micro_batches > 1:
+            raise job.error("an agent learns from batches as a whole: leave micro_batches out", "micro_batches")
+        if self.stop_return is not None and not (job.test_freq and self.evaluation_episodes):
+            raise self.error(
+                "stop_return is compared with the mean return of evaluations: give evaluate_every (in a job test_freq) "
+                "and evaluation_episodes numbers above 0",
+                "stop_return",
+            )
+        if self.central_inference and not self.num_actors:
+            raise self.error(
+                "central_inference is about actors: give actors (in a job num_actors) a number above 0",
+                "central_inference",
+            )
+        if not job.train_steps:
+            raise job.error("give train_steps: how many steps all environments take together", "train_steps")
+
+
+def check_agents_updater(conf: UpdaterConf) -> None:
+    """Raise JobError for averages of the params of an agent."""
+    if conf.ema_conf:
+        raise conf.error("ema_conf has no effect on an agent, which acts by its newest params", "ema_conf")
