@@ -1,6 +1,38 @@
-"""The type of what is kept by param: values, gradients, a slot of the updater's state."""
+"""What is kept by param, values or slots of the updater's state: their averages, and whether they are finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 ParamArrays = dict[str, np.ndarray]
 """Arrays by the names of params: values, gradients, or a slot of the updater's state."""
+
+EMA_SLOT = "ema"  # of the updater's state: the exponential moving averages of params
+BLOCK = 1 << 18  # elements that are looked at together: the answers for a large array take a quarter of its memory
+
+
+def averaged(params: Mapping[str, np.ndarray], state: Mapping[str, Mapping[str, np.ndarray]]) -> ParamArrays:
+    """Return the averages of params by name, which an updater's ``state`` has, and params without an average."""
+    return {name: state.get(name, {}).get(EMA_SLOT, value) for name, value in params.items()}
+
+
+def first_not_finite(arrays: Mapping[str, Any]) -> str | None:
+    """Return the name of the first array that contains NaN or infinity, None if all arrays are finite."""
+    return next((name for name in arrays if not is_finite(arrays[name])), None)
+
+
+def is_finite(value: Any) -> bool:
+    """Whether an array, each of several, or the values of sparse rows are finite; integers are."""
+    if isinstance(value, (tuple, list)):
+        return all(map(is_finite, value))
+    value = getattr(value, "values", value)
+    dtype = getattr(value, "dtype", np.dtype(np.int64))
+    if not (np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"):
+        return True
+    if type(value) is not np.ndarray or value.size <= BLOCK or not value.flags.c_contiguous:
+        return bool(np.isfinite(value).all())
+    flat = value.reshape(-1)
+    return all(bool(np.isfinite(flat[start : start + BLOCK]).all()) for start in range(0, flat.size, BLOCK))

@@ -22,7 +22,7 @@ import numpy as np
 
 from dsinga.base.durable_files import draft_folder, replace_folder, sync_folder
 from dsinga.base.errors import RunError, UserError
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.param_arrays import EMA_SLOT, ParamArrays, averaged, first_not_finite
 from dsinga.checkpoint.metadata import (
     LOOP,
     METADATA,
@@ -42,9 +42,6 @@ from dsinga.checkpoint.tensors import (
     separate_arrays,
     write_tensors,
 )
-from dsinga.training.divergence import first_not_finite
-from dsinga.training.ema import SLOT as EMA_SLOT
-from dsinga.training.ema import averaged
 
 DRAFTS = "step"  # names the drafts of the checkpoints of all steps
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, RunError
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.param_arrays import ParamArrays, averaged
 from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Places, Snapshot, StepReport
 from dsinga.job import Job, Phase
@@ -32,7 +32,6 @@ from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.prefetch import Prefetch, send_ahead
 from dsinga.training import Metrics, add_metrics, algorithm, create_updater, forward
 from dsinga.training.divergence import LEFT_OUT
-from dsinga.training.ema import averaged
 from dsinga.training.local_updater import LocalUpdater
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.base.errors import Diverged, RunError, UserError
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.param_arrays import ParamArrays, first_not_finite
 from dsinga.engine.engine import Engine, Restart, Snapshot, StepReport
 from dsinga.extensions import Extension, ExtensionRunner
 from dsinga.job import Phase
@@ -21,7 +21,6 @@ from dsinga.loop.observer import KeptRun, Observer, ObserverWatcher
 from dsinga.loop.view import TrainingView
 from dsinga.monitor import Row
 from dsinga.training import create_updater
-from dsinga.training.divergence import first_not_finite
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dsinga.base.errors import Diverged, UserError
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.param_arrays import ParamArrays, first_not_finite
 from dsinga.base.registry import nearest
 from dsinga.engine.engine import Engine, Restart
 from dsinga.extensions import LoopView
@@ -21,7 +21,7 @@ from dsinga.job.enums import PHASES
 from dsinga.loop.initial_state import put_params
 from dsinga.monitor import RECOVERY, Row
 from dsinga.training import Metrics, create_updater
-from dsinga.training.divergence import REMEDY, first_not_finite
+from dsinga.training.divergence import REMEDY
 from dsinga.training.updater import factor_at
 
 _log = logging.getLogger(__name__)

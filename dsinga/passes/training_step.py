@@ -9,6 +9,7 @@ from typing import Any, NoReturn, Protocol, cast
 import numpy as np
 
 from dsinga.base.errors import Diverged
+from dsinga.base.param_arrays import first_not_finite
 from dsinga.layers import Context, Layer, Records
 from dsinga.layers.interface.context import PassObserver
 from dsinga.net import NeuralNet
@@ -20,7 +21,6 @@ from dsinga.training.divergence import (
     check_layer_gradient,
     check_metrics,
     check_params_finite,
-    first_not_finite,
     is_finite_gradient,
     param_gradient_fault,
 )

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import Diverged
+from dsinga.base.param_arrays import first_not_finite, is_finite
 from dsinga.base.registry import is_user_code
 from dsinga.layers.interface.context import Context, Records
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.net import NeuralNet
 from dsinga.ops import SparseRows
-from dsinga.ops.update import BLOCK
 from dsinga.training.forward_pass import TapeEntry
 from dsinga.training.metrics import Metrics, Reports
 
@@ -42,7 +42,7 @@ def is_finite_gradient(gradient: Any) -> bool:
         return True
     flat = array.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        return math.isfinite(np.dot(flat, flat)) or _finite(array)
+        return math.isfinite(np.dot(flat, flat)) or is_finite(array)
 
 
 def check_layer_gradient(layer: Layer, gradient: Any, computed: Any, ctx: Context) -> None:
@@ -61,7 +61,7 @@ def param_gradient_fault(name: str, step: int) -> str:
 
 def are_finite(records: Mapping[str, Records]) -> bool:
     """Whether the records of a batch are finite: saturated layers hide infinite records from the loss."""
-    return _finite([*records.values()])
+    return is_finite([*records.values()])
 
 
 def check_metrics(metrics: Metrics, step: int) -> None:
@@ -85,11 +85,6 @@ def check_losses(net: NeuralNet, tape: Sequence[TapeEntry], reports: Reports, ct
             raise Diverged(f"the loss of layer {loss!r} is not finite at step {ctx.step}: {_cause(net, tape)}")
 
 
-def first_not_finite(arrays: Mapping[str, Any]) -> str | None:
-    """Return the name of the first array that contains NaN or infinity, None if all arrays are finite."""
-    return next((name for name in arrays if not _finite(arrays[name])), None)
-
-
 def check_params_finite(params: Mapping[str, Any], step: int) -> None:
     """Raise Diverged where a param is not finite: then no batch can have a finite loss, and none may be left out."""
     lost = first_not_finite(params)
@@ -105,12 +100,12 @@ def _cause(net: NeuralNet, tape: Sequence[TapeEntry]) -> str:
         for edge, source in zip(stage.edges, sources, strict=False):
             if edge.labels or edge.node in labels:  # losses have checked these, and their NaN may be masked points
                 continue
-            if not _finite(source):  # its own entry may be without_features, and was then passed over
+            if not is_finite(source):  # its own entry may be without_features, and was then passed over
                 return _feature(net.stages[edge.node].layer, source)
         for name, param in zip(stage.params, params, strict=True):
-            if not _finite(param):
+            if not is_finite(param):
                 return f"param {name!r} is not; {ADVICE}"
-        if not (stage.position in labels or _finite(output.feature)):
+        if not (stage.position in labels or is_finite(output.feature)):
             return _feature(stage.layer, output.feature)
     return f"all features are; {ADVICE}"
 
@@ -142,16 +137,3 @@ def _feature(layer: Layer, feature: Any) -> str:
 def _calls_function(layer: Layer) -> bool:
     """Whether a layer calls a user's function, and is not itself a user's."""
     return layer.runs_user_code and not is_user_code(layer)
-
-
-def _finite(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(map(_finite, value))
-    value = value.values if isinstance(value, SparseRows) else value
-    dtype = getattr(value, "dtype", np.dtype(np.int64))
-    if not (np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"):
-        return True
-    if type(value) is not np.ndarray or value.size <= BLOCK or not value.flags.c_contiguous:
-        return bool(np.isfinite(value).all())
-    flat = value.reshape(-1)  # block by block, because the answers for a large array take a quarter of its memory
-    return all(bool(np.isfinite(flat[start : start + BLOCK]).all()) for start in range(0, flat.size, BLOCK))

@@ -1,7 +1,7 @@
 """The exponential moving average (EMA) of params: a part of the updater's state, which tests and results use.
 
 After an update, a = d·a + (1 - d)·w for the param w and its average a. It is exact however a net is cut and wherever
-params are updated, and a checkpoint has it with the rest of the updater's state, in the slot ``SLOT``.
+params are updated, and a checkpoint has it with the rest of the updater's state, in its slot ``EMA_SLOT``.
 The target params of DQN and DDPG, which follow the trained ones by copies or small steps, are changed here, too.
 """
 
@@ -11,10 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import EMAConf
-
-SLOT = "ema"
 
 
 def decay_at(conf: EMAConf | None, step: int) -> float | None:
@@ -29,11 +26,6 @@ def decay_at(conf: EMAConf | None, step: int) -> float | None:
     if not count:
         return 0.0
     return float(min(conf.decay, 1.0 - (1.0 + count) ** (-2 / 3))) if conf.warmup else conf.decay
-
-
-def averaged(params: Mapping[str, np.ndarray], state: Mapping[str, Mapping[str, np.ndarray]]) -> ParamArrays:
-    """Return the averages of params by name, which an updater's ``state`` has, and params without an average."""
-    return {name: state.get(name, {}).get(SLOT, value) for name, value in params.items()}
 
 
 def copy_params(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

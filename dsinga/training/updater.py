@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import EMA_SLOT
 from dsinga.base.registry import nearest
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.job.component import Configured, error_note, resolve
@@ -28,7 +29,6 @@ from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply
 from dsinga.training.composed_schedules import momentum_share
-from dsinga.training.ema import SLOT as EMA_SLOT
 from dsinga.training.ema import decay_at
 from dsinga.training.schedules import schedule
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from dsinga.addons.sites.mean_policy import MeanPolicy
+from dsinga.base.param_arrays import EMA_SLOT
 from dsinga.cluster.server.agreement import LinkedShard
 from dsinga.cluster.server.served_slice import OUTER_VALUE, ServedSlice
 from dsinga.cluster.server.synchronisation import Synchronisation
-from dsinga.training.ema import SLOT
 
 CLOCK = -1  # in place of a slice id: how often a group has agreed
 
@@ -114,4 +114,4 @@ class AsynchronousMean(Synchronisation):
 
     def _step(self, served_slice: ServedSlice, change: np.ndarray) -> None:
         round = max(0, self._clock[self._group] - 1)
-        self.policy.update(served_slice.spec, round, -change, served_slice.outer, served_slice.state.get(SLOT))
+        self.policy.update(served_slice.spec, round, -change, served_slice.outer, served_slice.state.get(EMA_SLOT))

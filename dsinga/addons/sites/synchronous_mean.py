@@ -17,10 +17,10 @@ import numpy as np
 
 from dsinga.addons.sites.mean_policy import MeanPolicy
 from dsinga.base.errors import RunError
+from dsinga.base.param_arrays import EMA_SLOT
 from dsinga.cluster.server.agreement import Agreement, LinkedShard
 from dsinga.cluster.server.compression import Codec, FeedbackCodec, create_codec
 from dsinga.cluster.server.served_slice import IN_FLIGHT, OUTER_VALUE, RESIDUAL, ServedSlice
-from dsinga.training.ema import SLOT
 
 SliceVersion = tuple[int, int]  # a slice id, and the version at which its change is sent
 
@@ -232,7 +232,7 @@ class SynchronousMean(Agreement):
         with served_slice.lock:
             outer = served_slice.outer[OUTER_VALUE]
             if served_slice.spec.trainable:
-                round, average = self.policy.rounds(id, version - 1), served_slice.state.get(SLOT)
+                round, average = self.policy.rounds(id, version - 1), served_slice.state.get(EMA_SLOT)
                 self.policy.update(served_slice.spec, round, mean, served_slice.outer, average)
                 self.policy.mix(served_slice.value, outer)
                 mean.fill(0)

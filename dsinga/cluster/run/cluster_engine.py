@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.param_arrays import ParamArrays, averaged
 from dsinga.cluster.dask.dask_workers import host
 from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.inference.inference import forward_on_cluster
@@ -20,7 +20,6 @@ from dsinga.engine.engine import Engine, Loop, Places, Snapshot, StepReport
 from dsinga.job import Phase
 from dsinga.passes.inference import outputs_to_write, write_outputs
 from dsinga.training import Metrics, add_metrics
-from dsinga.training.ema import averaged
 
 
 class ClusterEngine(Engine):

@@ -15,12 +15,13 @@ import dsinga
 from dsinga import nn
 from dsinga.api import train
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import EMA_SLOT
 from dsinga.base.registry import register, unregister
 from dsinga.checkpoint import read_checkpoint, read_params
 from dsinga.job import ClusterConf, Job, LRGenConf, UpdaterConf, loads
 from dsinga.nn import LocalNet
 from dsinga.training import Updater, create_updater
-from dsinga.training.ema import SLOT, decay_at
+from dsinga.training.ema import decay_at
 from tests.support.extension_runs import Acting, validating
 from tests.support.small_job import assert_close, assert_same
 
@@ -82,7 +83,7 @@ def test_averages_are_those_of_pytorch_however_the_net_is_cut(
     client = None if cut is None else threads
     result = train(averaged, client, workspace=tmp_path, progress=False)
     checkpoint = read_checkpoint(tmp_path / "checkpoint" / f"step{STEPS}")
-    trained = [name for name, slots in checkpoint.state.items() if SLOT in slots]
+    trained = [name for name, slots in checkpoint.state.items() if EMA_SLOT in slots]
     assert len(trained) == len(result.params) - 2  # all but the running statistics of the normalisation
     expected = torch_averages([{name: params[name] for name in trained} for params in params_of_steps(job)])
     assert_close({name: result.params[name] for name in trained}, expected, 2e-5)
@@ -161,14 +162,14 @@ def test_rows_without_a_gradient_keep_the_average_which_is_their_value() -> None
     for step in range(2):
         average.update(step, value, rows, state)
     assert value.tolist() == [0, 1, 1, 2, 4, 5]
-    assert state[SLOT].tolist() == [0, 1, 1.25, 2.25, 4, 5]
+    assert state[EMA_SLOT].tolist() == [0, 1, 1.25, 2.25, 4, 5]
 
 
 def test_a_first_batch_that_is_skipped_leaves_the_average_at_the_first_value() -> None:
     average, value = updater(decay=0.5), np.full(2, 4.0, np.float32)
     state = average.initial_state(value)
     average.update(1, value, np.ones(2, np.float32), state)
-    assert state[SLOT].tolist() == [3.75, 3.75]
+    assert state[EMA_SLOT].tolist() == [3.75, 3.75]
 
 
 def test_a_loop_of_ones_own_has_the_averages_of_small_and_large_params() -> None:
@@ -182,7 +183,7 @@ def test_a_loop_of_ones_own_has_the_averages_of_small_and_large_params() -> None
     for _ in range(3):
         state.step(params, net.backward(params, x, y).gradients)
         steps.append({name: value.copy() for name, value in params.items()})
-    averages = {name: slots[SLOT].reshape(params[name].shape) for name, slots in state.state.items()}
+    averages = {name: slots[EMA_SLOT].reshape(params[name].shape) for name, slots in state.state.items()}
     assert_close(averages, torch_averages(steps), 1e-6)
 
 
