@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from dsinga.addons.search.learning_rate import find_learning_rate
     from dsinga.addons.search.result import SearchResult
     from dsinga.addons.search.search import search
+    from dsinga.addons.text.generation import generate
+    from dsinga.addons.text.translation import translate
     from dsinga.api import (
         Result,
         Run,
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
         ensemble_scores,
         evaluate,
         evaluate_fields,
-        generate,
         partition_net,
         predict,
         predict_batches,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
         predict_with_labels,
         submit,
         train,
-        translate,
     )  # fmt: skip
     from dsinga.data import windows
     from dsinga.job import Job, load, loads

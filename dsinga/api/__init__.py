@@ -9,12 +9,10 @@ if TYPE_CHECKING:
     from dsinga.api.inference import (
         evaluate,
         evaluate_fields,
-        generate,
         predict,
         predict_batches,
         predict_lazily,
         predict_with_labels,
-        translate,
     )
     from dsinga.api.jobs_with_data import roots, wanted_workers, with_workers
     from dsinga.api.nets import build_net, partition_net
@@ -27,7 +25,7 @@ else:
 
 __all__ = [
     "ClusterSource", "Result", "Run", "build_net", "current_client",
-    "ensemble_scores", "evaluate", "evaluate_fields", "find_cluster", "generate", "open_client",
+    "ensemble_scores", "evaluate", "evaluate_fields", "find_cluster", "open_client",
     "partition_net", "predict", "predict_batches", "predict_lazily", "predict_with_labels", "roots",
-    "submit", "train", "translate", "wanted_workers", "with_workers",
+    "submit", "train", "wanted_workers", "with_workers",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Using trained params: evaluate, by groups of fields, too, predict, generate, translate."""
+"""Using trained params: evaluate, by groups of fields, too, and predict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dsinga.job import Job, Phase, load
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet
 from dsinga.net.layer_classes import with_member
-from dsinga.passes import generation, inference, translation
+from dsinga.passes import inference
 from dsinga.passes.evaluation import Forward
 from dsinga.passes.field_evaluation import GroupedErrors
 from dsinga.reading.batch_reader import BatchReader
@@ -243,55 +243,6 @@ def predict_with_labels(
     """
     with open_phase(job, params, phase, client, data, data_root, resources, hosts, layer) as opened:
         yield from inference.predict(opened.net, opened.reader, layer, opened.forward)
-
-
-@typed()
-def generate(
-    job: Job | str | os.PathLike[str],
-    params: ParamArrays | Result | str | os.PathLike[str] | None = None,
-    seed_text: str = "",
-    length: int = 500,
-    temperature: float = 1.0,
-    seed: int = 0,
-    *,
-    data_root: str | None = None,
-) -> str:
-    """Return a text of ``length`` characters, or words after a blank, that continues ``seed_text``.
-
-    ``job`` is that of a net that predicts the next character or word of a text (kCharRNN), ``params`` are arrays by
-    name, or the path of a checkpoint, and by default those that :func:`evaluate` takes. Each character is drawn from
-    the predicted distribution: a lower ``temperature`` prefers the more probable ones, and 0 always takes the most
-    probable one. Without a ``seed_text`` the first one is drawn uniformly. The same ``seed`` gives the same text.
-    Raises UserError for bad input, such as characters that the vocabulary lacks.
-    """
-    job = job if isinstance(job, Job) else load(job)
-    where = roots(job, data_root)
-    trained = trained_params(job, params, where)
-    return generation.generate_text(job, trained, seed_text, length, temperature, seed, where)
-
-
-@typed()
-def translate(
-    job: Job | str | os.PathLike[str],
-    params: ParamArrays | Result | str | os.PathLike[str] | None,
-    sentences: Sequence[str],
-    beam: int = 5,
-    length_penalty: float = 0.6,
-    *,
-    data_root: str | None = None,
-) -> list[str]:
-    """Return the translation of each of ``sentences``, texts whose words are separated by blanks.
-
-    ``job`` is that of a translator, such as :func:`dsinga.models.gru_translator`, whose stores tell the words of both
-    languages; ``params`` are those that :func:`evaluate` takes. Translations are found by beam search: at each step the
-    ``beam`` most probable beginnings of a translation go on; 1 takes the most probable word each time. Log
-    probabilities are divided by ((5 + words) / 6)^``length_penalty``; 0 prefers short translations. The same arguments
-    give the same translations. Raises UserError for bad input, such as an empty sentence.
-    """
-    job = job if isinstance(job, Job) else load(job)
-    where = roots(job, data_root)
-    trained = trained_params(job, params, where)
-    return translation.translate(job, trained, sentences, beam, length_penalty, where)
 
 
 @awaitable

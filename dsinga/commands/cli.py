@@ -34,7 +34,7 @@ COMMANDS = {
     "data": "dsinga.commands.data",
     "example": "dsinga.commands.data",
     "find-lr": "dsinga.addons.search.commands",
-    "generate": "dsinga.commands.inference",
+    "generate": "dsinga.addons.text.commands",
     "plan": "dsinga.addons.planner.commands",
     "predict": "dsinga.commands.inference",
     "retrieve": "dsinga.commands.inference",
@@ -42,7 +42,7 @@ COMMANDS = {
     "show": "dsinga.commands.inspection",
     "test": "dsinga.commands.training",
     "train": "dsinga.commands.training",
-    "translate": "dsinga.commands.inference",
+    "translate": "dsinga.addons.text.commands",
 }
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import dsinga
+from dsinga.addons.text.generation import generator
 from dsinga.base import registry
 from dsinga.checkpoint import read_params
 from dsinga.data import import_records, write_store
-from dsinga.passes.generation import generator
 from dsinga.training import initial_values
 from tests.support.registries import restored_registry
 

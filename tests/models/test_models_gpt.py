@@ -10,13 +10,13 @@ import pytest
 
 import dsinga
 from dsinga import models
+from dsinga.addons.text.generation import generated_codes, generator
 from dsinga.base.errors import UserError
 from dsinga.data import import_records
 from dsinga.job import Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import create_net
 from dsinga.ops import get_ops
-from dsinga.passes.generation import generate, generator
 from dsinga.training import forward
 from tests.support.train_in_threads import train_in_threads
 from tests.support.training_cases import gradients
@@ -95,7 +95,7 @@ def test_the_cache_gives_the_codes_of_the_whole_net(prompt: int):
     conf = models.gpt(CODES, **{**SMALL, "steps": 40}).neuralnet
     params = draw_params(conf, np.float32)
     begin = np.random.default_rng(2).integers(0, CODES, prompt).tolist()
-    text = [*begin, *generate(generator(conf, CODES), params, begin, 40 - prompt, temperature=0)]
+    text = [*begin, *generated_codes(generator(conf, CODES), params, begin, 40 - prompt, temperature=0)]
     assert len(set(text)) > 3
     codes = np.array([text], np.int64)
     whole = create_net(conf, Phase.kTest, {"data": RecordInfo((40,), 1, label_shape=(40,))})
@@ -108,7 +108,7 @@ def test_a_text_may_be_longer_than_the_net_sees():
     """With one block, the codes are those of the net on the last codes, as many as it sees at once."""
     conf = models.gpt(CODES, **{**SMALL, "blocks": 1}).neuralnet
     params, begin = draw_params(conf, np.float32), [1, 2, 3]
-    text = [*begin, *generate(generator(conf, CODES), params, begin, 20, temperature=0)]
+    text = [*begin, *generated_codes(generator(conf, CODES), params, begin, 20, temperature=0)]
     whole, ctx = create_net(conf, Phase.kTest, INFO), Context(get_ops(), Phase.kTest, Rows(0, 1, 1))
     for stop in range(STEPS, len(text)):
         seen = np.array([text[stop - STEPS : stop]], np.int64)

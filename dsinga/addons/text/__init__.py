@@ -1,1 +1,1 @@
-"""Texts as records: their vocabulary."""
+"""Texts: their vocabularies and tokens, the layers that read and tag them, generation and translation."""

@@ -260,11 +260,11 @@ def test_generate_uses_the_requested_device(stub: StubOps, tmp_path: Path, caplo
     import_records("text", tmp_path / "text", tmp_path, held_out=0.1)
     job = models.char_rnn(2, str(tmp_path), batchsize=2, hidden=4, steps=3)
     params = initial_values(api.build_net(job).params, 3)
-    expected = api.generate(job, params, "a", 5)
+    expected = dsinga.generate(job, params, "a", 5)
     assert not stub.record.workers
-    assert api.generate(job.replace(gpu=[1]), params, "a", 5) == expected
+    assert dsinga.generate(job.replace(gpu=[1]), params, "a", 5) == expected
     with dask.config.set({"dsinga.device": "gpu"}):
-        assert api.generate(job, params, "a", 5) == expected
+        assert dsinga.generate(job, params, "a", 5) == expected
     # Each device is looked up twice: for its free memory, too.
     assert stub.record.workers == [(1, "float32")] * 2 + [(0, "float32")] * 2
     stub.memory = 10
@@ -272,9 +272,9 @@ def test_generate_uses_the_requested_device(stub: StubOps, tmp_path: Path, caplo
         dask.config.set({"dsinga.device": "gpu"}),
         pytest.raises(UserError, match="this process cannot compute on a GPU"),
     ):
-        api.generate(job, params, "a", 5)
+        dsinga.generate(job, params, "a", 5)
     with caplog.at_level(logging.WARNING, "dsinga"):
-        assert api.generate(job.replace(gpu=[0]), params, "a", 5) == expected
+        assert dsinga.generate(job.replace(gpu=[0]), params, "a", 5) == expected
     assert "this process computes on CPU cores, not on the GPU of the job's gpu line: the net needs" in caplog.text
 
 

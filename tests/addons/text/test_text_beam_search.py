@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from dsinga.addons.text.beam_search import Hypothesis, beam_search, length_penalty
 from dsinga.base.errors import UserError
-from dsinga.training.beam_search import Hypothesis, beam_search, length_penalty
 
 START, END, WORDS = 1, 2, 5
 

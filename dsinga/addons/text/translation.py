@@ -6,15 +6,22 @@ computed for the whole prefix at each step, except for the layer of the scores, 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.addons.text.beam_search import Hypothesis, beam_search
+from dsinga.api.jobs_with_data import roots
+from dsinga.api.result import Result
+from dsinga.api.workspaces import trained_params
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.data import RecordStore, resolve
 from dsinga.data.vocabulary import SENTENCE_END, SENTENCE_START, UNKNOWN, SymbolEncoder
-from dsinga.job import Job, LayerType, NetConf, Phase
+from dsinga.job import Job, LayerType, NetConf, Phase, load
 from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.net.needed_layers import needed_layers, with_followers
@@ -24,7 +31,6 @@ from dsinga.passes.predictor import ONE_CORE, Predictor
 from dsinga.passes.processors import forward_processor
 from dsinga.reading.bind_records import input_layer
 from dsinga.training import check_params
-from dsinga.training.beam_search import Hypothesis, beam_search
 
 SENTENCES_AT_ONCE = 32
 PADDING = 4  # sentences are padded to a multiple of this length, so that fewer nets are made
@@ -69,24 +75,33 @@ def one_word_net(conf: NetConf) -> NeuralNet:
     return create_net(needed, Phase.kTest, infos)
 
 
+@typed()
 def translate(
-    job: Job,
-    params: Mapping[str, Array],
+    job: Job | str | os.PathLike[str],
+    params: ParamArrays | Result | str | os.PathLike[str] | None,
     sentences: Sequence[str],
-    beam: int,
-    length_penalty: float,
-    roots: Sequence[str],
+    beam: int = 5,
+    length_penalty: float = 0.6,
+    *,
+    data_root: str | None = None,
 ) -> list[str]:
-    """Return the translation of each of ``sentences``.
+    """Return the translation of each of ``sentences``, texts whose words are separated by blanks.
 
-    :func:`dsinga.api.translate` explains the arguments. Raises UserError for bad input.
+    ``job`` is that of a translator, such as :func:`dsinga.models.gru_translator`, whose stores tell the words of both
+    languages; ``params`` are those that :func:`evaluate` takes. Translations are found by beam search: at each step the
+    ``beam`` most probable beginnings of a translation go on; 1 takes the most probable word each time. Log
+    probabilities are divided by ((5 + words) / 6)^``length_penalty``; 0 prefers short translations. The same arguments
+    give the same translations. Raises UserError for bad input, such as an empty sentence.
     """
+    job = job if isinstance(job, Job) else load(job)
+    where = roots(job, data_root)
+    trained = trained_params(job, params, where)
     if isinstance(sentences, str):
         raise UserError("sentences must be a list of texts, not one text; put it into a list")
     if not sentences:
         raise UserError("there are no sentences to translate; give a list of at least one text")
     names = translation_layers(job.neuralnet)
-    source, target = (_vocabulary(job, name, roots) for name in (names.source, names.target))
+    source, target = (_vocabulary(job, name, where) for name in (names.source, names.target))
     for mark in (SENTENCE_START, SENTENCE_END):
         if mark not in target:
             raise UserError(
@@ -96,7 +111,7 @@ def translate(
     encoder = SymbolEncoder(source)
     encoded = [_encode(encoder, number, sentence) for number, sentence in enumerate(sentences, 1)]
     processor = forward_processor(job, one_word_net(job.neuralnet))
-    translator = Translator(job.neuralnet, params, target.index(SENTENCE_START), target.index(SENTENCE_END), processor)
+    translator = Translator(job.neuralnet, trained, target.index(SENTENCE_START), target.index(SENTENCE_END), processor)
     excluded = [target.index(UNKNOWN)] if UNKNOWN in target else []
     return [
         " ".join(target[code] for code in hypothesis.codes)

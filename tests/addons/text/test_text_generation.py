@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import dsinga
 import dsinga.job
+from dsinga.addons.text.generation import draw, generated_codes, generator
 from dsinga.base.errors import UserError
 from dsinga.commands.cli import main_group
 from dsinga.data import import_records
@@ -18,7 +19,6 @@ from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.models import char_rnn
 from dsinga.net import create_net
 from dsinga.ops import get_ops
-from dsinga.passes.generation import draw, generate, generator
 from dsinga.training import forward
 
 SYMBOLS = "abcde"
@@ -57,7 +57,7 @@ def test_each_step_continues_as_the_whole_sequence(cell: str):
         name: rng.normal(0, 1, param.shape).astype(np.float32) for name, param in text_generator.net.params.items()
     }
     begin = [3, 0]
-    text = [*begin, *generate(text_generator, params, begin, 5, temperature=0)]
+    text = [*begin, *generated_codes(text_generator, params, begin, 5, temperature=0)]
     whole = create_net(conf, Phase.kTest, {"data": RecordInfo((7,), 1, has_labels=False)})
     records = {"data": Records(np.array([text], np.int64))}
     outputs, _ = forward(whole, params, records, Context(get_ops(), Phase.kTest, Rows(0, 1, 1)), ("ip1",))
@@ -66,7 +66,7 @@ def test_each_step_continues_as_the_whole_sequence(cell: str):
 
 def test_the_same_seed_gives_the_same_text(params: dict[str, np.ndarray]):
     text_generator = generator(small().neuralnet, len(SYMBOLS))
-    texts = [tuple(generate(text_generator, params, [0], 40, seed=seed)) for seed in (1, 1, 2)]
+    texts = [tuple(generated_codes(text_generator, params, [0], 40, seed=seed)) for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
 
 
@@ -129,9 +129,9 @@ def test_unknown_characters_are_named(trained: Path):
 def test_params_of_another_net_are_refused(params: dict[str, np.ndarray]):
     text_generator = generator(small().neuralnet, len(SYMBOLS))
     with pytest.raises(UserError, match=r"a param 'gru1_z_hx' of shape \(16, 5\).* lack"):
-        list(generate(text_generator, {}, [0], 1))
+        list(generated_codes(text_generator, {}, [0], 1))
     with pytest.raises(UserError, match=r"'ip1_bias' of shape \(5,\), but the given one has \(3,\)"):
-        list(generate(text_generator, {**params, "ip1_bias": np.zeros(3, np.float32)}, [0], 1))
+        list(generated_codes(text_generator, {**params, "ip1_bias": np.zeros(3, np.float32)}, [0], 1))
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from click.testing import CliRunner
 
 import dsinga
 from dsinga import models
+from dsinga.addons.text.beam_search import length_penalty
+from dsinga.addons.text.translation import Translator
 from dsinga.base.errors import UserError
 from dsinga.commands.cli import main_group
 from dsinga.data import import_records
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, to_text
-from dsinga.passes.translation import Translator
 from dsinga.training import bleu
-from dsinga.training.beam_search import length_penalty
 from notebooks.book.sample_translations import write_pairs
 
 START, END, SOURCE_WORDS, TARGET_WORDS = 1, 2, 7, 5

@@ -6,16 +6,22 @@ The states are those of recurrent layers, and the keys and values of the steps b
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.api.jobs_with_data import roots
+from dsinga.api.result import Result
+from dsinga.api.workspaces import trained_params
+from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.data import RecordStore, open_text, resolve
 from dsinga.data.tokenizer import Tokenizer, read_tokenizer, stored_tokenizer
 from dsinga.data.vocabulary import SymbolEncoder, read_vocabulary
-from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase
+from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, load
 from dsinga.layers import RecordInfo, Records
 from dsinga.layers.sequences.attention import AttentionLayer
 from dsinga.layers.sequences.recurrent import RecurrentConf
@@ -107,32 +113,41 @@ def _cached(layer: LayerConf, kept: int) -> LayerConf:
     return layer.replace(type=LayerType.kCachedAttention, attention_conf=None, cachedattention_conf=settings)
 
 
-def generate_text(
-    job: Job,
-    params: Mapping[str, Array],
-    seed_text: str,
-    length: int,
-    temperature: float,
-    seed: int,
-    roots: Sequence[str],
+@typed()
+def generate(
+    job: Job | str | os.PathLike[str],
+    params: ParamArrays | Result | str | os.PathLike[str] | None = None,
+    seed_text: str = "",
+    length: int = 500,
+    temperature: float = 1.0,
+    seed: int = 0,
+    *,
+    data_root: str | None = None,
 ) -> str:
     """Return a text of ``length`` characters, or words after a blank, that continues ``seed_text``.
 
-    :func:`dsinga.api.generate` explains the arguments. Raises UserError for bad input.
+    ``job`` is that of a net that predicts the next character or word of a text (kCharRNN), ``params`` are arrays by
+    name, or the path of a checkpoint, and by default those that :func:`evaluate` takes. Each character is drawn from
+    the predicted distribution: a lower ``temperature`` prefers the more probable ones, and 0 always takes the most
+    probable one. Without a ``seed_text`` the first one is drawn uniformly. The same ``seed`` gives the same text.
+    Raises UserError for bad input, such as characters that the vocabulary lacks.
     """
+    job = job if isinstance(job, Job) else load(job)
+    where = roots(job, data_root)
+    trained = trained_params(job, params, where)
     if length < 0 or not 0 <= temperature < float("inf"):
         raise UserError(f"length ({length}) and temperature ({temperature}) must be numbers of at least 0")
-    encoder = _encoder(job, roots)
+    encoder = _encoder(job, where)
     count = len(encoder.symbols)
     text_generator = generator(job.neuralnet, count)
     given = encoder.encode(seed_text)
     begin = given or [int(np.random.default_rng([seed, 1]).integers(count))]
     processor = forward_processor(job, text_generator.net)
-    codes = generate(text_generator, params, begin, length, temperature, seed, processor)
+    codes = generated_codes(text_generator, trained, begin, length, temperature, seed, processor)
     return _continuation(encoder, seed_text, given, list(codes))
 
 
-def generate(
+def generated_codes(
     generator: Generator,
     params: Mapping[str, Array],
     begin: Sequence[int],
