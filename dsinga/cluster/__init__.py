@@ -1,6 +1,6 @@
 """Running jobs on a Dask cluster: connecting, the queue, placement, workers and servers as Actors, rounds, recovery.
 
-Modules with Actors and tasks (on_workers, graph_grain.tasks, some of placing.automatic) run in the processes of Dask
+Modules with Actors and tasks (on_workers, graph_grain.tasks) run in the processes of Dask
 workers, all others in the driver's, where the Dask client is.
 """
 

@@ -11,8 +11,6 @@ import rich.console
 import rich.table
 
 from dsinga.addons.pictures.drawing import with_sites
-from dsinga.addons.planner.fitting import slots_and_bf16
-from dsinga.addons.planner.memory import Memory, worker_memory
 from dsinga.addons.planner.plan_table import format_bytes
 from dsinga.addons.planner.sites import BITS
 from dsinga.api import roots
@@ -21,9 +19,11 @@ from dsinga.job import AlgType, Job, Phase, Precision
 from dsinga.job.topology import topology
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
+from dsinga.net.worker_memory import Memory
 from dsinga.passes.processors import gpus
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.sequence_lengths import padding_share
+from dsinga.reading.training_memory import training_memory
 from dsinga.training import check_patterns, describe_settings
 
 PADDING_BATCHES = 200  # that are read for the share of padding
@@ -62,11 +62,10 @@ def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | 
         return []
     locals_ = (net,) if isinstance(net, NeuralNet) else net.locals
     try:
-        slots, bf16 = slots_and_bf16(job)
-        feed = CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain, len(locals_))
+        reader = CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain, len(locals_))
+        return training_memory(job, locals_, reader)
     except UserError:
         return []
-    return [worker_memory(local, slots, len(locals_), *feed.sizes(local), bf16, job.micro_batches) for local in locals_]
 
 
 def print_topology(job: Job) -> None:

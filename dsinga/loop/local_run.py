@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from dsinga.base.error_frames import cleared_frames
+from dsinga.base.registry import lookup
 from dsinga.engine import local_job
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.job import Job, PartitionMethod, Phase
@@ -50,9 +51,7 @@ def continue_locally(
     with deferred_interrupts(cancellation):
         checked = check_job(job, options.roots)
         if checked.job.neuralnet.partition is PartitionMethod.auto:
-            from dsinga.addons.planner.fitting import fit_to_memory  # other jobs do without the planner
-
-            checked = fit_to_memory(checked, local_job.memory_limit())
+            checked = lookup("hook", "fit_to_memory")(checked, local_job.memory_limit())
         job, opened = checked.job, local_job.open_local_job(checked, shuffle)
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)

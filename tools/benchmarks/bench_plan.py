@@ -31,6 +31,7 @@ from distributed import Client
 
 from dsinga import models
 from dsinga.addons.planner import choice
+from dsinga.addons.planner.automatic import machine_of, machines_of, measure_links, process_map_of
 from dsinga.addons.planner.benchmark import measure, with_synthetic_records
 from dsinga.addons.planner.choice import Cuts, PricedCuts
 from dsinga.addons.planner.cost_model import CostModel
@@ -40,7 +41,6 @@ from dsinga.api import with_workers
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import available_workers, count_processes
 from dsinga.cluster.dask.placement import Placement, place
-from dsinga.cluster.placing.automatic import machine_of, machines_of, measure_links, process_map_of
 from dsinga.job import ClusterConf, Job, Phase, Precision, SlicingMethod
 from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import topology

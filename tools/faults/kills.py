@@ -36,9 +36,9 @@ class Stage(NamedTuple):
 STAGES = {
     "placed": Stage("cluster.placing.prepare.place"),
     "workers asked": Stage("cluster.preflight.check._ask"),
-    "links measured": Stage("cluster.placing.automatic.measure_links", changes={"auto": True}),
-    "barriers measured": Stage("cluster.placing.automatic._measure_barrier_between", changes={"auto": True}),
-    "cuts searched": Stage("cluster.placing.automatic.gather", changes={"auto": True}),
+    "links measured": Stage("addons.planner.automatic.measure_links", changes={"auto": True}),
+    "barriers measured": Stage("addons.planner.automatic._measure_barrier_between", changes={"auto": True}),
+    "cuts searched": Stage("addons.planner.automatic.gather", changes={"auto": True}),
     "GPUs looked for": Stage("cluster.placing.devices.choose_devices", changes={"gpu": [0]}),
     "nets configured": Stage("cluster.placing.prepare.configure"),
     "extensions made": Stage("cluster.run.driver.begin_run"),

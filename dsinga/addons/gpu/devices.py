@@ -127,7 +127,7 @@ def choose_devices(
 
 def training_bytes(net: NeuralNet, slots: int, micro_batches: int) -> int:
     """Return the bytes of a GPU that a worker needs to train ``net`` with ``slots`` arrays of the updater."""
-    from dsinga.addons.planner.memory import device_memory  # for those alone who want a GPU
+    from dsinga.net.worker_memory import device_memory  # for those alone who want a GPU
 
     return device_memory(net, slots, micro_batches)
 

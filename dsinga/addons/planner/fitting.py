@@ -14,21 +14,20 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dsinga.addons.planner.choice import PricedCuts
-from dsinga.addons.planner.memory import FIXED, Memory, worker_memory
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.data import kept_bytes
-from dsinga.job import AlgType, Job, NetConf, Phase, Precision
-from dsinga.job.enums import PRECISIONS
+from dsinga.job import AlgType, Job, NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet, create_net, partition
 from dsinga.net.cut import LayerCut
 from dsinga.net.memory_check import as_size
 from dsinga.net.stretches import narrow_places
-from dsinga.ops.processor import cpu_ops
+from dsinga.net.worker_memory import FIXED, Memory, worker_memory
 from dsinga.reading.batch_reader import BatchReader, batch_bytes
 from dsinga.reading.checked_job import CheckedJob
-from dsinga.training import create_updater
+from dsinga.reading.training_memory import slots_and_bf16
 
 _log = logging.getLogger(__name__)
 
@@ -152,12 +151,6 @@ class NetVariants:
         return [(count, stretch) for count in counts for stretch in stretches]
 
 
-def slots_and_bf16(job: Job) -> tuple[int, bool]:
-    """Return how many arrays the updater of a job keeps for each param, and whether features are in bfloat16 here."""
-    bf16 = job.precision is Precision.kBF16 and cpu_ops(PRECISIONS[job.precision]).has_bf16_features
-    return len(create_updater(job.updater).state_slots), bf16
-
-
 def _has_statistics(layer: Any) -> bool:
     return isinstance(layer, BatchNorm) and not layer.use_global_stats
 
@@ -211,6 +204,7 @@ def cheapest_that_fits(
     raise cannot_fit(least, limit, choice.workers)
 
 
+@register("hook", "fit_to_memory")
 def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
     """Return a job of ``partition: auto`` with the micro-batches and the recomputation that one worker needs.
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dsinga.addons.planner.fitting import Fit
-from dsinga.addons.planner.memory import FIXED, Memory
 from dsinga.addons.planner.simulate import Prediction
 from dsinga.addons.planner.sites import SitePlan
+from dsinga.net.worker_memory import FIXED, Memory
 
 
 class Alternative(NamedTuple):

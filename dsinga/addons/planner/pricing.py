@@ -14,10 +14,9 @@ from dsinga.addons.planner.barrier import FREE_BARRIER, BarrierCost
 from dsinga.addons.planner.barrier_probe import measure_barrier
 from dsinga.addons.planner.choice import PricedCuts, compared, needs_several_workers, predict, scaled
 from dsinga.addons.planner.cost_model import EXACT_WORKERS, CostModel
-from dsinga.addons.planner.fitting import Fit, NetVariants, cannot_fit, fit, fit_or_refuse, slots_and_bf16, whole_job
+from dsinga.addons.planner.fitting import Fit, NetVariants, cannot_fit, fit, fit_or_refuse, whole_job
 from dsinga.addons.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, Link, Links
 from dsinga.addons.planner.machine import MachineModel, measure_machine
-from dsinga.addons.planner.memory import snapshot_memory, worker_memory
 from dsinga.addons.planner.plan import Alternative, Plan
 from dsinga.addons.planner.processes import ProcessMap, process_map, wire_bytes
 from dsinga.addons.planner.rate_store import RateStore, rates_file
@@ -31,9 +30,11 @@ from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers, partition
 from dsinga.net.memory_check import check_memory
 from dsinga.net.neuralnet import usable_threads
+from dsinga.net.worker_memory import snapshot_memory, worker_memory
 from dsinga.ops.processor import cpu_ops
 from dsinga.reading.checked_job import CheckedJob, check_job, micro_batch_size
 from dsinga.reading.open_layer import augmented_info
+from dsinga.reading.training_memory import slots_and_bf16
 from dsinga.training import create_updater
 
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128)  # numbers of workers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import NamedTuple
 from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
+from dsinga.base.registry import lookup
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import available_workers, host, on_several_hosts, process
 from dsinga.cluster.dask.placement import Placement, place
@@ -26,7 +26,6 @@ from dsinga.cluster.server import slicing
 from dsinga.cluster.worker.config import WorkerConfig, new_run_name
 from dsinga.cluster.worker.configure import configure, evaluation_passes
 from dsinga.job import AlgType, ClusterConf, Job, PartitionMethod, Phase, Precision
-from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
 from dsinga.loop.cancellation import Cancellation
 from dsinga.net import NeuralNet, memory_check
@@ -34,11 +33,12 @@ from dsinga.net.cut import LayerCut
 from dsinga.net.memory_check import as_size
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import ParamPart
-from dsinga.ops.processor import cpu_ops
+from dsinga.net.worker_memory import FIXED
 from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.passes.processors import Devices
 from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.reading.nets import cut_nets
+from dsinga.reading.training_memory import training_memory
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 from dsinga.training.epochs import Epochs
 
@@ -192,6 +192,7 @@ def fit_partition(
 
     That is where one worker is faster, or where the memory needs micro-batches or recomputation.
     """
+    choose_training = lookup("hook", "choose_training")
     job, topology, cuts = choose_training(placed.job, placed.topology, placed.opened, updater, client, placed.placement)
     if job == placed.job:
         return Placed(job, topology, placed.opened, placed.placement, cuts, fitted=True)
@@ -210,7 +211,7 @@ def configure_run(
     job, topology, opened, placement, cuts, fitted = placed
     nets = cut_nets(opened.nets, opened.readers, (job.cluster or ClusterConf()).fullc_gather, cuts)
     if not fitted:
-        warn_of_memory(job, opened, nets[Phase.kTrain].locals, updater, client, placement)
+        warn_of_memory(job, opened, nets[Phase.kTrain].locals, client, placement)
     choose_devices = partial(choose_run_devices, job, client, topology, nets, updater)
     placement = placement._replace(devices=choose_devices(placement))
     config = configure(
@@ -266,44 +267,16 @@ def worker_limit(client: Client, placement: Placement, fixed: int) -> int:
     return min(shares)
 
 
-def choose_training(
-    job: Job, topology: Topology, opened: OpenedJob, updater: Updater, client: Client, placement: Placement
-) -> tuple[Job, Topology, dict[str, LayerCut] | None]:
-    """Return a job, its topology and its cuts, as ``partition: auto`` chooses them; None for one worker.
-
-    The job has the micro-batches and the recomputation that the memory of its workers needs. Raises UserError where the
-    net cannot be trained in it.
-    """
-    from dsinga.addons.planner.fitting import NetVariants, fit_or_refuse, whole_job, with_fit
-    from dsinga.addons.planner.memory import FIXED
-    from dsinga.cluster.placing.automatic import choose_cuts  # only partition: auto needs the planner
-
-    is_predicted = job.train_one_batch.alg in PREDICTED and not job.gpu
-    limit = worker_limit(client, placement, FIXED) if is_predicted else sys.maxsize
-    variants = NetVariants.of(job, opened.readers[Phase.kTrain])
-    if topology.workers == 1:
-        return with_fit(job, fit_or_refuse(variants, limit), limit), topology, None
-    net = opened.nets[Phase.kTrain] if whole_job(job) == job else variants.net(1, 0)
-    return choose_cuts(job, topology, net, updater, client, placement, variants, limit)
-
-
 def warn_of_memory(
-    job: Job, opened: OpenedJob, locals_: Sequence[NeuralNet], updater: Updater, client: Client, placement: Placement
+    job: Job, opened: OpenedJob, locals_: Sequence[NeuralNet], client: Client, placement: Placement
 ) -> None:
     """Log a warning where a worker is predicted to need more memory than its Dask worker lets it use.
 
     ``locals_`` are the training nets of the workers of a group.
     """
-    from dsinga.addons.planner.memory import FIXED, worker_memory
-
     if job.train_one_batch.alg not in PREDICTED or job.gpu:
         return
-    reader, slots = opened.readers[Phase.kTrain], len(updater.state_slots)
-    bf16 = job.precision is Precision.kBF16 and cpu_ops(PRECISIONS[job.precision]).has_bf16_features
-    needed = max(
-        worker_memory(local, slots, len(locals_), *reader.sizes(local), bf16, job.micro_batches).peak
-        for local in locals_
-    )
+    needed = max(memory.peak for memory in training_memory(job, locals_, opened.readers[Phase.kTrain]))
     limit = worker_limit(client, placement, FIXED)
     if needed > limit:
         _log.warning(

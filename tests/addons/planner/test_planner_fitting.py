@@ -16,12 +16,12 @@ import dsinga
 from dsinga import UserError
 from dsinga.addons.planner import pricing
 from dsinga.addons.planner.fitting import USABLE, Fit, NetVariants, fit
-from dsinga.addons.planner.memory import FIXED, Memory
 from dsinga.addons.planner.pricing import make_plan
 from dsinga.cluster.placing import prepare
 from dsinga.engine import local_job
 from dsinga.job import Job, loads
 from dsinga.layers import RecordInfo
+from dsinga.net.worker_memory import FIXED, Memory
 from tests.support.planner_nets import MACHINE
 from tests.support.small_job import assert_close
 

@@ -16,13 +16,13 @@ import dsinga
 from dsinga import models
 from dsinga.addons.planner import cost_model, pricing
 from dsinga.addons.planner.barrier import FREE_BARRIER
-from dsinga.addons.planner.memory import FIXED
 from dsinga.addons.planner.plan_picture import draw_plan
 from dsinga.addons.planner.plan_table import format_bytes
 from dsinga.base.errors import UserError
 from dsinga.commands.cli import main
 from dsinga.data import write_store
 from dsinga.net import NeuralNet, PartitionedNet, partition
+from dsinga.net.worker_memory import FIXED
 from dsinga.ops import get_ops
 from tests.support.executed_pages import ROOT, blocks
 from tests.support.planner_nets import MACHINE

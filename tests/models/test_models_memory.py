@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from dsinga import models, nn
-from dsinga.addons.planner.memory import FIXED, Memory, worker_memory
 from dsinga.base.registry import register
 from dsinga.job import Job, Phase, load
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.layers.dense.activation import ReLU
 from dsinga.net import NeuralNet, create_net, partition
+from dsinga.net.worker_memory import FIXED, Memory, worker_memory
 from dsinga.ops import buffers, get_ops
 from dsinga.training import bp, initial_values
 
@@ -37,7 +37,7 @@ def volumes() -> Job:
     return model.job(train_steps=1, batch_size=16)
 
 
-CONVNET = Path(__file__).parents[3] / "datasets/cifar10/convnet.conf"
+CONVNET = Path(__file__).parents[2] / "datasets/cifar10/convnet.conf"
 NETS = {
     "convnet": (
         load(CONVNET, ["neuralnet.layer[data,kTrain].store_conf.batchsize=32"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import statistics
+import sys
 import time
 import uuid
 import weakref
@@ -26,7 +27,7 @@ from dsinga.addons.planner.barrier_probe import (
 )
 from dsinga.addons.planner.choice import compared, needs_several_workers
 from dsinga.addons.planner.cost_model import CostModel
-from dsinga.addons.planner.fitting import Fit, NetVariants, cheapest_that_fits, with_fit
+from dsinga.addons.planner.fitting import Fit, NetVariants, cheapest_that_fits, fit_or_refuse, whole_job, with_fit
 from dsinga.addons.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.addons.planner.machine import MachineModel, measure_machine
 from dsinga.addons.planner.processes import ProcessMap, wire_bytes
@@ -34,6 +35,7 @@ from dsinga.addons.planner.rate_store import RateStore, rates_file
 from dsinga.addons.planner.search import explicitly_cut_layers, layers_with_whole_params
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import RunError
+from dsinga.base.registry import register
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import host, on_several_hosts, process
 from dsinga.cluster.dask.placement import Placement
@@ -41,20 +43,23 @@ from dsinga.cluster.dask.shared_objects import Packed
 from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.task_keys import submit_to
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
+from dsinga.cluster.placing.prepare import PREDICTED, worker_limit
 from dsinga.cluster.transport.endpoints import Endpoint, connect
 from dsinga.cluster.transport.handshake import Secret
 from dsinga.cluster.transport.interface import Items
 from dsinga.cluster.transport.shared_memory import SharedMemoryTransport, connect_to_host
 from dsinga.cluster.worker.exchange_options import Meter
 from dsinga.cluster.worker.mailbox import GroupPeers
-from dsinga.job import ClusterConf, Job, PartitionMethod, SlicingMethod
+from dsinga.job import ClusterConf, Job, PartitionMethod, Phase, SlicingMethod
 from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
+from dsinga.net.worker_memory import FIXED
 from dsinga.ops import Ops
 from dsinga.ops.processor import cpu_ops
+from dsinga.passes.opened_job import OpenedJob
 from dsinga.training import Updater
 
 # The bytes that timed calls carry, and the number of calls by these bytes.
@@ -65,6 +70,24 @@ CONNECT_CHECK_SECONDS = 0.01  # between two attempts to connect to a task that m
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux: changes with each start of the machine
 
 _log = logging.getLogger(__name__)
+
+
+@register("hook", "choose_training")
+def choose_training(
+    job: Job, topology: Topology, opened: OpenedJob, updater: Updater, client: Client, placement: Placement
+) -> tuple[Job, Topology, dict[str, LayerCut] | None]:
+    """Return a job, its topology and its cuts, as ``partition: auto`` chooses them; None for one worker.
+
+    The job has the micro-batches and the recomputation that the memory of its workers needs. Raises UserError where the
+    net cannot be trained in it.
+    """
+    is_predicted = job.train_one_batch.alg in PREDICTED and not job.gpu
+    limit = worker_limit(client, placement, FIXED) if is_predicted else sys.maxsize
+    variants = NetVariants.of(job, opened.readers[Phase.kTrain])
+    if topology.workers == 1:
+        return with_fit(job, fit_or_refuse(variants, limit), limit), topology, None
+    net = opened.nets[Phase.kTrain] if whole_job(job) == job else variants.net(1, 0)
+    return choose_cuts(job, topology, net, updater, client, placement, variants, limit)
 
 
 def choose_cuts(

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from distributed import Client
 
+from dsinga.addons.planner.automatic import CALLS, LARGE, SMALL, link_of, machines_of, measure_links
 from dsinga.addons.planner.barrier import BarrierCost
 from dsinga.addons.planner.link import ENDS, INSIDE, LOOPBACK, Links
 from dsinga.api import train, with_workers
 from dsinga.cluster.dask.dask_workers import available_workers
-from dsinga.cluster.placing.automatic import CALLS, LARGE, SMALL, link_of, machines_of, measure_links
 from dsinga.cluster.placing.prepare import prepare_run
 from dsinga.job import Job, Phase, loads
 from dsinga.net.cut import LayerCut
@@ -79,7 +79,7 @@ def test_automatic_cuts_train_to_the_params_of_one_worker(
     stores: Path, processes: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     single = train(with_workers(automatic(stores), 1), processes, progress=False)
-    with caplog.at_level(logging.INFO, logger="dsinga.cluster.placing.automatic"):
+    with caplog.at_level(logging.INFO, logger="dsinga.addons.planner.automatic"):
         result = train(automatic(stores, CUT), processes, progress=False)
     assert_close(result.params, single.params, 1e-5)
     assert "partition: auto cuts the net over 2 workers so: " in caplog.text
@@ -90,9 +90,9 @@ def test_one_worker_trains_where_it_is_the_fastest(
 ) -> None:
     second = BarrierCost(1e-3, 1e-2, 1.0, 1.0)  # so that waiting for each other decides
     slow = Links(INSIDE, ENDS, LOOPBACK, barrier_inside=second, barrier_between=second)
-    monkeypatch.setattr("dsinga.cluster.placing.automatic.measure_links", lambda *_: slow)
+    monkeypatch.setattr("dsinga.addons.planner.automatic.measure_links", lambda *_: slow)
     single = train(with_workers(automatic(stores), 1), threads, progress=False)
-    with caplog.at_level(logging.INFO, logger="dsinga.cluster.placing.automatic"):
+    with caplog.at_level(logging.INFO, logger="dsinga.addons.planner.automatic"):
         result = train(automatic(stores), threads, progress=False)
     assert "partition: auto trains with one worker, which is faster than 2" in caplog.text
     for name, value in single.params.items():
