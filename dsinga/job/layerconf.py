@@ -156,13 +156,13 @@ class LayerConf(Component):
     """A layer: its type, its sources, its params, the phases it belongs to, and the settings of its type.
 
     ``unroll_len`` is the number of time steps, None for the net's; 1 keeps the layer out of unrolling. ``unroll_index``
-    is the time step of a copy made by unrolling, ``lead`` the lead of a copy for windows of several leads; both are
-    None in a job. ``per_step`` applies a layer for single steps to each step of whole sequences, without unrolling, so
-    that phases may have sequences of different lengths. Beyond SINGA 0.3's source: ``location``, which its
-    documentation and the paper have (5.3), puts the layer on one worker of the group; ``partition_grid`` has the
-    numbers of workers along the axes of points from ``partition_dim`` on, one for stripes, two for blocks; with
-    ``recompute`` the layer's feature is freed after the forward pass and computed again in the backward pass, to need
-    less memory.
+    is the time step of a copy made by unrolling, ``copy_number`` the number of a copy ``leadn#name`` for records of
+    several leads, which has the same params; both are None in a job. ``per_step`` applies a layer for single steps to
+    each step of whole sequences, without unrolling, so that phases may have sequences of different lengths. Beyond
+    SINGA 0.3's source: ``location``, which its documentation and the paper have (5.3), puts the layer on one worker of
+    the group; ``partition_grid`` has the numbers of workers along the axes of points from ``partition_dim`` on, one for
+    stripes, two for blocks; with ``recompute`` the layer's feature is freed after the forward pass and computed again
+    in the backward pass, to need less memory.
     """
 
     aliases: ClassVar = {"srclayer": "srclayers"}
@@ -177,7 +177,7 @@ class LayerConf(Component):
     share_src_blobs: bool = False
     unroll_len: Steps | None = None
     unroll_index: int | None = None
-    lead: Count | None = None
+    copy_number: Count | None = None
     per_step: bool = False
     unroll_conn_type: list[UnrollConnType] = field(default_factory=list)
     shift: list[Natural] = field(default_factory=list)

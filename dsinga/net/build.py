@@ -6,6 +6,7 @@ import dataclasses
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from graphlib import TopologicalSorter
 
 from dsinga.job import JobError, LayerConf, NetConf, Phase
@@ -16,10 +17,9 @@ from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.sequences.recurrent import RecurrentConf
 from dsinga.layers.sequences.timedistributed import MustUnroll
-from dsinga.net.dataflow import insert_splits, needs_gradient
+from dsinga.net.dataflow import insert_splits
 from dsinga.net.labels import check_labels, describe_labels, labels_shape
 from dsinga.net.layer_classes import layer_class
-from dsinga.net.leads import check_prediction, lead_plan_of, mark_leads, prediction_of, unroll_leads
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node, Param
 from dsinga.net.sharing import name_params
@@ -34,30 +34,17 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], m
     one feature are added (:func:`insert_splits`), and a reconstruction layer for each restricted Boltzmann machine
     (:func:`insert_reconstructions`). Params without a name are called ``<layer>_<role>``. If the job unrolls layers
     over time steps, ``merged`` computes each chain of copies as one layer over sequences, where that gives the same
-    numbers (:func:`merge_copies`); else the net has the copies. Where records are of several leads, each lead has
-    copies (:func:`unroll_leads`).
+    numbers (:func:`merge_copies`); else the net has the copies. Where records are of several leads, these say of which
+    copies the net consists.
 
     Raises UserError, with file and line, for a net that cannot be built: an unknown type or source, a cycle, a name
     used twice, sources that a layer cannot take, a shared param that does not exist or has another shape.
     """
     check_net(conf, [phase])
     selected = conf.replace(layer=[_with_dimension(layer, conf) for layer in filter_layers(conf, phase)])
-    found = lead_plan_of(records, selected.layer)
-    if found is None:
-        return _create(conf, selected, phase, records, merged)
-    name, plan = found
-    followers = with_followers({name}, selected.layer) - {name}
-
-    def of_leads(leads: int) -> NeuralNet:
-        unrolled = selected.replace(layer=unroll_leads(selected.layer, followers, name, plan, leads))
-        return _create(conf, unrolled, phase, records, merged)
-
-    if prediction := prediction_of([layer for layer in selected.layer if layer.name in followers]):
-        layer = of_leads(1).layer(prediction)
-        check_prediction(plan, layer.shape, layer.conf)
-    net, changes = of_leads(plan.leads), plan.changes() if phase & Phase.kTrain else ()
-    by_step = [*((step, of_leads(leads)) for step, leads in changes[:-1]), *((step, net) for step, _ in changes[-1:])]
-    return replace(net, by_step=tuple(by_step)) if len(by_step) > 1 else net
+    create = partial(_create, conf, phase=phase, records=records, merged=merged)
+    inputs = [layer for layer in selected.layer if layer.name in records and records[layer.name].leads is not None]
+    return records[inputs[0].name].leads.create_nets(selected, inputs, phase, create) if inputs else create(selected)
 
 
 def _create(
@@ -67,19 +54,21 @@ def _create(
     copies, reason = unroll(selected), ""  # raises JobError for a net that cannot be unrolled, merged or not
     if copies is selected or merged:
         try:
-            return _build(conf, resolve_carry(merge_copies(selected).layer, phase, records), phase, records)
+            return _build(conf, merge_copies(selected), phase, records)
         except MustUnroll as error:
             reason = f"; the net is computed copy by copy, because {error}"
     try:
-        copies = with_own_names(copies, selected)
-        return _build(conf, resolve_carry(copies.layer, phase, records, unrolled=True), phase, records)
+        return _build(conf, with_own_names(copies, selected), phase, records, unrolled=True)
     except JobError as error:
         raise JobError(f"{error}{reason}") from None
 
 
-def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: Mapping[str, RecordInfo]) -> NeuralNet:
+def _build(
+    conf: NetConf, selected: NetConf, phase: Phase, records: Mapping[str, RecordInfo], unrolled: bool = False
+) -> NeuralNet:
     """Build the net of the layers ``selected``, which are the layers of ``phase``, merged or unrolled."""
-    confs = sort_layers([drop_persistent_chains(layer, phase) for layer in selected])
+    carried = resolve_carry(selected.layer, phase, records, unrolled)
+    confs = sort_layers([drop_persistent_chains(layer, phase) for layer in carried])
     position = {layer.name: k for k, layer in enumerate(confs)}
     named = {layer.name: layer for layer in confs}
     layers: list[Layer] = []
@@ -107,11 +96,8 @@ def _build(conf: NetConf, selected: Sequence[LayerConf], phase: Phase, records: 
     joined = [tuple(position[source] for source in forward_sources(layer, named)) for layer in confs]
     whole = [Node(*node) for node in zip(layers, joined, names, strict=True)]
     nodes = insert_reconstructions(insert_splits(whole))
-    if conf.recompute > 1 and phase & Phase.kTrain:
-        if any((node.layer.conf.lead or 1) > 1 for node in nodes):
-            mark_leads(nodes, needs_gradient(nodes))
-        else:
-            mark_stretches(nodes, conf.recompute)
+    if selected.recompute > 1 and phase & Phase.kTrain:
+        mark_stretches(nodes, selected.recompute)
     return NeuralNet(nodes, freeze_other_params(whole, params), phase)
 
 

@@ -218,7 +218,7 @@ def split_layer(layer: Layer, count: int) -> Layer:
         partition_dim=layer.conf.partition_dim,
         partition_grid=layer.conf.partition_grid,
         location=layer.conf.location,
-        lead=layer.conf.lead,
+        copy_number=layer.conf.copy_number,
         split_conf={"num_splits": count},
     )
     return lookup("layer", conf.type_name)(conf, [layer.shape])

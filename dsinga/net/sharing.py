@@ -9,7 +9,7 @@ from dsinga.base.registry import nearest
 from dsinga.job import JobError, NetConf, ParamConf
 from dsinga.layers.interface.declarations import ParamSpec
 from dsinga.layers.interface.layer import Layer
-from dsinga.layers.sequences.timedistributed import copy_name, lead_name
+from dsinga.layers.sequences.timedistributed import copy_name
 from dsinga.net.node import Param
 
 
@@ -72,12 +72,12 @@ def list_params(layer: Layer) -> list[RequestedParam]:
 
 def name_param(layer: Layer, spec: ParamSpec, conf: ParamConf) -> RequestedParam:
     """Name a param that has no name in the job; copies of a layer share the params of the first."""
-    step, lead = layer.conf.unroll_index, layer.conf.lead or 1
+    step, is_first = layer.conf.unroll_index, (layer.conf.copy_number or 1) == 1
     own = layer.name if step is None else layer.name.removeprefix(copy_name(step, ""))
-    name = f"{own.removeprefix(lead_name(lead, ''))}_{spec.role}"
-    if not step and lead == 1:
+    name = f"{own if is_first else own.partition('#')[2]}_{spec.role}"
+    if not step and is_first:
         return RequestedParam(name, layer, spec, conf)
-    copied = copy_name(step or 0, lead_name(lead, name))
+    copied = copy_name(step or 0, f"{own}_{spec.role}")
     return RequestedParam(copied, layer, spec, conf.replace(share_from=conf.share_from or name))
 
 

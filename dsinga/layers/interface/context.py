@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dsinga.base.lead_plan import LeadPlan
 from dsinga.job import Phase
 from dsinga.ops import Array, Ops
 from dsinga.ops.numpy.lookup import philox
@@ -81,8 +80,8 @@ class RecordInfo:
     before. ``codes`` is the number of different codes of a text, 0 for others, and ``words`` a hash of what they stand
     for, if known. ``batchsize`` counts the rows that are
     computed at once: a training batch has ``micro_batches`` times as many. ``fit`` is an object whose ``evaluate``
-    brings records of its ``stored_shape`` to ``shape``, None where records as stored have that shape. ``leads`` says
-    how the records of several leads are made of one that is read, None for records of one lead.
+    brings records of its ``stored_shape`` to ``shape``, None where records as stored have that shape. ``leads`` is an
+    object whose ``create_nets`` builds nets with copies of layers for several leads, None for records of one lead.
     """
 
     shape: Shape
@@ -99,7 +98,7 @@ class RecordInfo:
     label_names: tuple[str, ...] = ()
     micro_batches: int = 1
     fit: Any = None
-    leads: LeadPlan | None = None
+    leads: Any = None
 
 
 WORD = 8  # numbers that one counter of the generator gives, see :meth:`dsinga.ops.Ops.uniform`

@@ -207,11 +207,6 @@ def copy_name(step: int, layer: str) -> str:
     return f"{step}#{layer}"
 
 
-def lead_name(lead: int, layer: str, of_record: bool = False) -> str:
-    """Return the name of the copy of a layer for a lead, from 1: its own for the first, but for records of a lead."""
-    return layer if lead == 1 and not of_record else f"lead{lead}#{layer}"
-
-
 def _not_by_step(layer: Layer) -> str:
     """Return the reason why the steps of a layer cannot be one batch, the empty string if they can."""
     if layer.is_input or not layer.source_shapes:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.fields.leads.channels import check_ends, lead_plan
 from dsinga.addons.fields.records.dataset import check_dataset, open_dataset, used_variables
 from dsinga.addons.fields.records.definition import SAMPLER_SHARE, WindowDefinition
 from dsinga.addons.fields.records.layout import Layout, make_layout
-from dsinga.addons.fields.records.lead_channels import check_ends, lead_plan
 from dsinga.addons.fields.records.leads import check_lead_names
 from dsinga.addons.fields.records.remarks import chunk_texts, gap_texts, left_out_texts, period_texts, uneven_texts
 from dsinga.addons.fields.records.selection import select, split_ends

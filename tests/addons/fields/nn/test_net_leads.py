@@ -11,13 +11,13 @@ import xarray as xr
 
 import dsinga
 from dsinga import nn
+from dsinga.addons.fields.leads.plan import unroll_leads
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.base.errors import UserError
 from dsinga.job import Job, LayerType, Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet, choose_cuts
 from dsinga.net.cut import WHOLE_LAYER, LayerCut
-from dsinga.net.leads import unroll_leads
 from dsinga.net.partitioning import partition
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import bp

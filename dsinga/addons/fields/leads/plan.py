@@ -1,16 +1,18 @@
-"""Unrolls a net over leads: a copy of its layers for each lead, whose record has the predictions of earlier leads."""
+"""LeadPlan: how a net is trained on several leads, with a copy of its layers for each, fed with earlier predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from dsinga.base.lead_plan import LeadPlan
-from dsinga.job import LayerConf, LayerType, PaddingMode, ParamConf
-from dsinga.layers.interface.context import RecordInfo
+from dsinga.job import LayerConf, LayerType, NetConf, PaddingMode, ParamConf, Phase
 from dsinga.layers.interface.layer import Shape, as_text
 from dsinga.layers.losses.point_classes import PointClasses
-from dsinga.layers.sequences.timedistributed import lead_name
+from dsinga.net.build import with_followers
+from dsinga.net.dataflow import needs_gradient
 from dsinga.net.layer_classes import forecast_form, layer_class
+from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
 
 MODES = {
@@ -21,19 +23,108 @@ MODES = {
 }
 
 
-def lead_plan_of(records: Mapping[str, RecordInfo], layers: Sequence[LayerConf]) -> tuple[str, LeadPlan] | None:
-    """Return the input layer whose records are of several leads, and how they are made; None where none has such.
+class LeadChannels(NamedTuple):
+    """The channels of the record of one lead, in their order.
 
-    Raises JobError where several have.
+    Attributes:
+        source: where each comes from: 0 the record that is read, n the prediction of n leads before.
+        channel: the number of the channel there.
+        mask: the channel of the record that is read with 0 where a point is masked, -1 for no mask.
+        fill: the number at masked points.
     """
-    named = {layer.name: layer for layer in layers if layer.name in records}
-    found = [(name, plan) for name in named if (plan := records[name].leads) is not None]
-    if len(found) > 1:
-        raise named[found[1][0]].error(
-            f"layers {found[0][0]!r} and {found[1][0]!r} both read windows of several leads; predictions are fed back "
-            "to one input layer, so give the others leads=1"
-        )
-    return found[0] if found else None
+
+    source: tuple[int, ...]
+    channel: tuple[int, ...]
+    mask: tuple[int, ...]
+    fill: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class LeadPlan:
+    """How records of several leads are made of a record that is read, which has the inputs that are known in advance.
+
+    Attributes:
+        shape: the shape (C, *space) of the record of a lead.
+        label_shape: the shape (C', *space) of the labels of a lead, with a last channel of weights if ``weighted``.
+        records: the channels of each lead.
+        before: points of context before a prediction, along each axis of space.
+        after: those after it.
+        modes: what context beyond a prediction has, along each axis of space: "zero", "edge", "reflect", "periodic".
+        weighted: whether labels have a channel of weights, which is the same for all leads.
+        weights: the weight of each lead in the loss.
+        starts: the step of training from which each lead is trained.
+    """
+
+    shape: Shape
+    label_shape: Shape
+    records: tuple[LeadChannels, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    modes: tuple[str, ...]
+    weighted: bool
+    weights: tuple[float, ...]
+    starts: tuple[int, ...]
+
+    @property
+    def leads(self) -> int:
+        """The number of leads."""
+        return len(self.records)
+
+    @property
+    def channels(self) -> int:
+        """The channels of a prediction."""
+        return self.label_shape[0] - self.weighted
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether records have context that predictions lack."""
+        return any((*self.before, *self.after))
+
+    def shares(self, leads: int) -> tuple[float, ...]:
+        """Return the share of each of the first leads in the loss; they add up to 1."""
+        total = sum(self.weights[:leads])
+        return tuple(weight / total for weight in self.weights[:leads])
+
+    def changes(self) -> tuple[tuple[int, int], ...]:
+        """Return (step, leads): how many leads are trained from a step of training on, in the order of the steps."""
+        return tuple((step, sum(start <= step for start in self.starts)) for step in sorted(set(self.starts)))
+
+    def create_nets(
+        self, conf: NetConf, inputs: Sequence[LayerConf], phase: Phase, create: Callable[[NetConf], NeuralNet]
+    ) -> NeuralNet:
+        """Return the net of a phase with a copy for each lead, and the nets of fewer leads that training begins with.
+
+        ``conf`` has the layers of the phase, ``inputs`` those whose records have a plan, and ``create`` builds a net.
+        Raises JobError for layers that cannot be copied.
+        """
+        name, layers = inputs[0].name, conf.layer
+        if len(inputs) > 1:
+            raise inputs[1].error(
+                f"layers {name!r} and {inputs[1].name!r} both read windows of several leads; predictions are fed back "
+                "to one input layer, so give the others leads=1"
+            )
+        followers = with_followers({name}, layers) - {name}
+        trains = bool(phase & Phase.kTrain)
+
+        def of_leads(leads: int) -> NeuralNet:
+            is_marked = leads > 1 and conf.recompute > 1 and trains
+            copies = unroll_leads(layers, followers, name, self, leads)
+            net = create(conf.replace(layer=copies, recompute=0 if is_marked else conf.recompute))
+            if is_marked:
+                mark_leads(net.nodes, needs_gradient(net.nodes))
+            return net
+
+        if prediction := prediction_of([layer for layer in layers if layer.name in followers]):
+            layer = of_leads(1).layer(prediction)
+            check_prediction(self, layer.shape, layer.conf)
+        net, changes = of_leads(self.leads), self.changes() if trains else ()
+        nets = [*((step, of_leads(leads)) for step, leads in changes[:-1]), *((step, net) for step, _ in changes[-1:])]
+        return replace(net, by_step=tuple(nets)) if len(nets) > 1 else net
+
+
+def lead_name(lead: int, layer: str, of_record: bool = False) -> str:
+    """Return the name of the copy of a layer for a lead, from 1: its own for the first, but for records of a lead."""
+    return layer if lead == 1 and not of_record else f"lead{lead}#{layer}"
 
 
 def unroll_leads(
@@ -129,7 +220,7 @@ def _record_layers(
                     name=padded,
                     type=LayerType.kPadding,
                     srclayers=[prediction],
-                    lead=number + 1,
+                    copy_number=number + 1,
                     padding_conf={field: list(values) for field, values in settings.items()},
                     **common,
                 )
@@ -145,14 +236,16 @@ def _record_layers(
     }
     name = lead_name(number + 1, data.name, of_record=True)
     kind = LayerType.kLeadRecord
-    layers.append(LayerConf(name=name, type=kind, srclayers=sources, lead=number + 1, leadrecord_conf=conf, **common))
+    layers.append(
+        LayerConf(name=name, type=kind, srclayers=sources, copy_number=number + 1, leadrecord_conf=conf, **common)
+    )
     if labelled:
         layers.append(
             LayerConf(
                 name=_labels_name(number + 1, data.name),
                 type=LayerType.kLabel,
                 srclayers=[data.name],
-                lead=number + 1,
+                copy_number=number + 1,
                 label_conf={"first": number * plan.channels, "count": plan.channels, "weighted": plan.weighted},
                 **common,
             )
@@ -179,7 +272,7 @@ def _copy(layer: LayerConf, lead: int, followers: set[str], passed_on: set[str],
             for k, source in enumerate(layer.srclayers)
         ],
         param=[_copy_param(param, lead) for param in layer.param],
-        lead=lead,
+        copy_number=lead,
     )
 
 
@@ -207,7 +300,7 @@ def mark_leads(nodes: Sequence[Node], needed: Sequence[bool]) -> None:
 
     ``needed`` says which nodes get a gradient. The last lead keeps its features, since the backward pass begins there.
     """
-    leads = [node.layer.conf.lead or 0 for node in nodes]
+    leads = [node.layer.conf.copy_number or 0 for node in nodes]
     kept = {source for node, lead in zip(nodes, leads, strict=True) for source in node.sources if leads[source] != lead}
     kept |= {source for position in kept if nodes[position].layer.part_shapes for source in nodes[position].sources}
     for position, (node, lead) in enumerate(zip(nodes, leads, strict=True)):

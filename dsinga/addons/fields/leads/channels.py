@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.fields.leads.plan import LeadChannels, LeadPlan
 from dsinga.addons.fields.records.axis import Axis, label_text
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
 from dsinga.addons.fields.records.leads import ahead_axis, check_feedback
 from dsinga.base.errors import UserError
-from dsinga.base.lead_plan import LeadChannels, LeadPlan
 
 Source = tuple[int, int, int, float]  # of a channel: as in a LeadChannels
 

@@ -1,0 +1,1 @@
+"""Training on several leads: copies of a net, each fed with the predictions of earlier leads."""
