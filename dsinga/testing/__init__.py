@@ -1,8 +1,7 @@
 """Contracts for layers, updaters, extensions, sources and kernel backends, as pytest classes for code of your own.
 
 The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract`,
-:class:`SourceContract` and :class:`KernelContract`. The last one also needs hypothesis. ``python -m
-dsinga.testing.chaos`` trains a job while faults happen; it needs neither.
+:class:`SourceContract` and :class:`KernelContract`. The last one also needs hypothesis.
 """
 
 from typing import TYPE_CHECKING, Any

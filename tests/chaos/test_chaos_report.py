@@ -1,4 +1,4 @@
-"""What ``python -m dsinga.testing.chaos`` adds up, and what it refuses."""
+"""What ``python -m tools.chaos.job`` adds up, and what it refuses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 
 from dsinga import UserError
 from dsinga.job import ClusterConf, Job
-from dsinga.testing.chaos.faults import CausedFault, check_kinds
-from dsinga.testing.chaos.report import goodput, is_good, report, seconds_to_next_step
-from dsinga.testing.chaos.trials import Pair, Recovery, Trial
+from tools.chaos.faults import CausedFault, check_kinds
+from tools.chaos.report import goodput, is_good, report, seconds_to_next_step
+from tools.chaos.trials import Pair, Recovery, Trial
 
 FAULTS = [
     CausedFault("kill", "a", 10.0),

@@ -14,10 +14,10 @@ import pytest
 from distributed import Client
 
 from dsinga.api import Result, train
-from dsinga.testing.chaos.faults import cause, process_cluster, wait_for_return
 from tests.support.small_disk import files_of_at_most
 from tools.chaos.campaign import SIGNALS, bring_back, judge, run_case
 from tools.chaos.cases import Case
+from tools.chaos.faults import cause, process_cluster, wait_for_return
 from tools.chaos.topologies import PLAN, TOPOLOGIES, job_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]

@@ -23,9 +23,9 @@ from distributed import Client
 
 from dsinga.api import Result, train
 from dsinga.data import write_store
-from dsinga.testing.chaos.faults import process_cluster
 from tools.chaos.campaign import SIGNALS, Ending, bring_back, run_case
 from tools.chaos.cases import PLACES, STEPS, Case, draw
+from tools.chaos.faults import process_cluster
 from tools.chaos.topologies import PLAN, TOPOLOGIES, job_of
 
 WORKERS = 4

@@ -23,11 +23,11 @@ from dsinga.cluster import available_workers
 from dsinga.extensions import AtEnd, EverySteps, Extension
 from dsinga.job import Job
 from dsinga.monitor import RECOVERY
-from dsinga.testing.chaos.faults import CausedFault, wait_for_return
-from dsinga.testing.chaos.report import seconds_to_next_step
-from dsinga.testing.chaos.trials import RecoveryWatch, read_recoveries
 from tools.chaos.cases import MOMENTS, PASSES, STEPS, Case
+from tools.chaos.faults import CausedFault, wait_for_return
+from tools.chaos.report import seconds_to_next_step
 from tools.chaos.topologies import PLAN, TOPOLOGIES, job_of
+from tools.chaos.trials import RecoveryWatch, read_recoveries
 from tools.faults.moments import KillAt, Killer, KillSoon
 from tools.faults.passes import Plan, moment_of
 

@@ -20,7 +20,7 @@ from typing import Any
 from unittest import mock
 
 from dsinga.extensions import AtEnd, EverySteps, Extension, LoopView, Trigger
-from dsinga.testing.chaos.faults import CausedFault
+from tools.chaos.faults import CausedFault
 
 PACKAGE = "dsinga."
 # Events of operations on files, before any of which a process may end.

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dsinga.job import Job
-from dsinga.testing.chaos.faults import CausedFault
-from dsinga.testing.chaos.trials import Pair, Recovery
+from tools.chaos.faults import CausedFault
+from tools.chaos.trials import Pair, Recovery
 
 
 def report(job: Job, pairs: Sequence[Pair]) -> list[str]:

@@ -1,4 +1,9 @@
-"""The command ``python -m dsinga.testing.chaos``."""
+"""Trains a job while processes of its cluster are killed, stopped and retired, and measures that.
+
+``python -m tools.chaos.job job.conf --mtbf 30``: faults.py has the kinds of faults, causes them at random moments and
+starts a cluster for them, trials.py trains with faults and without and takes the times of recoveries, report.py adds
+them up.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,11 @@ import click
 from dsinga import api
 from dsinga.commands.cli import CONTEXT_SETTINGS, plain_messages
 from dsinga.commands.options import cluster_options, job_and_connection, job_options
-from dsinga.testing.chaos.faults import DEADLY, KINDS, check_kinds, process_cluster
-from dsinga.testing.chaos.report import is_good, report
-from dsinga.testing.chaos.trials import Chaos
+from tools.chaos.faults import DEADLY, KINDS, check_kinds, process_cluster
+from tools.chaos.report import is_good, report
+from tools.chaos.trials import Chaos
 
-PROGRAM = ("python", "-m", "dsinga.testing.chaos")
+PROGRAM = ("python", "-m", "tools.chaos.job")
 DEFAULT_KINDS = ",".join((*DEADLY, "pause"))
 
 

@@ -22,8 +22,8 @@ from dsinga.extensions import Extension, LoopView
 from dsinga.extensions.triggers import AtEnd
 from dsinga.job import Job
 from dsinga.monitor import RECOVERY, read_metrics
-from dsinga.testing.chaos.faults import CausedFault, FaultInjector, wait_for_return
 from dsinga.training import Metrics
+from tools.chaos.faults import CausedFault, FaultInjector, wait_for_return
 
 _log = logging.getLogger(__name__)
 
