@@ -11,8 +11,8 @@ from dsinga.api.result import Result
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job, Phase, load
+from dsinga.net import input_layers
 from dsinga.reading.bind_records import bind_records
-from dsinga.reading.windows_conf import overlap_texts
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +33,11 @@ def job_with_data(
 
 def say_overlaps(job: Job, *phases: Phase) -> None:
     """Say in the log where windows of the records of some phases overlap, so that scores weigh points unequally."""
-    for sentence in dict.fromkeys(sentence for phase in phases for sentence in overlap_texts(job, phase)):
-        _log.warning("%s", sentence)
+    layers = [layer for phase in phases for layer in input_layers(job.neuralnet, phase)]
+    windows = {layer.name: layer.store_conf.windows for layer in layers if layer.store_conf is not None}
+    for sentence in [conf.remark_on_scores(name) for name, conf in windows.items() if conf is not None]:
+        if sentence:
+            _log.warning("%s", sentence)
 
 
 def roots(job: Job, data_root: str | None) -> list[str]:

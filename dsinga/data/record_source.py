@@ -57,6 +57,7 @@ class RecordSource:
 
     kind = ""  # of source, for ``dsinga data info``, where the location does not say it
     cache_name = "records"  # of the cache of decoded blocks, which sources of one process share
+    leads: Any = None  # how records of several leads are made of the one that is read; None for one lead
     allows_nonfinite = False
     keeps_order = False  # whether training reads the records in their order
     _changes: Mapping[str, Any] = MappingProxyType({})  # of a copy
@@ -196,6 +197,18 @@ class RecordSource:
     def storage(self) -> dict[str, Any]:
         """Return how the records are stored, for :func:`dsinga.data.describe`; nothing for arrays in memory."""
         return {}
+
+    def job_settings(self) -> dict[str, Any]:
+        """Return the fields of a ``store_conf`` that a job keeps, to make records of other data like these."""
+        return {}
+
+    def named_fields(self) -> dict[str, Any]:
+        """Return the fields of a ``store_conf`` by which a job opens these records; none where it cannot."""
+        return {}
+
+    def in_training_order(self, settings: Mapping[str, Any]) -> RecordSource:
+        """Return these records in the order of those of training, which had these :meth:`job_settings`."""
+        return self
 
     def label_range(self) -> tuple[int, int] | None:
         """Return the smallest and the largest integer label, or None for float labels or none; reads all labels.

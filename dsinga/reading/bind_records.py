@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
-from dsinga.data import FieldWindows, RecordNames, RecordSource, open_like
+from dsinga.data import RecordNames, RecordSource, open_like
 from dsinga.data.array_kinds import is_a, is_data_array
 from dsinga.data.conversion import (
     as_labels,
@@ -28,8 +28,7 @@ from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, input_layers
 from dsinga.net.layer_classes import layer_class
-from dsinga.reading.open_layer import augmented_info, moments_of, open_windows
-from dsinga.reading.windows_conf import definition_of, windows_conf
+from dsinga.reading.open_layer import augmented_info, moments_of
 
 Batch = Any  # an array (B, ...), or several by the names of their input layers
 
@@ -84,15 +83,13 @@ def _open(
     """
     conf = _with_windows(net, layer)
     if conf is not None and (is_a(source, "xarray", "Dataset") or is_data_array(source)):
-        return open_windows(layer, conf, source)
+        return conf.windows.open_records(layer.name, source, conf.has_label)
     records = open_like(source, names.get(layer.name, RecordNames()), roots, phase.name or "")
     if isinstance(records, DrawnRecords) and records.has_weights:
         raise layer.error(
             f"layer {layer.name!r} gets records with weights, which only fit and evaluate of a model take"
         )
-    if conf is not None and conf.windows is not None and isinstance(records, FieldWindows):
-        return records.in_order_of(definition_of(conf.windows))
-    return records
+    return records if conf is None else records.in_training_order({"windows": conf.windows})
 
 
 def _with_windows(net: NetConf, layer: LayerConf) -> StoreConf | None:
@@ -143,9 +140,8 @@ def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
     if layer.type is LayerType.kCharRNN:
         raise layer.error(f"layer {layer.name!r} reads a text, not records; give it the path of a text")
     conf = layer_class(layer).reads(layer) or StoreConf()
-    if isinstance(records, FieldWindows):  # the job keeps the definition, with its checkpoints
-        conf = conf.replace(windows=windows_conf(records.described()))
-    bound = layer.replace(include=[phase], exclude=[], store_conf=conf.replace(records=records))
+    conf = conf.replace(**records.job_settings(), records=records)  # the job keeps these, with its checkpoints
+    bound = layer.replace(include=[phase], exclude=[], store_conf=conf)
     if layer.include == [phase]:
         return [bound]
     if layer.include:

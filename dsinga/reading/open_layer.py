@@ -12,7 +12,6 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.data import (
     DataSource,
-    FieldWindows,
     RecordSource,
     TextWindows,
     open_records,
@@ -26,7 +25,6 @@ from dsinga.job.component import error_note
 from dsinga.job.component import resolve as resolve_class
 from dsinga.layers import RecordInfo
 from dsinga.net.layer_classes import layer_class
-from dsinga.reading.windows_conf import definition_of
 
 
 def with_store(layer: LayerConf) -> LayerConf:
@@ -65,7 +63,7 @@ def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, Re
         **_codes_of(store),
         label_dtype=store.label_dtype or np.int64,
         label_names=store.classes,
-        leads=store.leads if isinstance(store, FieldWindows) else None,
+        leads=store.leads,
     )
     return store, info
 
@@ -108,7 +106,7 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
         return _open_source(layer, conf, cls, roots)
     assert conf.path is not None
     if conf.windows is not None:
-        return open_windows(layer, conf, resolve(conf.path, roots))
+        return conf.windows.open_records(layer.name, resolve(conf.path, roots), conf.has_label)
     return open_store(
         conf.path,
         backend=conf.backend,
@@ -120,15 +118,6 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
         data=conf.data,
         label=conf.label,
     )
-
-
-def open_windows(layer: LayerConf, conf: StoreConf, dataset: Any) -> FieldWindows:
-    """Return the windows of a Dataset, or of the one at a path, by the settings of an input layer. Raises JobError."""
-    assert conf.windows is not None
-    try:
-        return FieldWindows(dataset, definition_of(conf.windows), has_targets=conf.has_label)
-    except UserError as error:
-        raise conf.windows.error(f"layer {layer.name!r}: {error}") from error
 
 
 def _open_source(layer: LayerConf, conf: StoreConf, cls: Any, roots: Sequence[str]) -> RecordSource:

@@ -16,7 +16,7 @@ import zarr
 from dsinga.base.arguments import values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries
-from dsinga.data import FieldWindows, RecordNames, RecordSource, open_labels, open_like
+from dsinga.data import RecordNames, RecordSource, open_labels, open_like
 from dsinga.data.array_kinds import is_dask_collection, is_of
 from dsinga.data.sources.batch_sequences import Batches, DrawnRecords
 from dsinga.data.stores.store_format import SMALL_BYTES
@@ -25,7 +25,6 @@ from dsinga.job.enums import PHASES
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.words.losses import loss_kind
 from dsinga.nn.writing.symbol import Symbol
-from dsinga.reading.windows_conf import definition_of, windows_conf
 
 Pair = tuple[Any, Any]  # records and labels
 # The settings of an input layer that say how its store is read, besides its path.
@@ -57,8 +56,7 @@ class PhaseRecords:
         """Return the records with windows of Datasets in the order of those of training, whose settings are given."""
         sources = dict(self.sources)
         for name in sources.keys() & trained.keys():
-            if isinstance(windows := sources[name], FieldWindows):
-                sources[name] = windows.in_order_of(definition_of(trained[name]))
+            sources[name] = sources[name].in_training_order({"windows": trained[name]})
         changed = {name: (source, None) for name, source in sources.items() if source is not self.sources[name]}
         if not changed:
             return self
@@ -121,8 +119,8 @@ def open_inputs(pairs: Mapping[str, Pair], trained: Mapping[str, RecordNames] = 
         if isinstance(source, DrawnRecords) and source.has_weights:
             records.sources[name], records.sources[SAMPLE_WEIGHT] = source.split_weights()
             records.shapes[SAMPLE_WEIGHT] = tuple(records.sources[SAMPLE_WEIGHT].shape)
-        if isinstance(source, FieldWindows):  # a model keeps what windows are, to predict other Datasets
-            records.windows[name] = windows_conf(source.described())
+        if windows := source.job_settings().get("windows"):  # a model keeps these, to predict other Datasets
+            records.windows[name] = windows
         records.shapes[name] = tuple(source.shape)
         records.label_shapes[name] = tuple(source.label_shape) if source.has_labels else None
     return records
@@ -161,8 +159,8 @@ def store_fields(x: Any) -> dict[str, Any]:
     """Return the fields of a ``store_conf`` that name records: a path, or a registered source; none for arrays."""
     if isinstance(x, (str, os.PathLike)):
         return {"path": os.fspath(x)}
-    if isinstance(x, FieldWindows):
-        return {"path": x.path, "windows": windows_conf(x.described())} if x.is_named else {}
+    if isinstance(x, RecordSource):
+        return x.named_fields()
     name = next((name for name, cls in entries("source").items() if cls is type(x)), None)
     settings = {x.settings.field: x.settings} if name and x.settings is not None else {}
     return {"backend": name, "path": x.path, **settings} if name else {}

@@ -20,6 +20,7 @@ from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.leads import check_lead_names, lead_axis, windows_for_leads
 from dsinga.addons.fields.records.memory_reader import described
 from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
+from dsinga.addons.fields.records.windows_conf import windows_of
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
@@ -32,7 +33,6 @@ from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.net.layer_classes import forecast_form, layer_class
 from dsinga.passes.predictor import Predictor, row_bytes
 from dsinga.reading.open_layer import moments_of
-from dsinga.reading.windows_conf import windows_of
 
 BATCH_BYTES = 1 << 25  # of the features of all layers for a call, where a row takes less
 MOST_ROWS = 64  # of a call

@@ -18,6 +18,7 @@ from dsinga.addons.fields.records.selection import select, split_ends
 from dsinga.addons.fields.records.trained_layout import align, trained_layout_of
 from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
 from dsinga.addons.fields.records.window_column import WindowColumn
+from dsinga.addons.fields.records.windows_conf import definition_of, windows_conf
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.data.column import PointRanges
@@ -184,6 +185,18 @@ class FieldWindows(RecordSource):
         """Return the definition with how the data lie, as jobs and checkpoints keep it for the prediction of others."""
         trained = self.definition.trained or trained_layout_of(self.dataset, self.definition, self.layout)
         return self.definition.replace(trained=trained)
+
+    def job_settings(self) -> dict[str, Any]:
+        """Return the settings of windows of other Datasets like these."""
+        return {"windows": windows_conf(self.described())}
+
+    def named_fields(self) -> dict[str, Any]:
+        """Return the path and the settings of windows, where these say all."""
+        return {"path": self.path, **self.job_settings()} if self.is_named else {}
+
+    def in_training_order(self, settings: Mapping[str, Any]) -> FieldWindows:
+        """Return windows that lie as those of training, which had these :meth:`job_settings`."""
+        return self.in_order_of(definition_of(settings["windows"])) if "windows" in settings else self
 
     def in_order_of(self, training: WindowDefinition) -> FieldWindows:
         """Return windows of the same Dataset that lie as the data of training lay, and are departures if those were.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from dsinga.base.errors import UserError
+from dsinga.data.record_source import RecordSource
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Share
 
@@ -67,3 +71,24 @@ class WindowsConf(Settings):
     memory: Count = setting(256 << 20, "the bytes of decoded fields that a process keeps")
     climatology: str = setting("", "what is subtracted from variables and added to predictions; compressed numbers")
     variable: list[WindowVariableConf] = setting([], "how the variables lay in the data of training")
+
+    def open_records(self, layer: str, dataset: Any, has_targets: bool) -> RecordSource:
+        """Return the windows of a Dataset, or of the one at a path, that an input layer reads. Raises JobError."""
+        from dsinga.addons.fields.records.field_windows import FieldWindows  # not needed to read a job
+        from dsinga.addons.fields.records.windows_conf import definition_of
+
+        try:
+            return FieldWindows(dataset, definition_of(self), has_targets=has_targets)
+        except UserError as error:
+            raise self.error(f"layer {layer!r}: {error}") from error
+
+    def remark_on_scores(self, layer: str) -> str:
+        """Return a sentence where windows that an input layer reads overlap, for the reader of scores; "" elsewhere."""
+        dims = [dim.name for dim in self.dim if dim.overlap > 0] if self.targets else []
+        if not dims:
+            return ""
+        return (
+            f"windows of {layer!r} overlap along {', '.join(map(repr, dims))}: scores count points in several windows "
+            "more often than those near the ends of the data; for equal weights leave out input_overlap, or compare "
+            "predict(dataset) with the dataset"
+        )

@@ -13,11 +13,11 @@ import dsinga
 from dsinga import nn
 from dsinga.addons.fields.records.definition import TrainedLayout
 from dsinga.addons.fields.records.window_messages import WindowsConf
+from dsinga.addons.fields.records.windows_conf import definition_of, windows_conf
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, define_windows, kept_bytes, open_records
 from dsinga.job import Phase, loads, to_text
 from dsinga.reading.checked_job import CheckedJob
-from dsinga.reading.windows_conf import definition_of, windows_conf
 
 JOB = """
 name: "fields" train_steps: 4 test_freq: 2 test_steps: 1

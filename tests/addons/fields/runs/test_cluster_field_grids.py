@@ -12,7 +12,7 @@ import dsinga
 from dsinga.addons.fields.prediction.field_prediction import predict_dataset
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.trained_layout import with_trained_layout
-from dsinga.reading.windows_conf import definition_of, windows_conf
+from dsinga.addons.fields.records.windows_conf import definition_of, windows_conf
 from tests.support.field_nets import convolutions, define, make_dataset, make_job, make_params
 
 xr = pytest.importorskip("xarray")

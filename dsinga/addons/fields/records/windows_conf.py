@@ -6,16 +6,16 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from dsinga.addons.fields.records.definition import TrainedLayout
+from dsinga.addons.fields.records.definition import TrainedLayout, WindowDefinition, define_windows
 from dsinga.addons.fields.records.trained_layout import with_trained_layout
+from dsinga.addons.fields.records.window_messages import WindowsConf
 from dsinga.base.errors import UserError
-from dsinga.data import WindowDefinition, define_windows, resolve
-from dsinga.job import Job, Phase, StoreConf
-from dsinga.job.message import added_message
+from dsinga.data import resolve
+from dsinga.job import Job, Phase
 from dsinga.net import input_layers
 
 
-def definition_of(conf: Any) -> WindowDefinition:
+def definition_of(conf: WindowsConf) -> WindowDefinition:
     """Return the definition that the settings of a job describe. Raises UserError for what is wrong with them."""
     dims = {dim.name: dim for dim in conf.dim}
     if len(dims) < len(conf.dim):
@@ -56,22 +56,7 @@ def definition_of(conf: Any) -> WindowDefinition:
     return definition if trained == TrainedLayout() else definition.replace(trained=trained)
 
 
-def overlap_texts(job: Job, phase: Phase) -> list[str]:
-    """Return a sentence for each input layer of a phase whose windows overlap, for whoever reads its scores."""
-    sentences = []
-    for layer in input_layers(job.neuralnet, phase):
-        windows = layer.store_conf.windows if layer.store_conf else None
-        dims = [dim.name for dim in windows.dim if dim.overlap > 0] if windows and windows.targets else []
-        if dims:
-            sentences.append(
-                f"windows of {layer.name!r} overlap along {', '.join(map(repr, dims))}: scores count points "
-                "in several windows more often than those near the ends of the data; for equal weights leave out "
-                "input_overlap, or compare predict(dataset) with the dataset"
-            )
-    return sentences
-
-
-def windows_conf(definition: WindowDefinition) -> Any:
+def windows_conf(definition: WindowDefinition) -> WindowsConf:
     """Return the settings of a job that describe a definition."""
     trained = definition.trained or TrainedLayout()
     names = [
@@ -104,7 +89,7 @@ def windows_conf(definition: WindowDefinition) -> Any:
             }
         )
     channels = definition.channels
-    return added_message(StoreConf, "windows")(
+    return WindowsConf(
         inputs=list(definition.inputs),
         targets=list(definition.targets),
         dim=dims,
