@@ -16,8 +16,9 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and ``__dir__`` of a package that import its names when they are first used.
 
-    The names, and the module of each, are read in its ``__init__.py``: in the block ``if TYPE_CHECKING:`` that tells
-    type checkers about them. ``otherwise`` is called for any other name.
+    The names, and the module of each, are read where type checkers read them: in ``__init__.pyi``, or else in the block
+    ``if TYPE_CHECKING:`` of ``__init__.py``. The core has the names of add-ons in the former, since it imports none.
+    ``otherwise`` is called for any other name.
     """
     module = sys.modules[package]
 
@@ -41,12 +42,15 @@ def lazy_names(
 
 
 def _names_for_type_checkers(file: Path) -> dict[str, tuple[str, str]]:
-    """Return the module, and the name there, of each name that a file imports below ``if TYPE_CHECKING:``."""
+    """Return the module, and the name there, of each name that a package imports for type checkers."""
+    stub = file.with_suffix(".pyi")
+    lines = ast.parse((stub if stub.exists() else file).read_bytes()).body
+    if not stub.exists():
+        blocks = [block for block in lines if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"]
+        lines = [line for block in blocks for line in block.body]
     names = {}
-    for block in ast.parse(file.read_bytes()).body:
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
-            for line in block.body:
-                for alias in line.names if isinstance(line, (ast.Import, ast.ImportFrom)) else ():
-                    imported = (line.module or "", alias.name) if isinstance(line, ast.ImportFrom) else (alias.name, "")
-                    names[alias.asname or alias.name] = imported
+    for line in lines:
+        for alias in line.names if isinstance(line, (ast.Import, ast.ImportFrom)) else ():
+            imported = (line.module or "", alias.name) if isinstance(line, ast.ImportFrom) else (alias.name, "")
+            names[alias.asname or alias.name] = imported
     return names
