@@ -34,8 +34,8 @@ def job_with_data(
 def say_overlaps(job: Job, *phases: Phase) -> None:
     """Say in the log where windows of the records of some phases overlap, so that scores weigh points unequally."""
     layers = [layer for phase in phases for layer in input_layers(job.neuralnet, phase)]
-    windows = {layer.name: layer.store_conf.windows for layer in layers if layer.store_conf is not None}
-    for sentence in [conf.remark_on_scores(name) for name, conf in windows.items() if conf is not None]:
+    windows = [(layer.name, layer.store_conf.windows) for layer in layers if layer.store_conf is not None]
+    for sentence in dict.fromkeys(conf.remark_on_scores(name) for name, conf in windows if conf is not None):
         if sentence:
             _log.warning("%s", sentence)
 

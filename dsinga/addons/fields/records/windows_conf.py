@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 from dsinga.addons.fields.records.definition import TrainedLayout, WindowDefinition, define_windows
 from dsinga.addons.fields.records.trained_layout import with_trained_layout
-from dsinga.addons.fields.records.window_messages import WindowsConf
+from dsinga.addons.fields.records.window_messages import WindowDimConf, WindowFillConf, WindowsConf, WindowVariableConf
 from dsinga.base.errors import UserError
 from dsinga.data import resolve
 from dsinga.job import Job, Phase
@@ -73,20 +72,20 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
         before, after = definition.context.get(name, (0, 0))
         first, last = definition.within.get(name, (None, None))
         dims.append(
-            {
-                "name": name,
-                "size": definition.input_dims.get(name),
-                "overlap": definition.input_overlap.get(name, 0),
-                "before": before,
-                "after": after,
-                "lead": definition.lead.get(name, 0),
-                "edges": definition.edge(name),
-                "first": None if first is None else str(first),
-                "last": None if last is None else str(last),
-                "points": list(trained.points.get(name, ())),
-                "step": trained.steps.get(name, ""),
-                "begin": trained.begins.get(name, ""),
-            }
+            WindowDimConf(
+                name=name,
+                size=definition.input_dims.get(name),
+                overlap=definition.input_overlap.get(name, 0),
+                before=before,
+                after=after,
+                lead=definition.lead.get(name, 0),
+                edges=definition.edge(name),
+                first=None if first is None else str(first),
+                last=None if last is None else str(last),
+                points=list(trained.points.get(name, ())),
+                step=trained.steps.get(name, ""),
+                begin=trained.begins.get(name, ""),
+            )
         )
     channels = definition.channels
     return WindowsConf(
@@ -101,14 +100,14 @@ def windows_conf(definition: WindowDefinition) -> WindowsConf:
         static=list(definition.static),
         coordinates=list(definition.coordinates),
         mask=list(definition.mask),
-        fill=[{"variable": name, "value": value} for name, value in definition.fill.items()],
+        fill=[WindowFillConf(variable=name, value=value) for name, value in definition.fill.items()],
         max_nan=definition.max_nan,
         weights=definition.weights,
         over_gaps=definition.over_gaps,
         climatology=definition.climatology,
         memory=definition.memory,
         variable=[
-            {"name": name, "dims": list(dims), "units": trained.units.get(name, "")}
+            WindowVariableConf(name=name, dims=list(dims), units=trained.units.get(name, ""))
             for name, dims in trained.dims.items()
         ],
     )
