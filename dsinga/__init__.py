@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import dsinga.models as models
     import dsinga.nn as nn
     import dsinga.rl as rl
+    from dsinga.addons.fields.evaluate import evaluate_fields
     from dsinga.addons.planner.planning import compare_with_plan, plan
     from dsinga.addons.search.learning_rate import find_learning_rate
     from dsinga.addons.search.result import SearchResult
@@ -24,19 +25,17 @@ if TYPE_CHECKING:
     from dsinga.addons.text.translation import translate
     from dsinga.api import (
         Result,
-        Run,
         build_net,
         ensemble_scores,
         evaluate,
-        evaluate_fields,
         partition_net,
         predict,
         predict_batches,
-        predict_lazily,
         predict_with_labels,
-        submit,
         train,
     )  # fmt: skip
+    from dsinga.cluster.calls.background import Run, submit
+    from dsinga.cluster.calls.lazy import predict_lazily
     from dsinga.data import windows
     from dsinga.job import Job, load, loads
 else:

@@ -3,89 +3,44 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
-from dsinga import cluster
-from dsinga.api.clients import ClusterSource
-from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, say_overlaps, wanted_workers, with_workers
+from dsinga.api.engines import RunLimits, Runner, Train, TrainingOptions, find_engine
+from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, say_overlaps, with_workers
 from dsinga.api.result import Result
 from dsinga.api.workspaces import RemoteWorkspace
-from dsinga.base.errors import Cancelled, RunError, SchedulerLost, UserError
-from dsinga.base.registry import nearest
+from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, params_of
 from dsinga.data.filesystem import is_url
 from dsinga.engine.local_job import trains_locally
-from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, Phase
 from dsinga.loop.initial_state import RunOptions, place_in_data
-from dsinga.loop.local_run import train_locally
-from dsinga.loop.run_loop import Outcome
 from dsinga.monitor import History, Row, RunMonitor
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 
-if TYPE_CHECKING:  # Dask is imported when there is something to run
-    from distributed import Client
 
-    from dsinga.api.agent_training import AgentTraining
-    from dsinga.base.param_arrays import ParamArrays
-    from dsinga.cluster import WorkerSelection
-    from dsinga.rl.training import AgentTask
+class JobTraining(Protocol):
+    """Trains a job in another way than by its records: an agent in its environment.
 
-_log = logging.getLogger(__name__)
+    Attributes:
+        job: the job that is trained.
+    """
 
+    job: Job
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingOptions:
-    """The arguments of :func:`dsinga.train` besides the job and the client."""
+    def training(
+        self, runner: Runner, options: TrainingOptions, limits: RunLimits
+    ) -> contextlib.AbstractContextManager[Train]:
+        """Yield the function that trains, by itself or by the runner."""
 
-    data: Any = None
-    epochs: int | None = None
-    workspace: str | os.PathLike[str] | None = None
-    data_root: str | None = None
-    workers: int | None = None
-    resume: bool | str | os.PathLike[str] = False
-    progress: bool = True
-    grain: str = "round"
-    extensions: Sequence[ExtensionLike] = ()
-    params: ParamArrays | str | os.PathLike[str] | None = None
-    updater_state: Mapping[str, Mapping[str, Any]] | None = None
-    resources: Mapping[str, float] | None = None
-    hosts: Sequence[str] = ()
-    retry: bool = False
-
-    @classmethod
-    def of(cls, function: str, options: Mapping[str, Any]) -> TrainingOptions:
-        """Return the options that a function of the API was given. Raises TypeError for one that there is not."""
-        names = [each.name for each in fields(cls)]
-        for name in options:
-            if name not in names:
-                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{nearest(name, names)}")
-        return cls(**options)
-
-    @property
-    def asks_for_cluster(self) -> bool:
-        """Whether an option has a meaning on a cluster only."""
-        return self.grain != "round" or self.retry or bool(self.resources or self.hosts)
-
-    def selection(self) -> WorkerSelection:
-        """Return where the run may train. Raises UserError for resources that are not amounts by name."""
-        return select_workers(self.resources, self.hosts)
-
-
-def select_workers(resources: Mapping[str, float] | None, hosts: Sequence[str]) -> WorkerSelection:
-    """Return where a call may compute. Raises UserError for resources that are not amounts by name."""
-    resources, hosts = resources or {}, [hosts] if isinstance(hosts, (str, int)) else list(hosts)
-    if not isinstance(resources, Mapping):
-        raise UserError(f"resources= takes amounts by name, as in {{'GPU': 1}}, not {resources!r}")
-    return cluster.WorkerSelection(dict(resources), [str(name) for name in hosts])  # Dask's own names are numbers
+    def result(self, result: Result) -> Result:
+        """Return the result of a run as that of the job which was given."""
 
 
 @dataclass(eq=False)
@@ -94,7 +49,7 @@ class Execution:
 
     Attributes:
         job: the job, or the path of its file, as it was given.
-        source: the cluster.
+        runner: what computes the run.
         options: the arguments of :func:`dsinga.train`.
         max_threads: the most kernel threads of each worker, None for all that are free.
         begun: a function that is called when training begins, after the wait for Dask workers.
@@ -107,12 +62,11 @@ class Execution:
         latest: the latest step, speed and metrics.
         history: the rows of metrics so far.
         workspace: the folder of metrics and checkpoints: a path, or a URL as a str; None without one.
-        dask_workers: how many Dask workers the cluster had when training began, with ``options.retry``.
-        make_task: returns the agent and the environment of a job with ``reinforcement``; None for those of the job.
+        make_training: returns what trains a job with ``reinforcement``; None for the agent that the job describes.
     """
 
     job: Job | str | os.PathLike[str]
-    source: ClusterSource
+    runner: Runner
     options: TrainingOptions
     max_threads: int | None = None
     begun: Callable[[], None] | None = None
@@ -125,8 +79,7 @@ class Execution:
     latest: Row = field(default_factory=dict)
     history: History = field(default_factory=History)
     workspace: Path | str | None = None
-    dask_workers: int = 0
-    make_task: Callable[[Job], AgentTask] | None = None
+    make_training: Callable[[Job], JobTraining] | None = None
 
     def execute(self) -> Result:
         """Train, and return the result. Raises what :func:`dsinga.train` raises."""
@@ -134,30 +87,19 @@ class Execution:
             return self._execute()
 
     def _execute(self) -> Result:
-        if not self.options.retry:
-            return self._train(self.prepare_job())
-        again = self.source.without_client()
         checked = self.prepare_job()
+        if not self.options.retry:
+            return self._train(checked)
         if self.workspace is None:
             raise UserError("retry=True goes on from checkpoints; name a workspace for them")
-        while True:
-            try:
-                return self._train(checked)
-            except SchedulerLost as error:
-                if again is None:
-                    raise SchedulerLost(f"{error}; it was of this program, so that none is waited for") from error
-                self._await_scheduler(again, patience_of(checked.job), str(error))
 
-    def _await_scheduler(self, source: ClusterSource, seconds: float, loss: str) -> None:
-        """Wait until the scheduler has been started again, and let training go on from the newest checkpoint."""
-        from dsinga.cluster.connecting.scheduler_probe import await_scheduler
+        def train(runner: Runner) -> Result:
+            if self.has_begun and _resumed_from("auto", *self._folders()):  # what trained before was lost
+                self.options = replace(self.options, resume=True)
+            self.runner = runner
+            return self._train(checked)
 
-        place = source.scheduler_file or source.address
-        _log.warning("%s; waiting for a scheduler at %s, for %g s at most", loss, place, seconds)
-        await_scheduler(source.address, source.scheduler_file, source.security, seconds, self._check_cancelled)
-        if self.has_begun and _resumed_from("auto", *self._folders()):
-            self.options = replace(self.options, resume=True)
-        self.source = source
+        return self.runner.for_call(True).train_again(train, patience_of(checked.job), self._check_cancelled)
 
     def _folders(self) -> tuple[Path | None, RemoteWorkspace | None]:
         """Return the local folder of the workspace, and the remote one that it mirrors, if any."""
@@ -171,15 +113,22 @@ class Execution:
             raise Cancelled("the run was cancelled while it waited for a scheduler")
 
     def _train(self, checked: CheckedJob) -> Result:
-        options = self.options
+        options, limits = self.options, RunLimits(self.max_threads, self._check_cancelled)
         folder, remote = self._folders()
         params, resume = options.params, _resumed_from(options.resume, folder, remote)
         with contextlib.ExitStack() as stack:
             checked, resume = place_in_data(checked, folder, resume)
-            agents = self._agent_training(checked.job)
+            agents: JobTraining | None = None
+            if checked.job.experience is not None:
+                agents = (self.make_training or find_engine("agents"))(checked.job)
             job = checked.job if agents is None else agents.job
             self.steps = job.train_steps  # those of worker groups of an agent are updates
-            train = self._trainer(checked, agents, stack)
+            if agents is not None:
+                training = agents.training(self.runner, options, limits)
+            else:
+                runner = self.runner.for_call(options.asks_for_cluster or not trains_locally(job))
+                training = runner.training(checked, options, limits)
+            train = stack.enter_context(training)
             if remote:
                 stack.enter_context(remote)
             monitor = RunMonitor(job.name, job.train_steps, folder, bool(resume), options.progress)
@@ -203,56 +152,12 @@ class Execution:
         )  # fmt: skip
         return result if agents is None else agents.result(result)
 
-    def _trainer(
-        self, checked: CheckedJob, agents: AgentTraining | None, stack: contextlib.ExitStack
-    ) -> Callable[[_Observer, RunOptions], Outcome]:
-        """Return the function that trains: in this thread where no cluster is there or needed, else on one."""
-        job, options = checked.job, self.options
-        asks = options.asks_for_cluster
-        if agents is None and trains_locally(job) and self.source.computes_here(asks_for_cluster=asks):
-            return functools.partial(train_locally, checked, max_threads=self.max_threads)
-        if agents is not None and not agents.needs_cluster:
-            return functools.partial(agents.train, None)
-        placing: dict[str, Any] = {
-            "grain": cluster.find_grain(options.grain), "selection": options.selection(),
-            "max_threads": self.max_threads,
-        }  # fmt: skip
-        dashboard = options.grain == "graph"  # its tasks are for looking at
-        waiting = {"patience": patience_of(job), "check": self._check_cancelled}
-        if agents is not None:
-            opened = agents.open(self.source, waiting)
-        else:
-            opened = self.source.open(workers=wanted_workers(job), dashboard=dashboard, **waiting)
-        client: Any = stack.enter_context(opened)
-        if options.retry:
-            self._await_workers(client, patience_of(job))
-        if agents is not None:
-            return functools.partial(agents.train, client, **placing)
-        return functools.partial(cluster.train, checked, client, **placing)
-
-    def _agent_training(self, job: Job) -> AgentTraining | None:
-        """Return the training of an agent, None for a job without ``reinforcement``."""
-        if job.experience is None:
-            return None
-        from dsinga.api.agent_training import AgentTraining  # imports much that other jobs do not need
-
-        return AgentTraining(job, self.make_task) if self.make_task else AgentTraining(job)
-
-    def _await_workers(self, client: Client, seconds: float) -> None:
-        """Wait until a scheduler that was started again has as many Dask workers as the lost one."""
-        from dsinga.cluster.connecting.expected_workers import await_as_many_workers
-
-        await_as_many_workers(client, self.dask_workers, seconds, self._check_cancelled)
-        self.dask_workers = len(cluster.available_workers(client))
-
     def prepare_job(self) -> CheckedJob:
         """Return the job with data, workers and epochs as the options say, checked. Raises UserError for a fault."""
         options = self.options
         job = job_with_data(self.job, None, Phase.kTrain, options.data_root)
         if job.experience is not None:
-            from dsinga.api.agent_training import check_agent_job
-
-            check_agent_job(job, options)
+            find_engine("agents").check(job, options)
         job = job_with_data(job, options.data, Phase.kTrain, options.data_root)
         if options.workers is not None:
             job = with_workers(job, options.workers)
@@ -270,6 +175,11 @@ class Execution:
         if named:
             self.workspace = str(named) if is_url(str(named)) else Path(named).absolute()
         return checked
+
+
+def without_effect_fault(name: str, instead: str) -> UserError:
+    """Return the error for an option without effect on a job with ``reinforcement``, where something else applies."""
+    return UserError(f"{name} has no effect on a job with reinforcement {{ }}: {instead}; leave {name} out")
 
 
 def _resumed_from(

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from dsinga.api.clients import find_cluster, in_thread
-from dsinga.api.execution import Execution, TrainingOptions
+from dsinga.api.engines import TrainingOptions, find_runner, in_thread
+from dsinga.api.execution import Execution
 from dsinga.api.result import Result
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
@@ -86,11 +86,11 @@ def train(
         progress=progress, grain=grain, extensions=extensions, params=params, updater_state=updater_state,
         resources=resources, hosts=hosts, retry=retry,
     )  # fmt: skip
-    return execute(Execution(job, find_cluster(client), options))
+    return execute(Execution(job, find_runner(client), options))
 
 
 def execute(execution: Execution) -> Result:
     """Execute a run in this thread; in the event loop of an asynchronous client return an awaitable of the result."""
-    if execution.source.in_loop:
+    if execution.runner.in_loop:
         return cast(Result, in_thread(execution.execute, execution.cancelled))
     return execution.execute()

@@ -10,7 +10,7 @@ import click
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
-from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_source, job_options, where_options
+from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_runner, job_options, where_options
 
 if TYPE_CHECKING:
     from dsinga.job import Job
@@ -40,7 +40,7 @@ def predict(
     from dsinga.data import write_store
 
     source: Any  # which stands for a client
-    job, source = job_and_source(conf, options)
+    job, source = job_and_runner(conf, options)
     _check_apart(out, job, data_root)
     batches = api.predict_with_labels(
         job, checkpoint, layer, phase, source, data_root=data_root, resources=resources, hosts=hosts

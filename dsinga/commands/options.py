@@ -12,10 +12,13 @@ import click
 from dsinga.base.errors import UserError
 
 if TYPE_CHECKING:  # a command imports what it runs when it runs, so that --help is quick
-    from dsinga.api.clients import ClusterSource
+    from dsinga.api.engines import Runner
     from dsinga.job import Job
 
 Command = Callable[..., Any]
+
+# The options that name a cluster.
+CLUSTER_OPTIONS = ("scheduler", "scheduler_file", "tls_ca_file", "tls_cert", "tls_key")
 
 CHECKPOINT = click.option(
     "--checkpoint",
@@ -145,43 +148,22 @@ def job_and_connection(
     """
     from dask.system import CPU_COUNT
 
-    from dsinga import api
-    from dsinga.api.jobs_with_data import patience_of
-    from dsinga.cluster import connect
+    from dsinga.api.jobs_with_data import patience_of, wanted_workers
 
-    job, more["security"] = _job_and_credentials(conf, options)
-    more["patience"] = patience_of(job)
-    more["workers"] = max(api.wanted_workers(job), CPU_COUNT if on_all_cores else 1)
-    scheduler, scheduler_file = options["scheduler"], options["scheduler_file"]
-    if scheduler or scheduler_file:
-        return job, connect(scheduler=scheduler, scheduler_file=scheduler_file, **more)
-    return job, api.open_client(**more)
+    job, runner = job_and_runner(conf, options)
+    cluster: Any = runner.for_call(True)
+    workers = max(wanted_workers(job), CPU_COUNT if on_all_cores else 1)
+    return job, cluster.open(workers=workers, patience=patience_of(job), **more)
 
 
-def job_and_source(conf: Path, options: dict[str, Any]) -> tuple[Job, ClusterSource]:
-    """Return the job with its overrides, and the cluster that the options name, which training opens itself."""
-    from dataclasses import replace
-
-    from dsinga.api.clients import ClusterSource, find_cluster
-
-    job, security = _job_and_credentials(conf, options)
-    scheduler, scheduler_file = options["scheduler"], options["scheduler_file"]
-    if scheduler or scheduler_file:
-        return job, ClusterSource(address=scheduler, scheduler_file=scheduler_file, security=security)
-    return job, replace(find_cluster(), security=security)
-
-
-def _job_and_credentials(conf: Path, options: dict[str, Any]) -> tuple[Job, Any]:
-    """Return the job with its overrides, and the credentials of TLS that the options name."""
-    from dsinga import api
+def job_and_runner(conf: Path, options: dict[str, Any]) -> tuple[Job, Runner]:
+    """Return the job with its overrides, and what trains it: the cluster that the options name, or this process."""
+    from dsinga.api.engines import find_engine, find_runner
+    from dsinga.api.jobs_with_data import with_workers
     from dsinga.job import load
 
     job = load(conf, options["overrides"])
     if options["workers"] is not None:
-        job = api.with_workers(job, options["workers"])
-    files = options["tls_ca_file"], options["tls_cert"], options["tls_key"]
-    if files == (None, None, None):
-        return job, None
-    from dsinga.cluster.connecting.credentials import read_credentials  # it imports distributed
-
-    return job, read_credentials(*files)
+        job = with_workers(job, options["workers"])
+    named = {name: options[name] for name in CLUSTER_OPTIONS}
+    return job, find_engine("cluster").named(**named) if any(named.values()) else find_runner()

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from dsinga.base.advice import join_resume, short_path
-from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_source, job_options, where_options
+from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_runner, job_options, where_options
 
 NEWEST = "newest"  # the value of --resume without a path
 
@@ -68,16 +68,15 @@ def train(
     Metrics and checkpoints are written to the workspace.
     """
     from dsinga import api
+    from dsinga.api.engines import find_engine
     from dsinga.api.workspaces import default_workspace
     from dsinga.base.errors import RunError
 
     source: Any  # which stands for a client
-    job, source = job_and_source(conf, options)
+    job, source = job_and_runner(conf, options)
     workspace = workspace or str(default_workspace(job))
     if job.experience is not None:
-        from dsinga.api.agent_training import without_effect
-
-        refuse_without_effect(without_effect(job))
+        refuse_without_effect(find_engine("agents").without_effect(job))
     result = api.train(
         job, source, epochs=epochs, workspace=workspace, data_root=data_root,
         resume=resume == NEWEST or resume or False, grain=grain, resources=resources, hosts=hosts,
@@ -94,12 +93,12 @@ def refuse_without_effect(instead: Mapping[str, str]) -> None:
 
     ``instead`` says what applies in place of each, by its name.
     """
-    from dsinga.api.agent_training import refuse
+    from dsinga.api.execution import without_effect_fault
 
     context = click.get_current_context()
     for option in context.command.params:
         if option.name in instead and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
-            refuse(option.opts[0], instead[option.name])
+            raise without_effect_fault(option.opts[0], instead[option.name])
 
 
 @click.command()
@@ -123,24 +122,13 @@ def test(
     from dsinga import api
 
     source: Any  # which stands for a client
-    job, source = job_and_source(conf, options)
+    job, source = job_and_runner(conf, options)
     if job.experience is not None:
-        refuse_without_effect(without_effect_on_test())
-        from dsinga import rl
-        from dsinga.api.agents import trained_agent
-        from dsinga.rl.from_job import reinforcement_of
+        from dsinga.api.engines import find_engine
 
-        agent, settings = trained_agent(job, checkpoint), reinforcement_of(job)
-        episodes = rl.evaluate(agent, settings.environment, max(1, settings.evaluation_episodes), seed=job.seed)
-        click.echo(json.dumps(episodes.summary()))
+        agents = find_engine("agents")
+        refuse_without_effect(agents.without_effect_on_test())
+        click.echo(json.dumps(agents.test(job, checkpoint)))
         return
     metrics = api.evaluate(job, checkpoint, phase, source, data_root=data_root, resources=resources, hosts=hosts)
     click.echo(json.dumps(metrics))
-
-
-def without_effect_on_test() -> dict[str, str]:
-    """Return the options of the command ``test`` that have no effect on an agent, and what applies in their place."""
-    from dsinga.api.agent_training import CLUSTER_OPTIONS, OF_GROUPS, WITHOUT_EFFECT
-
-    here = dict.fromkeys((*CLUSTER_OPTIONS, *OF_GROUPS, "workers"), "it is evaluated in this process")
-    return {**WITHOUT_EFFECT, **here, "phase": "it is evaluated in its environment"}

@@ -11,7 +11,6 @@ import numpy as np
 import zarr
 from sklearn.utils.validation import check_is_fitted
 
-from dsinga.api import current_client
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection, is_data_array
 from dsinga.data.missing_values import with_nan
@@ -188,6 +187,8 @@ def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
 def shared(value: Any) -> Any:
     """Return a delayed object for ``value``; if it is large and there is a client, one in the memory of its workers."""
     import dask
+
+    from dsinga.cluster.calls.clients import current_client
 
     client = current_client() if value.nbytes > SCATTERED_BYTES else None
     if client is None or client.asynchronous:

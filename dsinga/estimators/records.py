@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_is_fitted, validate_data
 
-from dsinga.api import find_cluster
+from dsinga.api.engines import THIS_PROCESS, find_runner
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_a, is_dask_collection, is_dask_frame
 from dsinga.data.array_order import in_order, is_frame, order_of
@@ -115,8 +115,8 @@ def mean_one(weights: np.ndarray | None) -> np.ndarray | None:
 @contextlib.contextmanager
 def running_client(client: Any) -> Iterator[Any]:
     """Yield a Dask client of the cluster that :func:`dsinga.train` would use, None where that would start one."""
-    source = find_cluster(client, waits=True)
-    with source.open() if source.is_running else contextlib.nullcontext() as opened:
+    runner: Any = find_runner(client, waits=True).for_call(False)
+    with contextlib.nullcontext() if runner is THIS_PROCESS else runner.open() as opened:
         yield opened
 
 

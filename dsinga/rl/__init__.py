@@ -6,8 +6,8 @@ from dsinga.base.lazy_names import lazy_names
 from dsinga.base.registry import entries, is_user_code
 
 if TYPE_CHECKING:
-    from dsinga.api.agents import AgentResult, train
     from dsinga.rl.agent import Agent
+    from dsinga.rl.agents import AgentResult, train
     from dsinga.rl.algorithm import Algorithm
     from dsinga.rl.algorithms.ddpg import DDPG, TD3
     from dsinga.rl.algorithms.dqn import DQN

@@ -10,9 +10,11 @@ import click
 
 from dsinga.base.advice import short_path
 from dsinga.commands.options import (
+    CLUSTER_OPTIONS,
     DEVICE,
     cluster_options,
     job_and_connection,
+    job_and_runner,
     job_options,
     where_options,
     write_picture,
@@ -66,8 +68,7 @@ def search(
     if settings is None and not space:
         raise UserError("say what to try, as in --set updater.learning_rate.base_lr=0.01,0.1, or give --settings FILE")
     workers = options["workers"]
-    names = ("scheduler", "scheduler_file", "tls_ca_file", "tls_cert", "tls_key")
-    connected = {name: options.pop(name) for name in names}
+    connected = {name: options.pop(name) for name in CLUSTER_OPTIONS}
     job, connection = job_and_connection(
         conf, {**connected, "overrides": options.pop("overrides"), "workers": options.pop("workers")}, on_all_cores=True
     )
@@ -123,11 +124,11 @@ def find_lr(
     from dsinga.addons.search.learning_rate import find_learning_rate
     from dsinga.job import ChangeMethod
 
-    job, connection = job_and_connection(conf, options)
-    with connection as client:
-        result = find_learning_rate(
-            job, client, low=low, high=high, steps=steps, data_root=data_root, resources=resources, hosts=hosts
-        )
+    source: Any  # which stands for a client
+    job, source = job_and_runner(conf, options)
+    result = find_learning_rate(
+        job, source, low=low, high=high, steps=steps, data_root=data_root, resources=resources, hosts=hosts
+    )
     click.echo(result.sentence())
     without_base = (ChangeMethod.kFixedStep, ChangeMethod.kSequential)  # schedules for which base_lr has no effect
     if result.suggestion is not None and job.updater.learning_rate.type not in without_base:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsinga.api.clients import awaitable
+from dsinga.api.engines import awaitable
 from dsinga.api.jobs_with_data import job_with_data
 from dsinga.api.training import train
 from dsinga.base.argument_types import typed

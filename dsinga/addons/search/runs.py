@@ -11,27 +11,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dsinga import cluster
+from distributed import Client
+
 from dsinga.addons.search.result import SearchResult, describe_setting, read_outcome, setting_folder, write_outcome
 from dsinga.addons.search.search_progress import SearchProgress
 from dsinga.addons.search.space import Setting
-from dsinga.api.clients import ClusterSource
-from dsinga.api.execution import Execution, TrainingOptions
+from dsinga.api.engines import TrainingOptions
+from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import wanted_workers, with_workers
 from dsinga.api.result import Result
-from dsinga.api.run import Run
 from dsinga.base.advice import how_to_resume
 from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.base.redaction import redact
+from dsinga.cluster.calls.background import Run
+from dsinga.cluster.calls.clients import ClusterSource, select_workers
+from dsinga.cluster.dask.dask_workers import available_workers
+from dsinga.cluster.placing.room import await_room
+from dsinga.cluster.queue.usable_workers import usable_workers
 from dsinga.extensions import Extension, ExtensionLike, KeepBest, MedianRule, MedianStopping, MetricValues
 from dsinga.job import ExtensionType, Job
 from dsinga.loop.cancellation import CANCELLED, Cancellation, deferred_interrupts
 from dsinga.monitor import History, Row
-
-if TYPE_CHECKING:  # Dask is imported when there is something to run
-    from distributed import Client
 
 # Seconds between two counts of the threads of the cluster, and between two checks whether the search is cancelled.
 COUNT_SECONDS, CANCEL_CHECK_SECONDS = 1.0, 0.1
@@ -132,16 +134,13 @@ class SearchRuns:
 
     def _await_room(self) -> None:
         """Wait until the cluster has room for the smallest run, rather than let one run after another fail."""
-        from dsinga.cluster.placing.room import await_room  # imports Dask
-
         options, jobs = self._plan.options, [self._plan.jobs[number] for number in self._waiting]
         smallest = min((job for job in jobs if isinstance(job, Job)), key=wanted_workers, default=None)
         if smallest is None:
             return
         job = with_workers(smallest, options.workers or wanted_workers(smallest))
-        room = await_room(
-            job, self._client, options.selection(), Cancellation(self._cancelled), self._progress.remark
-        )  # fmt: skip
+        selection = select_workers(options.resources, options.hosts)
+        room = await_room(job, self._client, selection, Cancellation(self._cancelled), self._progress.remark)
         with contextlib.suppress(UserError), room:  # each run says what its own fault is
             pass
 
@@ -166,10 +165,8 @@ class SearchRuns:
     def _count_threads(self) -> int:
         """Return the threads of the Dask workers that runs may use; clusters grow and shrink."""
         if time.monotonic() - self._counted_at >= COUNT_SECONDS:
-            from dsinga.cluster.queue.usable_workers import usable_workers  # imports Dask
-
-            selection = self._plan.options.selection()
-            usable = usable_workers(self._client, selection, cluster.available_workers(self._client))
+            selection = select_workers(self._plan.options.resources, self._plan.options.hosts)
+            usable = usable_workers(self._client, selection, available_workers(self._client))
             self._threads, self._counted_at = sum(info["nthreads"] for info in usable.values()), time.monotonic()
         return self._threads
 

@@ -6,14 +6,17 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
+
+from dask.system import CPU_COUNT
+from distributed import Client
 
 from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earlier_search, setting_folder, write_table
 from dsinga.addons.search.runs import SearchPlan, SearchRuns
 from dsinga.addons.search.search_progress import show_search
 from dsinga.addons.search.space import Setting, Space, make_settings
-from dsinga.api.clients import ClusterSource, find_cluster, in_thread
-from dsinga.api.execution import Execution, TrainingOptions
+from dsinga.api.engines import THIS_PROCESS, TrainingOptions, find_engine, in_thread
+from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import patience_of, wanted_workers
 from dsinga.api.result import Result
 from dsinga.base.advice import option, short_path
@@ -21,14 +24,12 @@ from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, read_params
+from dsinga.cluster.calls.clients import ClusterSource, find_cluster
 from dsinga.data.filesystem import is_url
 from dsinga.extensions import BestValue, check_metric
 from dsinga.job import Job, Phase, load, training_phases
 from dsinga.job.overrides import check_fields, with_fields
 from dsinga.net import NeuralNet
-
-if TYPE_CHECKING:  # Dask is imported when there is something to run
-    from distributed import Client
 
 JobSource = Job | str | os.PathLike[str] | Callable[..., Job]
 
@@ -122,8 +123,6 @@ def _execute(
     cancelled: threading.Event,
 ) -> SearchResult:
     """Train the settings of a plan on a cluster; ``first`` is the job of one of them."""
-    from dask.system import CPU_COUNT
-
     earlier = None
     if result.workspace is not None and not (plan.resume or is_part):
         earlier = keep_earlier_search(result.workspace)
@@ -191,9 +190,7 @@ def _first_valid(
                 checked = Execution(job, source, options).prepare_job()
                 ready = checked.job
                 if ready.reinforcement is not None:
-                    from dsinga.api.agent_training import AgentTraining  # imports much that other jobs do not need
-
-                    return ready, {}, AgentTraining(ready).metric_names()
+                    return ready, {}, find_engine("agents")(ready).metric_names()
                 return ready, {phase: checked.net(phase) for phase in training_phases(ready)}, None
         except UserError as error:
             errors.append(error)
@@ -224,11 +221,9 @@ def _read_result(plan: SearchPlan, result: SearchResult) -> Result | None:
     path = best if best.exists() else latest(folder / "checkpoint")
     if path is None or isinstance(job, Exception):
         return None
-    checked = Execution(job, ClusterSource(), plan.options).prepare_job()
+    checked = Execution(job, THIS_PROCESS, plan.options).prepare_job()
     job = checked.job
     row, history, params = result.best, result.histories[number], read_params(path)
     if job.reinforcement is not None:
-        from dsinga.api.agent_training import agent_result
-
-        return agent_result(job, params, history, row["steps"], folder, row["remark"])
+        return find_engine("agents").earlier_result(job, params, history, row["steps"], folder, row["remark"])
     return Result(job, params, history, checked.net(Phase.kTrain), row["steps"], folder, row["remark"])

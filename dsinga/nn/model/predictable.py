@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import numpy as np
 
 import dsinga.api as api
+from dsinga.api.engines import find_engine, find_runner
 from dsinga.base.arguments import is_at, is_whole
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows
@@ -147,7 +148,7 @@ class Predictable(ModelParams):
                 net, records, labels = self._local(pairs, labelled, sample_weight)
                 figures = net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
             return Figures(figures, self._reported(figures))
-        cluster: Any = api.find_cluster(client, waits=True)
+        cluster: Any = find_runner(client, waits=True)
         opened = open_inputs(pairs, self.record_names()).in_order_of(self.trained_windows())
         if sample_weight is not None:
             add_weights(opened, sample_weight)
@@ -162,10 +163,10 @@ class Predictable(ModelParams):
         layers = self.output_layers()
         if len(layers) != 1:
             raise UserError(f"errors by group are those of a model with one output, not {len(layers)}")
-        cluster: Any = api.find_cluster(client, waits=True)
+        cluster: Any = find_runner(client, waits=True)
         opened = open_inputs(self._pairs(x, None), self.record_names()).in_order_of(self.trained_windows())
         job, data = self._test_job(opened, batch_size)
-        return api.evaluate_fields(
+        return find_engine("evaluate_fields")(
             job, self._require_params(), layers[0], client=cluster, by=by, against=against, data=data
         )
 
@@ -256,7 +257,8 @@ class Predictable(ModelParams):
         layers = self.output_layers()
         if len(layers) != 1:
             raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
-        return api.predict_lazily(job, self._require_params(), layers[0], dataset, leads=leads, members=members)
+        predict_lazily = find_engine("predict_lazily")
+        return predict_lazily(job, self._require_params(), layers[0], dataset, leads=leads, members=members)
 
     @checked
     def features(
@@ -273,7 +275,7 @@ class Predictable(ModelParams):
                 net, records, _ = self._local(pairs, labelled=True)
                 features = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
         else:
-            cluster: Any = api.find_cluster(client, waits=True)
+            cluster: Any = find_runner(client, waits=True)
             job, data = self._job_of_features(pairs, batch_size)
             features = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
         return features[0] if len(names) == 1 else features

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 import dsinga.api as api
+from dsinga.api.engines import find_runner
 from dsinga.api.workspaces import remove_checkpoints
 from dsinga.base.errors import UserError
 from dsinga.data.sources.data_loaders import is_iterable, size_of_batches
@@ -252,7 +253,7 @@ class Trainable(Predictable):
             workspace, resume = backup.backup_dir, "auto"
             if isinstance(backup.save_freq, int):
                 fields.setdefault("checkpoint_freq", backup.save_freq)
-        cluster: Any = api.find_cluster(client, waits=True)
+        cluster: Any = find_runner(client, waits=True)
         check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_names(Job)], fields)
         if epochs is None and train_steps is None:
             epochs = self.default_epochs

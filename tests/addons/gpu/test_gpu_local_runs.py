@@ -22,7 +22,7 @@ import pytest
 import dsinga
 import dsinga.ops
 from dsinga.addons.gpu import devices
-from dsinga.api.clients import ClusterSource
+from dsinga.api.engines import THIS_PROCESS
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.local_job import open_local_job
@@ -51,7 +51,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def by_train(job: Job) -> ParamArrays:
-    return dsinga.train(job, ClusterSource(), progress=False).params
+    return dsinga.train(job, THIS_PROCESS, progress=False).params
 
 
 def by_local_net(job: Job) -> ParamArrays:
@@ -104,7 +104,7 @@ def test_a_job_trains_tests_and_predicts_as_a_worker_does(kind: str, device: Non
     with device_worker(job) as worker:
         metrics = worker.thread.submit(worker.train, 0, 8).result(60).metrics
         state = worker.replica_state()
-    result = dsinga.train(job.replace(disp_freq=1), ClusterSource(), progress=False)
+    result = dsinga.train(job.replace(disp_freq=1), THIS_PROCESS, progress=False)
     averages = {
         name: slots["ema"].reshape(result.params[name].shape) for name, slots in state.state.items() if "ema" in slots
     }
@@ -114,16 +114,14 @@ def test_a_job_trains_tests_and_predicts_as_a_worker_does(kind: str, device: Non
         for phase in ("train", "test")
     }
     assert losses["train"] == [each["loss"][0] / each["loss"][1] for each in metrics if each]
-    tested = dsinga.evaluate(job, result.params, client=ClusterSource())
+    tested = dsinga.evaluate(job, result.params, client=THIS_PROCESS)
     assert tested["loss"] == pytest.approx(losses["test"][-1], rel=1e-12)
-    here, there = (
-        dsinga.predict(job.replace(gpu=gpu), result.params, "out", client=ClusterSource()) for gpu in ([0], [])
-    )
+    here, there = (dsinga.predict(job.replace(gpu=gpu), result.params, "out", client=THIS_PROCESS) for gpu in ([0], []))
     np.testing.assert_allclose(here, there, rtol=0.03 if "precision" in fields else 1e-5, atol=1e-2)
 
 
 def test_training_goes_on_from_cores_to_a_device_and_back(device: None, tmp_path: Path) -> None:
-    job, options = job_of(DENSE), {"client": ClusterSource(), "progress": False}
+    job, options = job_of(DENSE), {"client": THIS_PROCESS, "progress": False}
     whole = dsinga.train(job.replace(train_steps=9), **options).params
     for steps, gpu in ((3, []), (6, [0]), (9, [])):
         result = dsinga.train(
@@ -217,7 +215,7 @@ def trouble(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def by_evaluate(job: Job) -> object:
-    return dsinga.evaluate(job, LocalNet(job.replace(gpu=[]), X, Y).initial_params(), "train", ClusterSource())
+    return dsinga.evaluate(job, LocalNet(job.replace(gpu=[]), X, Y).initial_params(), "train", THIS_PROCESS)
 
 
 @pytest.mark.parametrize("face", [*FACES.values(), by_evaluate], ids=[*FACES, "evaluate"])
@@ -261,7 +259,7 @@ def test_params_that_an_extension_sets_are_those_of_the_next_graph(device: None)
     job = job_of(LINEAR, train_steps=6)
     job = job.replace(updater=job.updater.replace(momentum=0.9))
     expected, actual, other = (
-        dsinga.train(job.replace(gpu=gpu), ClusterSource(), progress=False, extensions=extensions).params
+        dsinga.train(job.replace(gpu=gpu), THIS_PROCESS, progress=False, extensions=extensions).params
         for gpu, extensions in (([], [Halving()]), ([0], [Halving()]), ([0], []))
     )
     for name, array in expected.items():

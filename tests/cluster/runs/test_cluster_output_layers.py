@@ -10,7 +10,7 @@ import pytest
 from distributed import Client
 
 from dsinga.api import evaluate, train
-from dsinga.api.clients import ClusterSource
+from dsinga.api.engines import THIS_PROCESS
 from dsinga.data import open_store, write_store
 from dsinga.job import Job, loads
 from tests.support.extension_runs import validating
@@ -21,7 +21,7 @@ from tests.support.extension_runs import validating
 def test_validations_write_the_files_of_layers_that_no_test_writes(
     job: Job, threads: Client, tmp_path: Path, include: str, place: str
 ) -> None:
-    client: Any = threads if place == "cluster" else ClusterSource()
+    client: Any = threads if place == "cluster" else THIS_PROCESS
     text = (
         f'layer {{ name: "text" type: kCSVOutput srclayers: "ip" {include} store_conf {{ path: "{tmp_path}/o.csv" }} }}'
     )
@@ -69,7 +69,7 @@ def test_images_are_cropped_and_written_in_every_phase(client: Client, tmp_path:
         write_store(str(tmp_path / f"{part}.zarr"), [(images, labels)])
     layers = "".join(IMAGES_IN.format(phase=phase, name=part, folder=tmp_path) for part, phase in PHASES.items())
     job = loads(f"neuralnet {{ {layers} {IMAGES_ALL} }}", str(tmp_path / "job.conf"))
-    evaluate(job, {}, name, client if place == "cluster" else ClusterSource())
+    evaluate(job, {}, name, client if place == "cluster" else THIS_PROCESS)
     rows = np.loadtxt(tmp_path / f"{name}.csv", delimiter=",").reshape(-1, 4, 4)
     images = open_store(str(tmp_path / f"{name}.zarr")).read(range(len(rows)))[0][:, 0]
     assert len(rows) == 10 * (1 + list(PHASES).index(name))

@@ -15,8 +15,7 @@ import pytest
 from distributed import Client
 
 import dsinga
-from dsinga.api.clients import ClusterSource
-from dsinga.api.execution import TrainingOptions
+from dsinga.api.engines import THIS_PROCESS
 from dsinga.api.jobs_with_data import job_with_data
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, read_checkpoint
@@ -86,8 +85,7 @@ def test_figures_and_features_are_those_of_a_cluster(threads: Client) -> None:
     params = dsinga.train(job, data=DATA, progress=False).params
     for function, more in ((dsinga.evaluate, {}), (dsinga.predict, {"layer": "ip"})):
         here, there = (
-            function(job, params, phase="test", data=data, client=client, **more)
-            for client in (ClusterSource(), threads)
+            function(job, params, phase="test", data=data, client=client, **more) for client in (THIS_PROCESS, threads)
         )
         np.testing.assert_equal(here, there)
 
@@ -99,7 +97,7 @@ def test_an_own_algorithm_is_trained_in_this_process(threads: Client) -> None:
 
     job = small_job(train_one_batch=AlgConf(alg="kUserAlg", user_alg="Halved"))
     assert trains_locally(job)
-    here, there = (dsinga.train(job, client, data=DATA, progress=False) for client in (ClusterSource(), threads))
+    here, there = (dsinga.train(job, client, data=DATA, progress=False) for client in (THIS_PROCESS, threads))
     np.testing.assert_equal(here.params, there.params)
 
 
@@ -136,22 +134,6 @@ def test_distributed_is_not_imported_by_training_nor_by_commands_that_use_a_trai
 def test_jobs_that_ask_for_a_cluster_get_one(conf: ClusterConf) -> None:
     assert trains_locally(small_job())
     assert not trains_locally(small_job(cluster=conf))
-
-
-@pytest.mark.parametrize(
-    ("source", "options"),
-    [
-        (ClusterSource(address="tcp://127.0.0.1:1"), {}),
-        (ClusterSource(is_shared=True), {}),
-        (ClusterSource(), {"grain": "graph"}),
-        (ClusterSource(), {"resources": {"GPU": 1}}),
-        (ClusterSource(), {"hosts": ["a"]}),
-        (ClusterSource(), {"retry": True}),
-    ],
-)
-def test_calls_that_name_or_need_a_cluster_get_one(source: ClusterSource, options: dict) -> None:
-    asks = TrainingOptions(**options).asks_for_cluster
-    assert not source.computes_here(asks_for_cluster=asks)
 
 
 def test_an_updater_that_is_refused_leaves_an_earlier_run_in_its_place(tmp_path: Path) -> None:

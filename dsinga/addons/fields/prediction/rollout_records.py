@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import dask
-import dask.array as da
 import numpy as np
 
 from dsinga.addons.fields.prediction.field_prediction import find_windows, predict_windows
 from dsinga.addons.fields.records.prediction_windows import PredictionWindows
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.data import FieldWindows
 from dsinga.job import Job, Phase
 
@@ -27,13 +24,12 @@ def rollout_records(
     windows: FieldWindows,
     phase: Phase,
     roots: Sequence[str],
-    client: Any,
-    selection: WorkerSelection | None,
+    compute: Callable[[Sequence[Any]], Sequence[np.ndarray]],
 ) -> Iterator[np.ndarray]:
     """Yield the predictions of windows that feed back several leads, in their order: (n, leads * C, *space) float32.
 
     They are those of :func:`dsinga.predict_lazily` with ``leads``, of which PART_BYTES, or those of one block of tasks,
-    are in memory at a time. ``client`` computes them, or threads of this process where it is None.
+    are in memory at a time. ``compute`` returns dask arrays as numpy arrays.
 
     Raises UserError for what is wrong with the job or the params.
     """
@@ -57,9 +53,7 @@ def rollout_records(
             high = int(rows[slowest][-1]) + windows.layout.axes[slowest].target_size
             low, high = (low, high) if high <= length else (0, length)  # which goes on at the other end
         parts = [lead[(slice(None),) * axis + (slice(low, high),)] for lead in leads]
-        yield _records(
-            windows, whole, _computed(parts, client, selection or ANYWHERE), rows | {slowest: rows[slowest] - low}
-        )
+        yield _records(windows, whole, compute(parts), rows | {slowest: rows[slowest] - low})
         first = last
 
 
@@ -72,13 +66,6 @@ def _ranges(chunks: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
             start = stop
         stop += size
     yield start, stop
-
-
-def _computed(arrays: Sequence[da.Array], client: Any, selection: WorkerSelection) -> tuple[np.ndarray, ...]:
-    if client is None:
-        return tuple(dask.compute(*arrays, scheduler="threads"))
-    where = {"resources": dict(selection.resources) or None, "workers": list(selection.hosts) or None}
-    return tuple(client.gather(client.compute(list(arrays), **where)))
 
 
 def _records(

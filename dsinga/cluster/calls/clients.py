@@ -1,32 +1,39 @@
 """Finding the Dask cluster of a call: that of the given client, of the task, the current one, that of Dask's settings.
 
-Where there is none of these, a cluster is started in this process for the call. All of the API, the estimators, the
-models of ``dsinga.nn`` and the commands come here.
+Where there is none of these, a cluster is started in this process for a call that needs one.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import contextvars
 import functools
-import inspect
 import logging
 import os
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar
 
-from dsinga import cluster
-from dsinga.base.errors import UserError
+import dask.config
+from distributed import Client, rejoin, secede
+from distributed.client import _global_clients
 
-if TYPE_CHECKING:  # Dask is imported when there is something to run
-    from distributed import Client
+from dsinga.api.engines import THIS_PROCESS, ForwardRun, RunLimits, Runner, Train, TrainingOptions, find_runner
+from dsinga.api.jobs_with_data import patience_of, wanted_workers
+from dsinga.base.errors import SchedulerLost, UserError
+from dsinga.base.param_arrays import ParamArrays
+from dsinga.cluster.calls.shared_cluster import SHARED_CLUSTER
+from dsinga.cluster.connecting.credentials import read_credentials
+from dsinga.cluster.connecting.embedded import check_client, connect
+from dsinga.cluster.connecting.expected_workers import await_as_many_workers
+from dsinga.cluster.connecting.scheduler_probe import await_scheduler
+from dsinga.cluster.dask.dask_workers import available_workers, task_client
+from dsinga.cluster.graph_grain import find_grain
+from dsinga.cluster.inference.inference import forward_on_cluster
+from dsinga.cluster.queue.usable_workers import WorkerSelection
+from dsinga.cluster.run.driver import train
+from dsinga.job import Job
+from dsinga.reading.checked_job import CheckedJob
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 # Dask's setting, and the environment variable that sets it.
@@ -35,36 +42,56 @@ ADDRESS_SETTING, ADDRESS_VARIABLE = "scheduler-address", "DASK_SCHEDULER_ADDRESS
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ClusterSource:
+@dataclass
+class ClusterSource(Runner):
     """A cluster that a call is going to use, found in the thread of the call, and opened in any thread.
 
     Attributes:
         client: a client of it, None where none exists yet.
         address: the address of its scheduler, where there is no client. Without both, a cluster is to be started.
         origin: how the cluster was found, "" where the caller has named it.
-        in_loop: whether the client is asynchronous and its event loop runs the caller, who must not wait here.
         is_shared: whether a cluster that is to be started is that which background runs of this process share.
         scheduler_file: the file of its scheduler, in place of an address.
         security: the credentials of TLS, None for those of Dask's settings.
+        dask_workers: how many Dask workers it had when a run with ``retry`` began there.
     """
 
     client: Client | None = None
     address: str | None = None
     origin: str = ""
-    in_loop: bool = False
     is_shared: bool = False
     scheduler_file: str | None = None
     security: Any = None
+    dask_workers: int = 0
 
     @property
     def is_running(self) -> bool:
         """Whether the cluster is there already."""
         return any(value is not None for value in (self.client, self.address, self.scheduler_file))
 
-    def computes_here(self, *, asks_for_cluster: bool) -> bool:
-        """Whether a call computes in this process: no cluster runs, and none is asked for."""
-        return not (self.is_running or self.is_shared or asks_for_cluster)
+    def for_call(self, asks_for_cluster: bool) -> Runner:
+        """Return this; or this process, where no cluster runs and none is asked for."""
+        return self if self.is_running or self.is_shared or asks_for_cluster else THIS_PROCESS
+
+    @staticmethod
+    def find(client: Any) -> ClusterSource:
+        """Return the cluster of a client; for None that which Dask names, else one that is to be started."""
+        return _default_source() if client is None else _source_of(client)
+
+    @staticmethod
+    def named(
+        scheduler: str | None,
+        scheduler_file: str | None,
+        tls_ca_file: str | None,
+        tls_cert: str | None,
+        tls_key: str | None,
+    ) -> ClusterSource:
+        """Return the cluster that the options of a command name. Raises UserError for files of TLS without use."""
+        files = tls_ca_file, tls_cert, tls_key
+        security = None if files == (None, None, None) else read_credentials(*files)
+        if scheduler or scheduler_file:
+            return ClusterSource(address=scheduler, scheduler_file=scheduler_file, security=security)
+        return replace(find_cluster(), security=security)
 
     def without_client(self) -> ClusterSource | None:
         """Return where a scheduler may be started again once that of the cluster is lost.
@@ -91,14 +118,60 @@ class ClusterSource:
             client = self._enter(stack, embedded)
             if self.origin:
                 _log.info("the Dask cluster at %s is used, %s", scheduler_address(client), self.origin)
-                if not cluster.available_workers(client):  # it may get some
+                if not available_workers(client):  # it may get some
                     _log.warning("the Dask cluster at %s, %s, has no workers", scheduler_address(client), self.origin)
             stack.enter_context(outside_thread_pool())
             yield client
 
+    @contextlib.contextmanager
+    def training(self, checked: CheckedJob, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
+        """Yield the function that trains a job on the cluster."""
+        job, shows_tasks = checked.job, options.grain == "graph"  # which are for looking at on the dashboard
+        placing = placing_of(options, limits)
+        with self.open_run(options, limits, job, workers=wanted_workers(job), dashboard=shows_tasks) as client:
+            yield functools.partial(train, checked, client, **placing)
+
+    @contextlib.contextmanager
+    def open_run(self, options: TrainingOptions, limits: RunLimits, job: Job, **embedded: Any) -> Iterator[Client]:
+        """Yield a client for a run, once as many Dask workers are there as before the scheduler was lost."""
+        patience = patience_of(job)
+        with self.open(patience=patience, check=limits.check, **embedded) as client:
+            if options.retry:
+                await_as_many_workers(client, self.dask_workers, patience, limits.check)
+                self.dask_workers = len(available_workers(client))
+            yield client
+
+    def train_again(self, train: Callable[[Runner], T], patience: float, check: Callable[[], None]) -> T:
+        """Return the result of ``train(self)``, called again where the scheduler is lost and one comes in time."""
+        again = self.without_client()
+        runner = self
+        while True:
+            try:
+                return train(runner)
+            except SchedulerLost as error:
+                if again is None:
+                    raise SchedulerLost(f"{error}; it was of this program, so that none is waited for") from error
+                place = again.scheduler_file or again.address
+                _log.warning("%s; waiting for a scheduler at %s, for %g s at most", error, place, patience)
+                await_scheduler(again.address, again.scheduler_file, again.security, patience, check)
+                runner = replace(again, dask_workers=runner.dask_workers)
+
+    @contextlib.contextmanager
+    def forward(
+        self, job: Job, params: ParamArrays, resources: Mapping[str, float] | None, hosts: Sequence[str]
+    ) -> Iterator[ForwardRun]:
+        """Yield what computes forward passes on the cluster."""
+        selection = select_workers(resources, hosts)
+        where = {"resources": dict(selection.resources) or None, "workers": list(selection.hosts) or None}
+        with self.open(patience=patience_of(job)) as client:
+            yield ForwardRun(
+                forward_on_cluster(job, client, params, selection),
+                lambda arrays: client.gather(client.compute(list(arrays), **where)),
+            )
+
     def _connect(self, embedded: dict[str, Any]) -> contextlib.AbstractContextManager[Client]:
         security = {} if self.security is None else {"security": self.security}
-        return cluster.connect(scheduler=self.address, scheduler_file=self.scheduler_file, **{**embedded, **security})
+        return connect(scheduler=self.address, scheduler_file=self.scheduler_file, **{**embedded, **security})
 
     def _enter(self, stack: contextlib.ExitStack, embedded: dict[str, Any]) -> Client:
         if self.is_shared and not self.is_running:
@@ -112,8 +185,6 @@ class ClusterSource:
                 raise UserError(str(error).replace(self.address, f"{self.address}, {self.origin}", 1)) from error
         if not self.client._asynchronous:
             return self.client
-        from distributed import Client
-
         address = scheduler_address(self.client)
         client = Client(address, security=self.client.security, set_as_default=False)
         client.cluster = self.client.cluster  # which says how many Dask workers are still to come
@@ -121,34 +192,16 @@ class ClusterSource:
 
 
 def find_cluster(client: Any = None, *, waits: bool = False) -> ClusterSource:
-    """Return the cluster of a call.
-
-    It is the given client's; within a Dask task the worker's; that of the current client (``Client.current()``); that
-    of Dask's setting ``scheduler-address``, which the environment variable DASK_SCHEDULER_ADDRESS sets; else one that
-    is to be started in this process.
-
-    Args:
-        client: what the caller has given: a Dask client, None, or a ClusterSource that was found earlier.
-        waits: whether the call can only wait for its result, so that it is refused in the event loop of its client.
+    """Return the cluster of a call, as :func:`dsinga.api.engines.find_runner` finds it, else one that is to be started.
 
     Raises UserError for what is not a client, and for a client that is closed or not connected yet.
     """
-    source = (
-        client if isinstance(client, ClusterSource) else _source_of(client) if client is not None else _default_source()
-    )
-    if waits and source.in_loop:
-        raise UserError(
-            "this call waits for its result, so it cannot use an asynchronous Dask client in the event loop of that; "
-            "call it in a thread, as in `await asyncio.to_thread(function, ...)`, or give a client with "
-            "asynchronous=False"
-        )
-    return source
+    runner = find_runner(client, waits=waits)
+    return runner if isinstance(runner, ClusterSource) else ClusterSource()
 
 
 def _source_of(client: Any) -> ClusterSource:
-    from distributed import Client
-
-    cluster.check_client(client)
+    check_client(client)
     if not isinstance(client, Client):
         raise UserError(f"client= takes a Dask client, not {client!r}; give distributed.Client(address)")
     return _of_client(client, "")
@@ -156,17 +209,12 @@ def _source_of(client: Any) -> ClusterSource:
 
 def _default_source() -> ClusterSource:
     """Return the cluster of a call that names none."""
-    import dask.config
-
-    if "distributed" in sys.modules:  # else there is no client, and a job may need none: importing takes half a second
-        from dsinga.cluster.dask.dask_workers import task_client
-
-        client = task_client()
-        if client is not None:
-            return _of_client(client, "that of the task's Dask worker")
-        client = current_client()
-        if client is not None:
-            return _of_client(client, "that of the current Dask client")
+    client = task_client()
+    if client is not None:
+        return _of_client(client, "that of the task's Dask worker")
+    client = current_client()
+    if client is not None:
+        return _of_client(client, "that of the current Dask client")
     address = dask.config.get(ADDRESS_SETTING, None)
     if address:
         variable = os.environ.get(ADDRESS_VARIABLE) == address
@@ -180,9 +228,6 @@ def current_client() -> Client | None:
 
     A Dask worker in this process may have made a client of its own the current one; that is not taken.
     """
-    from distributed import Client
-    from distributed.client import _global_clients
-
     try:
         client = Client.current(allow_global=False)
     except ValueError:
@@ -204,7 +249,7 @@ def _of_client(client: Client, origin: str) -> ClusterSource:
         raise UserError(f"{which} is closed; create a new one: distributed.Client(address)")
     if client.scheduler is None:
         raise UserError(f"{which} is not connected yet; await it first: client = await Client(..., asynchronous=True)")
-    return ClusterSource(client, None, origin, client.asynchronous)
+    return ClusterSource(client, None, origin, in_loop=client.asynchronous)
 
 
 def scheduler_address(client: Client) -> str:
@@ -229,8 +274,6 @@ def outside_thread_pool() -> Iterator[None]:
 
     In other threads, and in a task that has left already, this does nothing.
     """
-    from distributed import rejoin, secede
-
     has_left = False
     # ValueError: this is no task; AttributeError: none of the pool's threads; KeyError: a task that has left already.
     with contextlib.suppress(ValueError, AttributeError, KeyError):
@@ -243,90 +286,15 @@ def outside_thread_pool() -> Iterator[None]:
             rejoin()
 
 
-def awaitable(function: Callable[P, T]) -> Callable[P, T]:
-    """Return ``function`` that returns an awaitable of its result in the event loop of its asynchronous client.
-
-    It is called in a thread then, with a synchronous client of the same scheduler. ``function`` has an argument
-    ``client``, for which it takes a :class:`ClusterSource`, too.
-    """
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        bound = signature.bind(*args, **kwargs)
-        source = find_cluster(bound.arguments.get("client"))
-        bound.arguments["client"] = replace(source, in_loop=False)
-        run = functools.partial(function, *bound.args, **bound.kwargs)
-        return cast(T, in_thread(run)) if source.in_loop else run()
-
-    return call
+def placing_of(options: TrainingOptions, limits: RunLimits) -> dict[str, Any]:
+    """Return the arguments of :func:`dsinga.cluster.run.driver.train` that say how, and where, a run trains."""
+    selection = select_workers(options.resources, options.hosts)
+    return {"grain": find_grain(options.grain), "selection": selection, "max_threads": limits.max_threads}
 
 
-async def in_thread(run: Callable[[], T], cancelled: threading.Event | None = None) -> T:
-    """Return the result of ``run``, called in a thread of its own.
-
-    To cancel this sets ``cancelled`` and waits until ``run`` has ended, where it looks at that.
-    """
-    # The threads of the loop's own pool could all be busy with long calls.
-    executor = ThreadPoolExecutor(1, thread_name_prefix="dsinga-call")
-    try:
-        context = contextvars.copy_context()
-        result = asyncio.get_running_loop().run_in_executor(executor, context.run, run)
-        if cancelled is None:
-            return await result
-        try:
-            return await asyncio.shield(result)
-        except asyncio.CancelledError:
-            cancelled.set()
-            with contextlib.suppress(Exception):  # the call is cancelled: how it ends is of no interest
-                await result
-            raise
-    finally:
-        executor.shutdown(wait=False)
-
-
-class SharedCluster:
-    """A cluster of one Dask worker with one thread for each core, which lasts as long as a run uses it.
-
-    Runs share it rather than have one each, so that they wait for free threads instead of disturbing each other.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._stack = contextlib.ExitStack()
-        self._client: Client | None = None
-        self._runs = self._workers = 0
-
-    @contextlib.contextmanager
-    def open(self, workers: int) -> Iterator[Client]:
-        """Yield a client of the cluster, or of one of its own for a run with more workers than it has."""
-        with self._lock:
-            client = self._join(workers)
-        if client is None:
-            with cluster.connect(workers=workers) as client:
-                yield client
-            return
-        try:
-            yield client
-        finally:
-            with self._lock:
-                self._runs -= 1
-                if not self._runs:
-                    self._client = None
-                    self._stack.close()
-
-    def _join(self, workers: int) -> Client | None:
-        """Return the client for one run more, None if the cluster is too small for it."""
-        if self._client is None:
-            from dask.system import CPU_COUNT
-
-            self._workers = max(CPU_COUNT, workers)
-            self._client = self._stack.enter_context(cluster.connect(workers=self._workers))
-        if workers > self._workers:
-            return None
-        self._runs += 1
-        return self._client
-
-
-# That of this process.
-SHARED_CLUSTER = SharedCluster()
+def select_workers(resources: Mapping[str, float] | None, hosts: Sequence[str]) -> WorkerSelection:
+    """Return where a call may compute. Raises UserError for resources that are not amounts by name."""
+    resources, hosts = resources or {}, [hosts] if isinstance(hosts, (str, int)) else list(hosts)
+    if not isinstance(resources, Mapping):
+        raise UserError(f"resources= takes amounts by name, as in {{'GPU': 1}}, not {resources!r}")
+    return WorkerSelection(dict(resources), [str(name) for name in hosts])  # Dask's own names are numbers

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from dsinga.api.agent_training import AgentResult
-from dsinga.api.clients import find_cluster
-from dsinga.api.execution import Execution, TrainingOptions
+from dsinga.api.engines import TrainingOptions, find_runner
+from dsinga.api.execution import Execution
 from dsinga.api.training import execute
-from dsinga.api.workspaces import trained_params
 from dsinga.base.errors import UserError
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, NetConf, load
 from dsinga.rl.agent import Agent
+from dsinga.rl.agent_training import AgentResult, AgentTraining
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.environments.registered import Environment, make_environments
-from dsinga.rl.from_job import agent_of, algorithm_fields, name_of, reinforcement_of, with_settings
+from dsinga.rl.environments.registered import Environment
+from dsinga.rl.from_job import algorithm_fields, name_of, reinforcement_of, with_settings
 from dsinga.rl.training import AgentTask
-from dsinga.training import check_params
 
 
 def train(
@@ -85,20 +82,8 @@ def train(
         reinforcement_of(job)
         job = with_settings(job, settings, environment)
         make_task = partial(AgentTask.of, environment=environment, in_groups=in_groups)
-    return cast(AgentResult, execute(Execution(job, find_cluster(client), options, make_task=make_task)))
-
-
-def trained_agent(job: Job, checkpoint: str | os.PathLike[str] | None = None) -> Agent:
-    """Return the agent of a job with the params of a checkpoint, by default the newest one in its workspace.
-
-    Raises UserError where there is none, or where it is that of another net.
-    """
-    with contextlib.closing(make_environments(reinforcement_of(job).environment, 1)) as environments:
-        agent = agent_of(job, environments.spaces)
-    params = trained_params(job, checkpoint, [])
-    check_params(agent.algorithm.net.net, params)
-    agent.algorithm.params = params
-    return agent
+    make_training = partial(AgentTraining, make_task=make_task)
+    return cast(AgentResult, execute(Execution(job, find_runner(client), options, make_training=make_training)))
 
 
 def _job_of(agent: Agent, environment: Environment) -> Job:

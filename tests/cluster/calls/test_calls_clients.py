@@ -15,12 +15,13 @@ from distributed.security import Security
 
 import dsinga
 from dsinga import UserError, nn
-from dsinga.api.clients import find_cluster, open_client
+from dsinga.api.engines import THIS_PROCESS, TrainingOptions
+from dsinga.cluster.calls.clients import ClusterSource, find_cluster, open_client
 from dsinga.job import Job
 from tests.support.async_client import IN_PROCESS, async_client
 from tests.support.small_job import assert_same, with_topology
 
-LOGGER = "dsinga.api.clients"
+LOGGER = "dsinga.cluster.calls.clients"
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +189,15 @@ def test_a_thread_has_the_credentials_of_its_asynchronous_client(short: Job) -> 
             return await dsinga.train(short, client, progress=False)
 
     assert asyncio.run(asyncio.wait_for(use(), 100)).step == 3
+
+
+@pytest.mark.parametrize("options", [{"grain": "graph"}, {"resources": {"GPU": 1}}, {"hosts": ["a"]}, {"retry": True}])
+def test_a_cluster_is_started_for_calls_that_need_one(options: dict) -> None:
+    assert TrainingOptions(**options).asks_for_cluster
+    assert THIS_PROCESS.for_call(True) == ClusterSource()
+    assert THIS_PROCESS.for_call(False) is ClusterSource().for_call(False) is THIS_PROCESS
+
+
+@pytest.mark.parametrize("source", [ClusterSource(address="tcp://127.0.0.1:1"), ClusterSource(is_shared=True)])
+def test_a_cluster_that_a_call_names_is_used(source: ClusterSource) -> None:
+    assert source.for_call(False) is source

@@ -16,18 +16,18 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
-from dsinga.api.clients import find_cluster, outside_thread_pool
-from dsinga.api.execution import Execution, TrainingOptions
+from dask.utils import parse_timedelta
+from distributed import Client
+
+from dsinga.api.engines import TrainingOptions
+from dsinga.api.execution import Execution
 from dsinga.api.result import Result
 from dsinga.base.errors import Cancelled, RunError, UserError
+from dsinga.cluster.calls.clients import ClusterSource, find_cluster, outside_thread_pool
 from dsinga.job import Job
 from dsinga.monitor import History
-
-if TYPE_CHECKING:
-    from distributed import Client
-
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Run:
         if self._future.done():
             self._failure.clear()
             return
-        client = self._execution.source.client
+        client = cast(ClusterSource, self._execution.runner).client
         if client is not None and client.asynchronous:  # which is so in the thread of its event loop only
             raise UserError(
                 "the event loop of the run's Dask client must not wait for the run; await it: result = await run"
@@ -190,8 +190,6 @@ class Run:
 
 def _seconds(timeout: Any) -> float | None:
     """Return a time in seconds, None for no limit. Raises UserError for what Dask does not read as a time."""
-    from dask.utils import parse_timedelta
-
     try:
         seconds = math.nan if isinstance(timeout, bool) else parse_timedelta(timeout)
         if seconds is None or float(seconds) >= 0:

@@ -1,0 +1,207 @@
+"""How a job with ``reinforcement { }`` is trained: in this process, perhaps with remote actors, or by worker groups."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsinga.api.engines import RunLimits, Runner, Train, TrainingOptions
+from dsinga.api.execution import without_effect_fault
+from dsinga.api.jobs_with_data import patience_of, wanted_workers
+from dsinga.api.result import Result
+from dsinga.api.workspaces import trained_params
+from dsinga.base.advice import option
+from dsinga.commands.options import CLUSTER_OPTIONS
+from dsinga.job import Job
+from dsinga.loop.cancellation import Cancellation
+from dsinga.loop.initial_state import RunOptions
+from dsinga.loop.observer import Observer
+from dsinga.loop.run_loop import Outcome
+from dsinga.monitor import RECOVERY, History
+from dsinga.rl.agent import Agent
+from dsinga.rl.environments.registered import make_environments
+from dsinga.rl.evaluation import evaluate
+from dsinga.rl.from_job import agent_of, reinforcement_of
+from dsinga.rl.training import AgentTask, has_groups, train_agent
+from dsinga.training import check_params
+
+if TYPE_CHECKING:  # Dask is imported when there is something to run
+    from distributed import Client
+
+    from dsinga.base.param_arrays import ParamArrays
+    from dsinga.rl.remote.group_training import GroupTraining
+
+# Options that have no meaning for an agent, and what applies in their place.
+WITHOUT_EFFECT = {
+    "data": "it learns from an environment, not from records",
+    "data_root": "it reads no records",
+    "epochs": "it learns from an environment, not from records: set train_steps",
+    "grain": "the iterations of an agent are no Dask tasks",
+}
+# Those that have a meaning for the worker groups of an agent only.
+OF_GROUPS = {
+    "hosts": "its actors are on any Dask workers",
+    "resources": "its actors are on any Dask workers",
+    "retry": "train again with --resume",
+}
+
+
+@dataclass
+class AgentResult(Result):
+    """The result of training an agent, and the agent; steps are those of all environments together.
+
+    The rows of the phase "test" are evaluations by the best actions.
+    """
+
+    agent: Agent = field(kw_only=True)
+
+    def __repr__(self) -> str:
+        name = type(self.agent.algorithm).__name__
+        last = {row["phase"]: row for row in self.history if "episode_return" in row and row["phase"] != RECOVERY}
+        means = [f"{phase}, mean return {row['episode_return']:.4g}" for phase, row in last.items()]
+        sentences = [sentence for sentence in (self.stopped, *self.remarks, self.unsaved) if sentence]
+        text = "; ".join([*(means or ["no episode has ended"]), *sentences])
+        return f"<Result of {name} after {self.step} steps: {text}>"
+
+
+class AgentTraining:
+    """The training of an agent, as :class:`dsinga.api.execution.JobTraining` says it.
+
+    Args:
+        job: a job with ``reinforcement``.
+        make_task: returns an agent and its environment; by default those that the job describes.
+
+    Attributes:
+        job: the job that is trained: of worker groups one whose steps are updates.
+
+    Raises UserError for a fault in the job, or a way of learning that the algorithm does not have.
+    """
+
+    def __init__(self, job: Job, make_task: Callable[[Job], AgentTask] = AgentTask.of):
+        self._task = make_task(job)
+        self._task.check()
+        self._groups: GroupTraining | None = None
+        if self._task.has_groups:
+            from dsinga.rl.remote.group_training import GroupTraining  # imports Dask, which other agents do without
+
+            self._groups = GroupTraining(self._task)
+        self.job = job if self._groups is None else self._groups.job
+
+    @staticmethod
+    def without_effect(job: Job) -> dict[str, str]:
+        """Return the options without effect on the training of an agent, and what applies in their place."""
+        assert job.reinforcement is not None
+        if has_groups(job):
+            return WITHOUT_EFFECT
+        options = {**WITHOUT_EFFECT, **OF_GROUPS}
+        if not job.reinforcement.num_actors:
+            where = "it is trained in this process, unless num_actors or several workers are set"
+            options |= dict.fromkeys(CLUSTER_OPTIONS, where)
+        return options
+
+    @staticmethod
+    def without_effect_on_test() -> dict[str, str]:
+        """Return the options of the command ``test`` without effect on an agent, and what applies in their place."""
+        here = dict.fromkeys((*CLUSTER_OPTIONS, *OF_GROUPS, "workers"), "it is evaluated in this process")
+        return {**WITHOUT_EFFECT, **here, "phase": "it is evaluated in its environment"}
+
+    @staticmethod
+    def check(job: Job, options: Any) -> None:
+        """Raise UserError for what has no effect on an agent: in its job, or of the options of :func:`dsinga.train`."""
+        job.reinforcement.check(job)
+        default = type(options)()
+        for name, instead in AgentTraining.without_effect(job).items():
+            value = getattr(options, name, None)
+            is_empty = isinstance(value, str | bool | Sequence | Mapping) and value in (getattr(default, name), [], {})
+            if value is not None and not is_empty:
+                raise without_effect_fault(option(name, python=name), instead)
+
+    def metric_names(self) -> Mapping[str, Sequence[str]]:
+        """Return the names of the metrics by phase; a phase whose names are not known is left out."""
+        names = self._task.metric_names()
+        return names if self._groups is None else {phase: names[phase] for phase in names if phase != "train"}
+
+    @property
+    def needs_cluster(self) -> bool:
+        """Whether the agent has remote actors, or learns in worker groups."""
+        return self._groups is not None or bool(reinforcement_of(self._task.job).num_actors)
+
+    @contextlib.contextmanager
+    def training(self, runner: Runner, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
+        """Yield the function that trains: in this thread, perhaps with remote actors, or on a cluster."""
+        if not self.needs_cluster:
+            yield functools.partial(train_agent, self._task, None)
+            return
+        source: Any = runner.for_call(True)
+        if self._groups is not None:
+            from dsinga.cluster.calls.clients import placing_of
+
+            placing = placing_of(options, limits)
+            with source.open_run(options, limits, self.job, workers=wanted_workers(self.job)) as client:
+                yield functools.partial(self._train_groups, client, placing)
+        else:
+            actors = reinforcement_of(self._task.job).num_actors
+            with source.open_run(options, limits, self.job, workers=actors, separate_processes=True) as client:
+                yield functools.partial(self._train_with_actors, client)
+
+    def _train_groups(
+        self, client: Client, placing: Mapping[str, Any], observer: Observer, options: RunOptions
+    ) -> Outcome:
+        """Train in worker groups; ``placing`` are arguments of :func:`dsinga.cluster.run.driver.train`."""
+        from dsinga.cluster.run.driver import train
+
+        assert self._groups is not None
+        params = self._task.agent.algorithm.params if options.params is None else options.params
+        options = replace(options, extensions=self._groups.extensions(options.extensions), params=params)
+        outcome = train(self.job, client, observer, options, **placing)
+        self._task.agent.algorithm.take_params(outcome.params)
+        return outcome
+
+    def _train_with_actors(self, client: Client, observer: Observer, options: RunOptions) -> Outcome:
+        """Train in this thread, with actors on Dask workers, where they begin once these have come."""
+        from dsinga.cluster.connecting.expected_workers import await_number_of_workers
+
+        patience, conf = patience_of(self._task.job), reinforcement_of(self._task.job)
+        cancellation = Cancellation(options.cancelled)
+        await_number_of_workers(client, conf.num_actors, patience, cancellation, observer.waiting)
+        return train_agent(self._task, client, observer, options)
+
+    def result(self, result: Result) -> AgentResult:
+        """Return a result with its agent."""
+        values = {each.name: getattr(result, each.name) for each in fields(Result)}
+        if self._groups is not None:
+            values["step"] = result.step * self._task.job.train_steps // self.job.train_steps
+        return AgentResult(**{**values, "job": self._task.job}, agent=self._task.agent)
+
+    @staticmethod
+    def test(job: Job, checkpoint: str | os.PathLike[str] | None) -> dict[str, Any]:
+        """Return the mean return and length of episodes of the trained agent."""
+        settings, agent = reinforcement_of(job), trained_agent(job, checkpoint)
+        return evaluate(agent, settings.environment, max(1, settings.evaluation_episodes), seed=job.seed).summary()
+
+    @staticmethod
+    def earlier_result(
+        job: Job, params: ParamArrays, history: History, step: int, workspace: Path | None, stopped: str
+    ) -> AgentResult:
+        """Return the result of an earlier run, whose agent has these params."""
+        agent = AgentTask.of(job).agent
+        agent.algorithm.take_params(params)
+        return AgentResult(job, params, history, agent.algorithm.net.net, step, workspace, stopped, agent=agent)
+
+
+def trained_agent(job: Job, checkpoint: str | os.PathLike[str] | None = None) -> Agent:
+    """Return the agent of a job with the params of a checkpoint, by default the newest one in its workspace.
+
+    Raises UserError where there is none, or where it is that of another net.
+    """
+    with contextlib.closing(make_environments(reinforcement_of(job).environment, 1)) as environments:
+        agent = agent_of(job, environments.spaces)
+    params = trained_params(job, checkpoint, [])
+    check_params(agent.algorithm.net.net, params)
+    agent.algorithm.params = params
+    return agent
