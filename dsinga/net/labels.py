@@ -10,7 +10,6 @@ from dsinga.layers.connect.connection import Concate, SliceLayer
 from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.declarations import LabelFormat
 from dsinga.layers.interface.layer import Layer, Shape
-from dsinga.layers.losses.tagging import EntityF1
 from dsinga.layers.records.label import (
     check_one_label,
     check_shares,
@@ -18,7 +17,6 @@ from dsinga.layers.records.label import (
     class_labels,
     float_labels_fault,
 )
-from dsinga.layers.sequences.attention import Attention
 
 
 def makes_labels(layer: Layer) -> bool:
@@ -60,11 +58,9 @@ def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, R
     """Raise UserError where a layer gets labels of a kind that it does not take.
 
     These are float labels where it takes classes, several labels a row where it takes one or one for each step, and, of
-    layers that take labels directly from a store, labels beyond its classes. kEntityF1 learns the names of its tags.
-    Values of a kAttention that may as well be meant for the lengths of its keys are refused, too.
+    layers that take labels directly from a store, labels beyond its classes. A layer may refuse others, too.
     """
-    if isinstance(layer, Attention):
-        _check_values(layer, sources)
+    layer.check_labels(sources)
     labels = layer.labels
     if labels.source is None:
         return
@@ -85,31 +81,7 @@ def check_labels(layer: Layer, sources: Sequence[Layer], records: Mapping[str, R
         check_one_label(layer, labels_shape(source))
     if labels.per == "step" and dtype is not None:
         check_step_labels(layer, labels_shape(source), layer.shape[1])
-    if isinstance(layer, EntityF1):
-        layer.name_tags(source.label_format.names)
     classes = getattr(layer, "classes", None)
     info = records.get(layer.conf.srclayers[labels.source])
     if classes is not None and info and info.label_range:
         class_labels(layer, np.array(info.label_range), classes)
-
-
-def _check_values(layer: Attention, sources: Sequence[Layer]) -> None:
-    """Raise UserError where the third source of three may be values, or give the lengths of the keys by its labels.
-
-    Only an input layer leaves that open: other layers pass on the labels of their sources, and are values.
-    """
-    if not layer.has_values or layer.labels.source is not None or not sources[2].is_input:
-        return
-    labels = sources[2].label_format
-    if labels.dtype is None or labels.dtype.kind == "f" or labels.shape != (layer.keys,):
-        return
-    queries, keys, values = map(repr, layer.conf.srclayers)
-    lengths = f"srclayers: [{queries}, {keys}, {keys}, {values}]".replace("'", '"')
-    records = f"srclayers: [{queries}, {keys}]".replace("'", '"')
-    if values != keys:
-        records = "a kInnerProduct with per_step: true between"
-    raise layer.fail(
-        f"could take the records of {values} as values, or their labels as lengths of the keys; for lengths write "
-        f"{lengths}, for values {records}",
-        field="srclayers",
-    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dsinga.layers  # noqa: F401  registers the built-in layers
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.job import Job, LayerConf, LayerType
+from dsinga.job.message import set_fields
 from dsinga.layers.dense.activation import Dropout
 from dsinga.layers.interface.layer import Layer
-from dsinga.layers.losses.forecast_forms import ForecastForm, form_of
-from dsinga.layers.losses.forecast_loss import ForecastLoss
+from dsinga.layers.losses.pair_loss import PairLoss
 
 
 def layer_class(conf: LayerConf) -> type[Layer]:
@@ -26,12 +28,12 @@ def layer_class(conf: LayerConf) -> type[Layer]:
     return cls
 
 
-def forecast_form(conf: LayerConf) -> ForecastForm | None:
+def forecast_form(conf: LayerConf) -> Any:
     """Return the form of the predictions that a loss takes, None for a layer that takes one number for each."""
     cls = layer_class(conf)
-    if not issubclass(cls, ForecastLoss) or cls.Conf is None:
+    if not issubclass(cls, PairLoss) or cls.Conf is None:
         return None
-    return form_of(conf.settings_of(cls.Conf))
+    return cls.forecast_form(set_fields(conf.settings_of(cls.Conf)))
 
 
 SAMPLE_WEIGHT = "sample_weight"  # the name of the input layer of the weights

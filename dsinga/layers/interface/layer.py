@@ -347,11 +347,11 @@ class Layer(ABC):
         """
         return None
 
-    def check_sources(self, sources: Arrays, ctx: Context) -> None:  # noqa: B027  most layers have nothing to check
-        """Raise UserError for sources by which the metrics are not finite, such as a target that is NaN.
+    def check_labels(self, sources: Sequence[Layer]) -> None:  # noqa: B027  most layers have nothing to check
+        """Raise UserError for labels of the source layers that this layer cannot take; a net calls it."""
 
-        Training calls it only where metrics are not finite.
-        """
+    def check_sources(self, sources: Arrays, ctx: Context) -> None:  # noqa: B027
+        """Raise UserError for sources by which metrics, which training has computed, are not finite: NaN targets."""
 
     def saved_sizes(self, rows: int) -> list[int]:
         """Return the bytes of each array that the layer saves for the gradient of ``rows`` rows, beside its feature.

@@ -8,14 +8,13 @@ numbers for one, targets y (B, C, points).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.job.enums import DistributionName, DistributionScore
-from dsinga.job.message import field_types
 from dsinga.layers.interface.layer import Array
 from dsinga.layers.losses.distributions import DISTRIBUTIONS
 from dsinga.ops import Ops
@@ -235,11 +234,6 @@ class EnsembleForm(ForecastForm):
 
     def quantiles(self, x: np.ndarray, levels: Sequence[float]) -> np.ndarray:
         return np.moveaxis(np.quantile(x, levels, axis=-1), 0, -1)
-
-
-def form_of_call(cls: Any, arguments: Mapping[str, Any]) -> ForecastForm:
-    """Return the form of a loss of class ``cls`` with these settings, among other arguments of its function."""
-    return form_of(cls.Conf(**{name: value for name, value in arguments.items() if name in field_types(cls.Conf)}))
 
 
 def form_of(settings: Any) -> ForecastForm:

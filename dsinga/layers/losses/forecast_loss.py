@@ -12,12 +12,13 @@ from dsinga.base.registry import register
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.enums import DistributionName, DistributionScore
 from dsinga.job.limits import NonNegative, Range, Unit
+from dsinga.job.message import field_types
 from dsinga.layers.interface.context import Context
 from dsinga.layers.interface.declarations import Cut, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.losses.distributions import DISTRIBUTIONS
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED, FieldTargets
-from dsinga.layers.losses.forecast_forms import ForecastForm, form_of, form_of_call
+from dsinga.layers.losses.forecast_forms import ForecastForm, form_of
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.layers.losses.row_weights import WEIGHTS, gradient_of_weights, weights_of
 from dsinga.ops import Ops
@@ -70,13 +71,20 @@ class ForecastLoss(PairLoss):
     """
 
     settings: Any
+    predicts_several = True
     source_kind = SourceKind.kVectors
     cut = Cut(gathered_because=PairLoss.cut.gathered_because, by_space=True)
 
     @classmethod
+    def forecast_form(cls, arguments: Mapping[str, Any]) -> ForecastForm:
+        assert cls.Conf is not None
+        known = field_types(cls.Conf)
+        return form_of(cls.Conf(**{name: value for name, value in arguments.items() if name in known}))
+
+    @classmethod
     def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
         axis = len(shape) - 1 if len(shape) == 2 else 0
-        size = shape[axis : axis + 1] and (shape[axis] // form_of_call(cls, settings).count,)
+        size = shape[axis : axis + 1] and (shape[axis] // cls.forecast_form(settings).count,)
         return super().label_example(settings, (*shape[:axis], *size, *shape[axis + 1 :]), known)
 
     def check_sizes(self) -> None:

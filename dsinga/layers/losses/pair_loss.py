@@ -22,10 +22,13 @@ from dsinga.layers.losses.row_weights import WEIGHTS, check_weights
 class PairLoss(Layer):
     """Base of losses that compare two sources whose rows have equal lengths; the feature is (B, n).
 
-    A subclass that ``weighs_steps`` takes, for sequences (B, T, ...), also weights (B, T), and for rows (B, n) (B, n).
+    A subclass that ``predicts_several`` has several numbers for each of the target, of which its sizes follow
+    (:meth:`forecast_form`). One that ``weighs_steps`` takes, for sequences (B, T, ...), also weights (B, T), and for
+    rows (B, n) (B, n).
     """
 
     weighs_steps: ClassVar[bool] = False
+    predicts_several: ClassVar[bool] = False
     source_count = 2
     optional_sources = 1
     cut = Cut(gathered_because="reports the loss of whole rows")
@@ -43,6 +46,14 @@ class PairLoss(Layer):
     def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
         shape = shape[:1] and (shape[0] + bool(settings.get("weighted")), *shape[1:])
         return np.zeros((1, *(() if shape == (1,) else shape)), np.float32)  # metrics of classes take no columns
+
+    @classmethod
+    def forecast_form(cls, arguments: Mapping[str, Any]) -> Any:
+        """Return the form of predictions with several numbers for each of the target, None for one number for each.
+
+        ``arguments`` are settings of the loss, among other arguments of its function in ``nn``.
+        """
+        return None
 
     def check_sizes(self) -> None:
         """Raise UserError unless both sources have as many rows, and rows as long."""

@@ -77,7 +77,7 @@ class EntityF1(Layer):
     does, or scores (B, T, K), of which the highest counts; the second the true tags as its labels (B, T), -1 after the
     end. An entity counts as found if its first word, its last word and its type are right.
 
-    Where the records have names of tags, of any scheme of :class:`TagScheme`, a net gives them by :meth:`name_tags`.
+    Where the records have names of tags, of any scheme of :class:`TagScheme`, they count.
     Without names, tags are numbered as by ``dsinga data import conll``: 0 is O, 2k + 1 is B-k and 2k + 2 is I-k, for
     each type k.
     """
@@ -95,8 +95,9 @@ class EntityF1(Layer):
         self.shape = self.expect_axes((2, 3), takes)[:2]
         self.scheme: TagScheme | None = None
 
-    def name_tags(self, names: Sequence[str]) -> None:
-        """Count tags of these ``names``; raise UserError for a name that is of no scheme."""
+    def check_labels(self, sources: Sequence[Layer]) -> None:
+        """Count tags of the names of the labels; raise UserError for a name that is of no scheme."""
+        names = sources[1].label_format.names
         if not names:
             return
         if unknown := next((name for name in names if not TAG.fullmatch(name)), None):

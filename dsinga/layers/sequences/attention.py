@@ -166,6 +166,27 @@ class Attention(AttentionLayer):
         self.shape = (self.rows, self.queries, self.source_shapes[2 if self.has_values else 1][2])
         self.cut = Cut(Connection.kOneToOne, axis=2, groups=self.heads)
 
+    def check_labels(self, sources: Sequence[Layer]) -> None:
+        """Raise UserError where the third source of three may be values, or give the lengths of the keys by its labels.
+
+        Only an input layer leaves that open: other layers pass on the labels of their sources, and are values.
+        """
+        if not self.has_values or self.labels.source is not None or not sources[2].is_input:
+            return
+        labels = sources[2].label_format
+        if labels.dtype is None or labels.dtype.kind == "f" or labels.shape != (self.keys,):
+            return
+        queries, keys, values = map(repr, self.conf.srclayers)
+        lengths = f"srclayers: [{queries}, {keys}, {keys}, {values}]".replace("'", '"')
+        records = f"srclayers: [{queries}, {keys}]".replace("'", '"')
+        if values != keys:
+            records = "a kInnerProduct with per_step: true between"
+        raise self.fail(
+            f"could take the records of {values} as values, or their labels as lengths of the keys; for lengths write "
+            f"{lengths}, for values {records}",
+            field="srclayers",
+        )
+
     def cut_conf(self, columns: Columns) -> LayerConf:
         heads = self.heads * (columns.stop - columns.start) // columns.total
         return self.conf.replace(attention_conf=self.settings.replace(num_heads=heads))

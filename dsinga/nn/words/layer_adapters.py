@@ -9,7 +9,6 @@ from typing import Any
 from dsinga.base.arguments import check_bool, check_range
 from dsinga.base.registry import entries
 from dsinga.job import Phase
-from dsinga.layers.losses.forecast_forms import form_of_call
 from dsinga.nn.writing.feature import Feature, batch_shape, row_shape
 from dsinga.nn.writing.writer import LayerWriter, NetWriter
 
@@ -216,7 +215,7 @@ def compare_forecast(writer: LayerWriter, values: Values) -> dict[str, Any]:
     if len(writer.sources) not in (2, 3):
         raise writer.fail(f"takes outputs and targets, not {len(writer.sources)} sources")
     cls: Any = entries("layer")[f"k{writer.builder.kind}"]
-    numbers = math.prod(writer.rows(writer.sources[0])) / max(1, form_of_call(cls, values).count)
+    numbers = math.prod(writer.rows(writer.sources[0])) / max(1, cls.forecast_form(values).count)
     return {"sources": [*writer.sources], "scale": values.get("scale", 1.0) / numbers}
 
 

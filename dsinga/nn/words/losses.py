@@ -13,7 +13,6 @@ from dsinga.base.errors import UserError
 from dsinga.base.functions import name_of
 from dsinga.base.registry import entries
 from dsinga.layers.interface.layer import Layer
-from dsinga.layers.losses.forecast_loss import ForecastLoss
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.nn.words.function_specs import function_name
@@ -164,7 +163,7 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
         return layer_functions[kind](name_of(loss), name=name, **({} if weight == 1 else {"scale": weight}))
     if kind == "SoftmaxLoss" and shape is not None and len(shape) > 2 and math.prod(shape[1:]) > 1:
         kind = "FieldSoftmaxLoss"  # the channels of images are the classes of each point, as in Keras
-    if compares(kind) and loss not in SUMS and not issubclass(layer_type(kind) or Layer, ForecastLoss):
+    if compares(kind) and loss not in SUMS and not getattr(layer_type(kind), "predicts_several", False):
         weight /= math.prod(shape or (1,))
     return layer_functions[kind](name=name, **({} if weight == 1 else {"scale": weight}))
 

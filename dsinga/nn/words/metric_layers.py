@@ -15,7 +15,6 @@ from dsinga.base.registry import entries, is_user_code, nearest, register
 from dsinga.job import LayerConf, Phase
 from dsinga.job.component import resolve
 from dsinga.layers.interface.layer import Layer
-from dsinga.layers.losses.forecast_loss import ForecastLoss
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.needed_layers import PROBABILITIES
@@ -254,7 +253,7 @@ def _form_settings(loss: LayerConf | None, metric: str) -> dict[str, Any]:
     Raises UserError for a loss that has none.
     """
     cls = None if loss is None else layer_class(loss)
-    if loss is None or cls is None or cls.Conf is None or not issubclass(cls, ForecastLoss):
+    if loss is None or cls is None or cls.Conf is None or not getattr(cls, "predicts_several", False):
         raise UserError(
             f"the metric {metric!r} needs predictions that say how sure they are: train with nn.QuantileLoss, "
             "nn.DistributionLoss or nn.EnsembleLoss"
