@@ -303,7 +303,7 @@ NETS = {
 }
 # Texts go on from batch to batch (tests/cluster/runs/test_cluster_text.py); machines are trained by kCD
 # (tests/core/net); kVTraceLoss takes a step more of one source than of others
-# (tests/core/layers/test_layers_vtrace.py); kContrastiveLoss takes two classes
+# (tests/rl/test_rl_vtrace.py); kContrastiveLoss takes two classes
 # (tests/core/training/test_training_partition.py), kReliability one of two (tests/core/layers); kLeadRecord belongs to
 # nets of several leads (tests/addons/fields/layers/test_net_leads.py).
 ELSEWHERE = {"kVTraceLoss", "kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabel", "kRBMHid", "kRBMVis"} | {

@@ -16,7 +16,7 @@ from dsinga.job.limits import NonNegative, Positive
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
-from dsinga.layers.losses.policy_loss import PolicyConf, check_actions, chosen_actions
+from dsinga.rl.losses.policy_loss import PolicyConf, check_actions, chosen_actions
 
 
 class VTraceTargets(NamedTuple):

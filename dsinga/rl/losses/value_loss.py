@@ -15,7 +15,7 @@ from dsinga.job.limits import NonNegative
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut
 from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
-from dsinga.layers.losses.policy_loss import check_actions, check_rows
+from dsinga.rl.losses.policy_loss import check_actions, check_rows
 
 WEIGHTS = 3  # the position of the source with weights
 

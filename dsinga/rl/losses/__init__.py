@@ -1,0 +1,1 @@
+"""Losses of policies and values: the layers by which algorithms of reinforcement learning train."""
