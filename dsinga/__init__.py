@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import dsinga.rl as rl
     from dsinga.addons.fields.evaluate import evaluate_fields
     from dsinga.addons.planner.planning import compare_with_plan, plan
+    from dsinga.addons.probabilities.forecast_scores import ensemble_scores
     from dsinga.addons.search.learning_rate import find_learning_rate
     from dsinga.addons.search.result import SearchResult
     from dsinga.addons.search.search import search
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from dsinga.api import (
         Result,
         build_net,
-        ensemble_scores,
         evaluate,
         partition_net,
         predict,

@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from dsinga.api.nets import build_net, partition_net
     from dsinga.api.result import Result
     from dsinga.api.training import train
-    from dsinga.layers.metrics.forecast_scores import ensemble_scores
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "Result", "build_net", "ensemble_scores", "evaluate", "partition_net", "predict", "predict_batches",
+    "Result", "build_net", "evaluate", "partition_net", "predict", "predict_batches",
     "predict_with_labels", "roots", "train", "wanted_workers", "with_workers",
 ]  # fmt: skip

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from dsinga import nn
+from dsinga.addons.probabilities.distributions import DISTRIBUTIONS
+from dsinga.addons.probabilities.forecast_loss import QuantileLoss
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
 from dsinga.job import Job, LayerConf, Phase, load
 from dsinga.job.enums import DistributionName
-from dsinga.layers.losses.distributions import DISTRIBUTIONS
-from dsinga.layers.losses.forecast_loss import QuantileLoss
 from dsinga.net import filter_layers
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class, weighted_loss
 from dsinga.nn.model.trainable import Trainable

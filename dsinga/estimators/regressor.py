@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsinga.addons.probabilities.forecast_forms import ForecastForm, QuantileForm
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.array_order import in_order
@@ -21,7 +22,6 @@ from dsinga.estimators.lazy import average, lazily, predicted
 from dsinga.estimators.records import Scaling, TrainingSet, check_no_dates, compute, find_scaling
 from dsinga.estimators.saving import loadable
 from dsinga.job import Job
-from dsinga.layers.losses.forecast_forms import ForecastForm, QuantileForm
 from dsinga.net.layer_classes import forecast_form
 
 LOGNORMAL = "lognormal"  # whose targets are divided by their mean, and stay positive

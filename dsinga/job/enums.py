@@ -112,7 +112,7 @@ class AttentionScore(Enum):
 
 
 class DistributionName(Enum):
-    """The distributions whose parameters a net can predict (:mod:`dsinga.layers.losses.distributions`)."""
+    """The distributions whose parameters a net can predict (:mod:`dsinga.addons.probabilities.distributions`)."""
 
     normal = 0
     laplace = 1

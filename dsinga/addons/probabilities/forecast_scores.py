@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.probabilities.forecast_forms import EnsembleForm, ForecastForm, form_of
+from dsinga.addons.probabilities.forecast_loss import FAIRNESS, ForecastTargets, Level, MemberCount, level_faults
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
@@ -19,8 +21,6 @@ from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED
-from dsinga.layers.losses.forecast_forms import EnsembleForm, ForecastForm, form_of
-from dsinga.layers.losses.forecast_loss import FAIRNESS, ForecastTargets, Level, MemberCount, level_faults
 from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, composed_metric
 from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.layers.records.label import required_labels

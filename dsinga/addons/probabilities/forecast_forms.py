@@ -13,10 +13,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from dsinga.addons.probabilities.distributions import DISTRIBUTIONS
 from dsinga.base.errors import UserError
 from dsinga.job.enums import DistributionName, DistributionScore
 from dsinga.layers.interface.layer import Array
-from dsinga.layers.losses.distributions import DISTRIBUTIONS
 from dsinga.ops import Ops
 
 ROUNDING = 1e-9  # of levels

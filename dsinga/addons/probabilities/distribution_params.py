@@ -7,6 +7,7 @@ from typing import Annotated
 
 import numpy as np
 
+from dsinga.addons.probabilities.distributions import DISTRIBUTIONS
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
@@ -16,7 +17,6 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import Reach
-from dsinga.layers.losses.distributions import DISTRIBUTIONS
 
 LEAST = 1e-6  # of a parameter that is above 0
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from dsinga.addons.probabilities.distributions import DISTRIBUTIONS
+from dsinga.addons.probabilities.forecast_forms import ForecastForm, form_of
 from dsinga.base.registry import register
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.enums import DistributionName, DistributionScore
@@ -16,9 +18,7 @@ from dsinga.job.message import field_types
 from dsinga.layers.interface.context import Context
 from dsinga.layers.interface.declarations import Cut, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
-from dsinga.layers.losses.distributions import DISTRIBUTIONS
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED, FieldTargets
-from dsinga.layers.losses.forecast_forms import ForecastForm, form_of
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.layers.losses.row_weights import WEIGHTS, gradient_of_weights, weights_of
 from dsinga.ops import Ops

@@ -9,13 +9,13 @@ import pytest
 import scipy.stats
 from sklearn.metrics import mean_pinball_loss
 
+from dsinga.addons.probabilities.distributions import DISTRIBUTIONS
+from dsinga.addons.probabilities.forecast_forms import PIT_BINS
+from dsinga.addons.probabilities.forecast_scores import ensemble_scores
 from dsinga.base.errors import UserError
 from dsinga.job import Phase
 from dsinga.job.enums import DistributionName
-from dsinga.layers.losses.distributions import DISTRIBUTIONS
-from dsinga.layers.losses.forecast_forms import PIT_BINS
 from dsinga.layers.metrics.composed_metrics import metric_values
-from dsinga.layers.metrics.forecast_scores import ensemble_scores
 from dsinga.ops import BACKENDS
 from tests.support.later_import import torch
 from tests.support.layer_cases import BATCH, context, layer_of
