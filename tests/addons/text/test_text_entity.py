@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from dsinga.addons.text.tagging import TagScheme, entity_metrics
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.job import LayerConf, NetConf, Phase
 from dsinga.layers import Output, RecordInfo
-from dsinga.layers.losses.tagging import TagScheme, entity_metrics
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import BACKENDS
 from tests.support.layer_cases import context
