@@ -30,7 +30,8 @@ IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_exte
 
 # The packages and single files that define the built-in components of each kind.
 ROOMS = {
-    "layer": "dsinga.layers dsinga.addons.functions.function_layers dsinga.addons.probabilities dsinga.addons.text.ctc dsinga.addons.text.tagging dsinga.rl.losses",
+    "layer": "dsinga.layers dsinga.addons.functions.function_layers dsinga.addons.probabilities dsinga.rl.losses "
+    "dsinga.addons.text.ctc dsinga.addons.text.tagging",
     "metric": "dsinga.layers.metrics.gathered_metrics",
     "function": "dsinga.base.functions",
     "updater": "dsinga.training",
