@@ -1,7 +1,7 @@
 """Contracts for layers, updaters, extensions, sources and kernel backends, as pytest classes for code of your own.
 
 The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract`,
-:class:`SourceContract` and :class:`KernelContract`. The last one also needs hypothesis.
+:class:`SourceContract`, :class:`CaptureContract` and :class:`KernelContract`. The last one also needs hypothesis.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from dsinga.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dsinga.testing.extensions import ExtensionContract
+    from dsinga.testing.kernel_captures import CaptureContract
     from dsinga.testing.kernels import KernelContract
     from dsinga.testing.layer_cases import LayerCase
     from dsinga.testing.layers import LayerContract
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
     from dsinga.testing.updaters import UpdaterContract
 
 __all__ = [
-    "ExtensionContract", "KernelContract", "LayerCase", "LayerContract", "SimulatedLoop", "SourceContract",
-    "UpdaterContract",
+    "CaptureContract", "ExtensionContract", "KernelContract", "LayerCase", "LayerContract", "SimulatedLoop",
+    "SourceContract", "UpdaterContract",
 ]  # fmt: skip
 
-KERNEL_CHECKS = ("arrays", "cases", "crf", "elementwise", "formulas", "images", "sequences")
+KERNEL_CHECKS = ("arrays", "captures", "cases", "crf", "elementwise", "formulas", "images", "sequences")
 # Modules whose assertions pytest rewrites, so that a failed one shows its values.
 REWRITTEN = (
     "extensions",

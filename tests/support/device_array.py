@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 import dsinga.ops
-from dsinga.addons.gpu.captured_iterations import GraphCapture
 from dsinga.base.errors import UserError
 from dsinga.ops.interface import Ops
 from dsinga.ops.numpy.numpy_ops import NumpyOps
@@ -305,12 +304,6 @@ class StubOps(NumpyOps):
 
     def choices(self) -> str:
         return ""
-
-    def capture(self) -> GraphCapture:
-        return GraphCapture(self)  # type: ignore[arg-type]
-
-    def new_pass(self) -> None:
-        """Return None: it has no graphs."""
 
     def enter(self) -> None:
         self.record.entered.append(threading.current_thread().name)

@@ -20,6 +20,7 @@ from distributed import Client
 import dsinga.ops
 from dsinga import api, models, nn
 from dsinga.addons.gpu import devices
+from dsinga.addons.gpu.captured_iterations import GraphCapture
 from dsinga.addons.gpu.devices import ProcessGpus, find_gpus
 from dsinga.base.errors import UserError
 from dsinga.cluster.dask.dask_workers import host
@@ -33,10 +34,20 @@ from tests.support.device_array import StubOps, load_backends
 from tests.support.small_job import assert_close, assert_same, with_topology
 
 
+class CapturingStub(StubOps):
+    """A stub whose workers exchange params as those of a GPU do; it has no graphs."""
+
+    def capture(self) -> GraphCapture:
+        return GraphCapture(self)
+
+    def new_pass(self) -> None:
+        """Return None: no pass is captured."""
+
+
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> StubOps:
     """Two emulated GPUs of this process. CPU cores use the numpy backend, so that both give the same bits."""
-    stub = StubOps()
+    stub = CapturingStub()
     load_backends(monkeypatch, cupy=stub, onednn=NumpyOps())
     return stub
 

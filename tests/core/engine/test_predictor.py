@@ -16,9 +16,7 @@ from dsinga.models import char_rnn
 from dsinga.net import NeuralNet, create_net
 from dsinga.passes import predictor as predictor_module
 from dsinga.passes.predictor import Predictor
-from tests.support import emulated_cupy
 from tests.support.device_array import StubOps
-from tests.support.emulated_cudnn import FakeCudnn
 
 JOB = """
 neuralnet {
@@ -89,21 +87,6 @@ def test_params_are_copied_to_a_device_once(local_net: LocalNet, predictor: Pred
         np.testing.assert_allclose(features["ip"].data, expected, rtol=1e-5, atol=1e-6)
     shapes = [shape for _, _, shape in ops.record.placed]
     assert [shapes.count(param.shape) for param in params.values()] == [1] * 4
-
-
-def test_batches_are_graphs_of_a_device_with_the_bits_of_calls(local_net: LocalNet) -> None:
-    worker, called = emulated_cupy.load(FakeCudnn()).for_worker(0), emulated_cupy.load(FakeCudnn()).for_worker(0)
-    called.new_pass = lambda: None
-    predictors = [Predictor(create(4), local_net.initial_params(), ops=lambda ops=ops: ops) for ops in (worker, called)]
-    for number in range(5):
-        emulated_cupy.log.clear()
-        records = {"data": Records(np.roll(X, number, axis=0), np.roll(Y, number))}
-        (features, metrics), expected = (predictor.forward(records, 20, ("fc", "loss")) for predictor in predictors)
-        assert [what for _, what, _ in emulated_cupy.log].count("graph") == (number > 1)
-        assert metrics == expected[1]
-        for name, feature in features.items():
-            np.testing.assert_array_equal(feature.data, expected[0][name].data)
-            np.testing.assert_array_equal(feature.labels, records["data"].labels)
 
 
 def test_states_are_carried_from_batch_to_batch() -> None:

@@ -15,7 +15,6 @@ from dsinga.job import Phase
 from dsinga.ops import Ops, get_ops
 from dsinga.testing import LayerCase
 from dsinga.testing.layer_passes import layer_context
-from tests.support import emulated_cupy
 from tests.support.later_import import torch
 from tests.support.torch_convlstm import conv_lstm
 
@@ -73,12 +72,6 @@ def test_it_keeps_the_size_of_images_with_the_padding_of_keras() -> None:
     case = case_of((2, 3, 2, 5, 6), num_filters=4, kernel=4, same=True)
     assert case.layer().shape == (2, 3, 4, 5, 6)
     assert_like_torch(case, get_ops(), 1, [1, 2, 1, 2])
-
-
-@pytest.mark.slow
-def test_it_is_computed_on_an_emulated_device() -> None:
-    case = case_of((2, 3, 2, 5, 6), num_filters=4, same=True)
-    assert_like_torch(case, emulated_cupy.load(), 1, [1] * 4)
 
 
 def test_without_training_it_keeps_nothing_and_gives_the_same_bits() -> None:

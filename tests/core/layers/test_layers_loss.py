@@ -17,7 +17,6 @@ from dsinga.layers import RecordInfo, Records, Rows
 from dsinga.net import create_net
 from dsinga.ops import BACKENDS
 from dsinga.training import bp, forward, initial_values
-from tests.support import emulated_cupy
 from tests.support.layer_cases import context, layer_of
 from tests.support.training_cases import layer as conf
 
@@ -68,9 +67,13 @@ def test_a_hit_is_a_label_among_the_sorted_indices(scores: np.ndarray, labels: n
 
 
 @pytest.mark.parametrize("kind", ["kSigmoidCrossEntropyLoss", "kFocalLoss"])
-@pytest.mark.parametrize("make_ops", [BACKENDS["numpy"], BACKENDS["onednn"], emulated_cupy.load])
+@pytest.mark.parametrize("make_ops", [BACKENDS["numpy"], BACKENDS["onednn"]])
 @pytest.mark.parametrize("phase", [Phase.kTrain, Phase.kVal, Phase.kTest])
 def test_answers_other_than_0_to_1_are_refused_on_every_backend(kind, make_ops, phase):
+    assert_other_answers_are_refused(kind, make_ops, phase)
+
+
+def assert_other_answers_are_refused(kind, make_ops, phase):
     layers = [
         conf("data", "kRecordInput"), conf("scores", "kInnerProduct", "data", innerproduct_conf={"num_output": 1}),
         conf("target", "kLabel", "data"), conf("loss", kind, "scores", "target"),

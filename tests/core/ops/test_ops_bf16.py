@@ -1,6 +1,6 @@
 """Kernels in bfloat16: within its rounding of float64, in any shape and layout, from float32 and from bfloat16.
 
-They are those of this processor, if it has bfloat16, and those of the cupy backend on an emulated device.
+They are those of this processor, if it has bfloat16; tests/addons/gpu/test_gpu_bf16.py has those of GPUs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import pytest
 from hypothesis import strategies as st
 
 from dsinga.base.errors import UserError
-from dsinga.ops import BACKENDS, get_ops
+from dsinga.ops import get_ops
 from dsinga.ops.types import BFLOAT16
 from dsinga.testing import kernel_formulas as formulas
 from dsinga.testing.kernel_backend import WITH_WORKSPACE, KernelBackend, axes_in_memory
 from dsinga.testing.kernel_cases import BATCHES, CHANNELS, given, normal, windowed
-from tests.support import emulated_cupy
-from tests.support.emulated_cudnn import FakeCudnn
 
 ROUNDOFF = 2.0**-8  # half a unit in the last of 8 digits, for a number just above a power of two
 SUMS = 1e-5  # of float32, for some hundred terms
@@ -58,17 +56,9 @@ class OnHost:
         return placed.transpose(np.argsort(order).tolist())
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param("onednn", marks=on_processor), "cupy", pytest.param("card", marks=pytest.mark.gpu)],
-)
-def ops(request: Any) -> Any:
-    if request.param == "onednn":
-        return get_ops().for_worker(precision="bf16")
-    backend = BACKENDS["cupy"]() if request.param == "card" else emulated_cupy.load(FakeCudnn())
-    worker = backend.for_worker(0, "bf16")
-    worker.enter()
-    return OnHost(worker)
+@pytest.fixture(scope="module", params=[pytest.param("onednn", marks=on_processor)])
+def ops() -> Any:
+    return get_ops().for_worker(precision="bf16")
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
@@ -336,7 +326,7 @@ def test_a_processor_without_bfloat16_computes_in_float32_and_says_so():
     script = """
 import logging, numpy as np
 logging.basicConfig()
-from dsinga.ops import BACKENDS, get_ops
+from dsinga.ops import get_ops
 ops = get_ops().for_worker(precision="bf16")
 print(ops.precision, ops.inner_product(np.full((1, 1), 1.001, "f"), np.ones((1, 1), "f"), None)[0, 0])
 """

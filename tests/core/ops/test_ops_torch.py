@@ -8,25 +8,17 @@ import pytest
 from dsinga.ops import BACKENDS
 from dsinga.testing.kernel_backend import KernelBackend
 from dsinga.testing.kernel_formulas import assert_close
-from tests.support import emulated_cupy
 from tests.support.later_import import functional as F
 from tests.support.later_import import torch
 
-CPU = [("onednn", np.float32), ("numpy", np.float32), ("numpy", np.float64)]
-EMULATED = [("emulated", np.float32), ("emulated", np.float64)]
-GPU = [("cupy", np.float32), ("cupy", np.float64)]
-PARAMS = [
-    pytest.param(backend, id=f"{backend[0]}-{backend[1].__name__}", marks=marks)
-    for backends, marks in ((CPU, []), (EMULATED, [pytest.mark.slow]), (GPU, [pytest.mark.gpu]))
-    for backend in backends
-]
+PARAMS = [("onednn", np.float32), ("numpy", np.float32), ("numpy", np.float64)]
 
 
-@pytest.fixture(scope="module", params=PARAMS)
+@pytest.fixture(scope="module", params=PARAMS, ids=lambda param: f"{param[0]}-{param[1].__name__}")
 def backend(request: pytest.FixtureRequest) -> KernelBackend:
     """One backend in one dtype."""
     name, dtype = request.param
-    return KernelBackend(emulated_cupy.load if name == "emulated" else BACKENDS[name], dtype)
+    return KernelBackend(BACKENDS[name], dtype)
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
