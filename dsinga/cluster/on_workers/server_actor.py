@@ -122,7 +122,7 @@ class ServerActor:
         """Return the group, its step and age, the bytes sent, and the seconds in which its busiest link was in use."""
         links = [*_links.get(self._key.name, {}).values()]
         seconds = max((link.seconds for link in links), default=0.0)
-        return self._key.group, *self._shard.age(), sum(link.sent for link in links), seconds
+        return self._key.group, *self._shard.agreement.progress(), sum(link.sent for link in links), seconds
 
     async def flush(self) -> int:
         """Send other server groups all changes that have not been sent; return how many messages were ever sent."""
@@ -137,7 +137,8 @@ class ServerActor:
 
     async def refresh(self, group: int) -> None:
         """Let a worker group that stands still have the values as they now are."""
-        self._shard.refresh(group)
+        for served_slice in self._shard.slices.values():
+            served_slice.drop_copy(group)
 
     async def leave(self, group: int) -> None:
         """Wait no more for a worker group: it has ended, or it begins later."""

@@ -113,6 +113,12 @@ class Agreement(ABC):
         """Return how many steps before ``version`` the changes were made by which a slice has last agreed."""
         return 0
 
+    def progress(self) -> tuple[int, int]:
+        """Return the step of the slowest slice, and the largest number of steps since a slice has last agreed."""
+        versions = {id: each.version for id, slice_ in self._slices.items() for each in slice_.accumulators.values()}
+        ages = [self.age(id, version) for id, version in versions.items()]
+        return min(versions.values(), default=0), max(ages, default=0)
+
     @abstractmethod
     def close(self, error: BaseException) -> None:
         """Refuse later messages, and fail the futures of all flushes, with ``error``."""

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from dsinga.cluster.server.gradient_accumulator import describe_arrivals
+from dsinga.cluster.server.gradient_accumulator import Generations, describe_arrivals
 
 
 def add_up(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -112,3 +112,46 @@ class Collectives:
                 for key, collective in self._collectives.items()
                 if not collective.complete
             ]
+
+
+class GroupCollectives:
+    """The collectives of each of the worker groups of a shard. Thread-safe.
+
+    ``generations`` are those of the groups from which messages are accepted.
+    """
+
+    def __init__(self, groups: Sequence[int], generations: Generations):
+        self._generations = generations
+        self._collectives = {group: Collectives() for group in groups}
+
+    def add(
+        self, kind: str, key: str, group: int, worker: int, array: np.ndarray, contributors: Sequence[int],
+        generation: int = 0,
+    ) -> Future[np.ndarray]:  # fmt: skip
+        """Return a future of the arrays of the workers ``contributors`` of a group, combined in their order.
+
+        ``kind`` is "all_reduce" for their sum, "all_gather" for their rows joined. A key is used once in a run by each
+        group. Raises RunError for another generation of the group.
+        """
+        collectives = self._collectives[group]
+        self._generations.check(group, generation, f"a collective of worker {worker} of group {group}")
+        return collectives.add(kind, key, worker, array, contributors)
+
+    def restart(self, group: int, error: BaseException) -> None:
+        """Fail the collectives of a group that begins anew, as a generation that is accepted already."""
+        collectives, self._collectives[group] = self._collectives[group], Collectives()
+        collectives.close(error)
+
+    def close(self, error: BaseException) -> None:
+        """Fail every collective that waits, and every later one, with ``error``."""
+        for collectives in self._collectives.values():
+            collectives.close(error)
+
+    def pending(self) -> list[str]:
+        """Return texts that say which keys wait, and for which workers."""
+        several = len(self._collectives) > 1
+        return [
+            f"collective{f' of group {group}' if several else ''} {line}"
+            for group, collectives in self._collectives.items()
+            for line in collectives.pending()
+        ]

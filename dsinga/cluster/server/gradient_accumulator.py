@@ -34,12 +34,12 @@ class Push(NamedTuple):
 class Generations:
     """The generation of each group from which messages are accepted, at first ``generation`` for all.
 
-    A process that was given up may still run and send messages: they are of an earlier generation, and are refused. Not
-    thread-safe: the shard holds its lock.
+    A process that was given up may still run and send messages: they are of an earlier generation, and are refused. The
+    shard holds its lock when it calls :meth:`set`.
     """
 
     def __init__(self, generation: int):
-        self._first = generation
+        self.first = generation
         self._generations: dict[int, int] = {}
 
     def set(self, group: int, generation: int) -> None:
@@ -48,12 +48,12 @@ class Generations:
 
     def is_current(self, group: int, generation: int) -> bool:
         """Whether messages of this generation of a group are accepted."""
-        return generation == self._generations.get(group, self._first)
+        return generation == self._generations.get(group, self.first)
 
     def check(self, group: int, generation: int, message: str) -> None:
         """Raise RunError if a message, such as "a push of group 1", is of another generation of its group."""
         if not self.is_current(group, generation):
-            current = self._generations.get(group, self._first)
+            current = self._generations.get(group, self.first)
             raise RunError(f"{message} is of generation {generation}, but the group is of generation {current}")
 
 

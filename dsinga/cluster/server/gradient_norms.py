@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
 
+from dsinga.cluster.server.gradient_accumulator import Generations, Push
 from dsinga.cluster.server.served_slice import ServedSlice
 
 
@@ -39,21 +41,38 @@ class SquaresRequest:
 
 
 class GradientNorms:
-    """The requests of a shard for squares, by worker group and step. Not thread-safe: the shard holds its lock.
+    """The requests of a shard for squares, by worker group and step.
 
     ``slices`` are the shard's, by id, of which those with gradients count; none where their norm is not clipped. A
     group that begins anew may repeat steps whose gradients have been applied (:meth:`restart`); the squares of such a
-    step are zeros, since its factor is not used.
+    step are zeros, since its factor is not used. ``generations`` and ``lock`` are the shard's: it holds the lock when
+    it calls :meth:`drop`, :meth:`close`, :meth:`restart` or :meth:`pending`.
     """
 
-    def __init__(self, slices: Mapping[int, ServedSlice]):
+    def __init__(self, slices: Mapping[int, ServedSlice], generations: Generations, lock: threading.Lock):
+        self._generations, self._lock = generations, lock
+        self._error: BaseException | None = None
         self._slices = {id: slices[id] for id in sorted(slices) if slices[id].is_clipped}
         self._ids = list(self._slices)
         self._requests: dict[tuple[int, int], SquaresRequest] = {}
         self._starts: dict[int, int] = {}  # by group that has begun anew: its first step
 
-    def request(self, group: int, step: int) -> SquaresRequest:
-        """Return the request of a step of a group."""
+    def squares(self, push: Push) -> Future[np.ndarray]:
+        """Return a future of the sums of squares of the summed gradients of a step, float64, by slice in their order.
+
+        Slices of which all workers have pushed wait for :meth:`clip`. Raises RunError for another generation of the
+        group, and the error of :meth:`close`.
+        """
+        with self._lock:
+            self._check(push, f"a request of worker {push.worker}")
+            return self._request(push.group, push.step).future
+
+    def _check(self, push: Push, message: str) -> None:
+        if self._error is not None:
+            raise self._error
+        self._generations.check(push.group, push.generation, message)
+
+    def _request(self, group: int, step: int) -> SquaresRequest:
         if step < self._starts.get(group, 0):
             repeated = SquaresRequest(self._ids)
             repeated.squares = dict.fromkeys(self._ids, 0.0)
@@ -61,44 +80,55 @@ class GradientNorms:
             return repeated
         return self._requests.setdefault((group, step), SquaresRequest(self._ids))
 
-    def reduce(self, complete: Iterable[ServedSlice], group: int) -> dict[int, float]:
-        """Add up the gradients of the slices that count; return their sums of squares by slice id.
+    def hold(self, complete: Sequence[ServedSlice], push: Push) -> Sequence[ServedSlice]:
+        """Add the squares of gradients that are complete to the norm; return the slices whose update needs no norm.
 
-        Skipped steps have none. Needs no lock: see :class:`GradientAccumulator`.
+        Skipped steps have no gradients. They are added up without the lock: see :class:`GradientAccumulator`.
         """
         ids = [served_slice.spec.slice.id for served_slice in complete] if self._slices else []
-        squares = {id: self._slices[id].accumulators[group].reduce() for id in ids if id in self._slices}
-        return {id: value for id, value in squares.items() if value is not None}
+        sums = {id: self._slices[id].accumulators[push.group].reduce() for id in ids if id in self._slices}
+        squares = {id: value for id, value in sums.items() if value is not None}
+        if not squares:
+            return complete
+        with self._lock:
+            request = None
+            if self._generations.is_current(push.group, push.generation):
+                request = self._request(push.group, push.step)
+                request.squares.update(squares)
+                is_last = request.complete
+            else:  # the group has begun anew meanwhile, and lets this update end
+                for id in squares:
+                    self._slices[id].accumulators[push.group].advance()
+        if request is not None and is_last:
+            request.resolve()
+        return [served_slice for served_slice in complete if served_slice.spec.slice.id not in squares]
 
-    def add(self, group: int, step: int, squares: Mapping[int, float]) -> SquaresRequest | None:
-        """Add sums of squares by slice id; return the request if these were the last."""
-        request = self.request(group, step)
-        request.squares.update(squares)
-        return request if request.complete else None
-
-    def clip(self, group: int, step: int, factor: float) -> list[ServedSlice]:
+    def clip(self, push: Push, factor: float) -> list[ServedSlice]:
         """Multiply the gradients of a step, whose squares are known, by ``factor``, and forget the request.
 
-        Returns their slices, or none for a request that is forgotten.
+        Returns their slices, or none for a request that is forgotten. Raises what :meth:`squares` raises.
         """
-        request = self._requests.pop((group, step), None)
+        with self._lock:
+            self._check(push, f"a factor of worker {push.worker}")
+            request = self._requests.pop((push.group, push.step), None)
         assert request is None or request.complete, request
         clipped = [] if request is None else list(self._slices.values())
         for served_slice in clipped:
-            served_slice.accumulators[group].factor = factor
+            served_slice.accumulators[push.group].factor = factor
         return clipped
 
     def drop(self, group: int) -> list[SquaresRequest]:
         """Forget the requests of a group, drop the gradients that wait for their norm, and return the requests."""
-        requests = self.clear(group)
+        requests = [self._requests.pop(key) for key in list(self._requests) if key[0] == group]
         for id in {id for request in requests for id in request.squares}:
             self._slices[id].accumulators[group].drop()
         return requests
 
-    def clear(self, group: int | None = None) -> list[SquaresRequest]:
-        """Forget the requests of a group, or all, and return them."""
-        keys = [key for key in self._requests if group is None or key[0] == group]
-        return [self._requests.pop(key) for key in keys]
+    def close(self, error: BaseException) -> list[SquaresRequest]:
+        """Refuse later calls with ``error``; forget all requests, and return them."""
+        self._error = error
+        requests, self._requests = [*self._requests.values()], {}
+        return requests
 
     def restart(self, group: int, step: int) -> None:
         """Let a group begin anew, whose gradients of the steps before ``step`` have been applied."""

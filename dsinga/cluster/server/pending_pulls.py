@@ -112,6 +112,12 @@ class Pull:
             self._error = error
 
 
+def resolve_all(pulls: Iterable[Pull]) -> None:
+    """Resolve pulls that are complete."""
+    for pull in pulls:
+        pull.resolve()
+
+
 class PendingPulls:
     """The pulls at a shard that wait, by slice. Not thread-safe: the shard holds its lock."""
 
@@ -155,11 +161,10 @@ class PendingPulls:
         """Give each waiting pull the slices that have its version by now; return the pulls that are complete."""
         return [pull for served_slice in self._slices.values() for pull in self.serve(served_slice)]
 
-    def remove(self, pull: Pull) -> None:
-        """Remove a pull."""
+    def remove(self, future: Future[Any]) -> None:
+        """Remove the pull of a future."""
         for pulls in self._pulls.values():
-            if pull in pulls:
-                pulls.remove(pull)
+            pulls[:] = [pull for pull in pulls if pull.future is not future]
 
     def clear(self, group: int | None = None) -> set[Pull]:
         """Remove all pulls, or those of a worker group, and return them."""

@@ -249,6 +249,11 @@ class ServedSlice:
         copy.flags.writeable = False
         return copy
 
+    def drop_copy(self, group: int) -> None:
+        """Drop the copy that the workers of a group share, so that they get the present value; none is pulling."""
+        with self.lock:
+            self.accumulators[group].copy = None
+
     def contents(self, state: bool = True) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the value, and the updater's and the outer state unless ``state`` is False: the arrays themselves."""
         return self.value, self.state | self.outer if state else {}

@@ -125,7 +125,7 @@ class ShardService:
         return self._pull((), ids, identity.step + 1, identity.group, since)
 
     def _squares(self, items: Any, push: Sequence[Any]) -> PendingAnswer:
-        return PendingAnswer(self.shard, self.shard.squares(Push(*push)), lambda array: [array])
+        return PendingAnswer(self.shard, self.shard.norms.squares(Push(*push)), lambda array: [array])
 
     def _clip(self, items: Any, push: Sequence[Any], factor: float) -> None:
         self.shard.clip(Push(*push), factor)
@@ -134,7 +134,7 @@ class ShardService:
         self, items: Sequence[Array], kind: str, key: str, generation: int, group: int, worker: int,
         contributors: Sequence[int],
     ) -> PendingAnswer:  # fmt: skip
-        future = self.shard.collective(kind, key, group, worker, items[0], contributors, generation)
+        future = self.shard.collectives.add(kind, key, group, worker, items[0], contributors, generation)
         return PendingAnswer(self.shard, future, lambda array: [array])
 
     def _move(self, items: Sequence[Array], ids: Sequence[int]) -> None:

@@ -2,11 +2,8 @@
 
 With one worker group values are not copied. A pull returns the shard's own arrays, and step v changes slice s in place
 only after *every* contributor to s has pushed its gradient for step v. A worker pushes it after its last use of the
-value at version v, and does not read s again until a pull for version v + 1 resolves, which is after the change. So no
-thread reads a value while another one writes it. Readers that are not contributors (a checkpoint) call ``snapshot``.
-
-Several worker groups are asynchronous: each has its own versions and changes a slice when its own workers have all
-pushed, independently of the other groups. So pulls return copies.
+value at version v, and does not read s again until a pull for version v + 1 resolves, which is after the change.
+Several worker groups change slices independently of each other, so pulls return copies.
 """
 
 from __future__ import annotations
@@ -17,15 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from operator import methodcaller
+from typing import Any
 
 import numpy as np
 
 from dsinga.base.errors import RunError
 from dsinga.cluster.server.agreement import Agreement, LinkedShard, Policy, Send
-from dsinga.cluster.server.collectives import Collectives
+from dsinga.cluster.server.collectives import GroupCollectives
 from dsinga.cluster.server.gradient_accumulator import Generations, Push, StalenessMeter
 from dsinga.cluster.server.gradient_norms import GradientNorms
-from dsinga.cluster.server.pending_pulls import PendingPulls, Pull, Read, StalenessBound
+from dsinga.cluster.server.pending_pulls import PendingPulls, Pull, Read, StalenessBound, resolve_all
 from dsinga.cluster.server.routes import Routes
 from dsinga.cluster.server.served_slice import DeviceSlice, ServedSlice, ShardCopy, SliceSpec, join_copies
 from dsinga.cluster.server.update_executors import InlineExecutor, SliceUpdate
@@ -43,12 +41,8 @@ class Shard:
     so many steps ahead of the slowest group's. A shard serves one generation of each group, and refuses
     messages of others; :meth:`restart` begins the next one.
 
-    ``executor`` is the class of the executor that runs updates (:mod:`dsinga.cluster.server.update_executors`). Sums
-    that must be complete before the update, as for ``clip_norm``, are computed by the last worker to push. Futures of
-    pulls are to be waited for by ``executor.wait``: a cooperative executor runs the remaining blocks of updates
-    meanwhile.
-
-    With a ``gpu`` slices are kept and updated there (:mod:`dsinga.cluster.server.served_slice`), by the inline
+    ``executor`` runs updates (:mod:`dsinga.cluster.server.update_executors`), and waits for futures of pulls: a
+    cooperative executor computes updates meanwhile. With a ``gpu`` slices are kept and updated there, by the inline
     executor.
     """
 
@@ -72,16 +66,15 @@ class Shard:
         self.staleness_meter = StalenessMeter()
         if len(groups) > 1:
             self._return_copies()
-        self._generation = generation  # at first, of all groups
         self._generations = Generations(generation)
         self._lock = threading.Lock()
         self._staleness_bound = StalenessBound(groups, staleness)
         self._pulls = PendingPulls(self.slices, self._staleness_bound)
-        self._collectives = {group: Collectives() for group in groups}
+        self.collectives = GroupCollectives(groups, self._generations)
         self._agreement: Agreement | None = None
         assert not (executor.requires_single_group and self.copies), groups
         self.executor = executor()
-        self._norms = GradientNorms(self.slices if updater.conf.clip_global_norm else {})
+        self.norms = GradientNorms(self.slices if updater.conf.clip_global_norm else {}, self._generations, self._lock)
         self._error: BaseException | None = None
 
     def synchronise(self, policy: Policy, group: int, routes: Routes, send: Send, patience: float = 0.0) -> None:
@@ -96,7 +89,7 @@ class Shard:
             if (open_shard := shard()) is not None:
                 open_shard.close(error)
 
-        self._agreement = policy(LinkedShard(group, routes, self.slices, send, fail, patience, self._generation))
+        self._agreement = policy(LinkedShard(group, routes, self.slices, send, fail, patience, self._generations.first))
         for served_slice in self.slices.values():
             if served_slice.filled:
                 self._agreement.begin(served_slice)
@@ -107,12 +100,6 @@ class Shard:
         """The agreement with other server groups, after :meth:`synchronise`."""
         assert self._agreement is not None
         return self._agreement
-
-    def age(self) -> tuple[int, int]:
-        """Return the step of the slowest slice, and the largest number of steps since a slice has last agreed."""
-        versions = {id: each.version for id, slice_ in self.slices.items() for each in slice_.accumulators.values()}
-        ages = [self.agreement.age(id, version) for id, version in versions.items()]
-        return min(versions.values(), default=0), max(ages, default=0)
 
     def _return_copies(self) -> None:
         self.copies = True
@@ -135,8 +122,7 @@ class Shard:
                 if self._agreement is not None:
                     self._agreement.begin(self.slices[id])
             complete = [pull for id in values for pull in self._pulls.serve(self.slices[id])]
-        for pull in complete:
-            pull.resolve()
+        resolve_all(complete)
 
     def move(self, memory: Mapping[int, np.ndarray]) -> None:
         """Keep the values of slices in this memory, float32 (size,), by slice id, where their worker reads them.
@@ -166,8 +152,7 @@ class Shard:
                 for id, gradient in gradients.items()
                 if self.slices[id].contribute(push.group, push.step, push.worker, None if push.skip else gradient)
             ]
-        updated = self._add_squares(complete, push)
-        self._update(updated, push.group, [self.slices[id] for id in gradients])
+        self._update(self.norms.hold(complete, push), push.group, [self.slices[id] for id in gradients])
 
     def _update(self, complete: Sequence[ServedSlice], group: int, pushed: Iterable[ServedSlice] = ()) -> None:
         """Update slices by the gradients of a group; ``pushed`` are the slices of the caller's push."""
@@ -176,42 +161,12 @@ class Shard:
         if self._agreement is not None:
             self._agreement.push_applied(complete)
 
-    def _add_squares(self, complete: Sequence[ServedSlice], push: Push) -> Sequence[ServedSlice]:
-        """Add the squares of summed gradients to the norm; return the slices whose update needs no norm."""
-        squares = self._norms.reduce(complete, push.group)
-        if not squares:
-            return complete
-        with self._lock:
-            if self._generations.is_current(push.group, push.generation):
-                request = self._norms.add(push.group, push.step, squares)
-            else:  # the group has begun anew meanwhile, and lets this update end
-                request = None
-                for id in squares:
-                    self.slices[id].accumulators[push.group].advance()
-        if request is not None:
-            request.resolve()
-        return [served_slice for served_slice in complete if served_slice.spec.slice.id not in squares]
-
-    def squares(self, push: Push) -> Future[np.ndarray]:
-        """Return a future of the sums of squares of the summed gradients of a step, float64, by slice in their order.
-
-        Where the norm of all gradients is clipped, slices of which all workers have pushed wait for :meth:`clip`.
-        """
-        with self._lock:
-            self._check_open()
-            self._generations.check(push.group, push.generation, f"a request of worker {push.worker}")
-            return self._norms.request(push.group, push.step).future
-
     def clip(self, push: Push, factor: float) -> None:
         """Update the slices by their gradients of a step times ``factor``, which makes the norm of all small enough.
 
-        :meth:`squares` must have resolved. A repeated call is dropped.
+        :meth:`GradientNorms.squares` must have resolved. A repeated call is dropped.
         """
-        with self._lock:
-            self._check_open()
-            self._generations.check(push.group, push.generation, f"a factor of worker {push.worker}")
-            complete = self._norms.clip(push.group, push.step, factor)
-        self._update(complete, push.group)
+        self._update(self.norms.clip(push, factor), push.group)
 
     def _create_update(self, served_slice: ServedSlice, group: int) -> SliceUpdate:
         end, fail = partial(self._advance, served_slice, group), partial(self._fail, served_slice, group)
@@ -234,8 +189,7 @@ class Shard:
         with self._lock:
             served_slice.accumulators[group].advance()
             complete = self._pulls.serve(served_slice)
-        for pull in complete:
-            pull.resolve()
+        resolve_all(complete)
 
     def _fail(self, served_slice: ServedSlice, group: int, error: BaseException) -> None:
         """Close the shard, since the update of a slice has failed."""
@@ -249,20 +203,10 @@ class Shard:
 
         It resolves when the group's own updates before that step have been applied to all of the slices, and the
         slowest group is within the staleness. The arrays are float32 (size,), read-only, and do not change until the
-        caller has pushed: the shard's own arrays if there is one group, else copies that all workers of a group
-        share.
+        caller has pushed: the shard's own arrays if there is one group, else copies that a group's workers share.
         """
         read: Read = methodcaller("copy_for", group) if self.copies else methodcaller("read")
-        return self._add_pull(Pull(group, version, read, deferred=self.copies), ids).future
-
-    def refresh(self, group: int) -> None:
-        """Drop the copies that the workers of a group share, so that their next pulls return the present values.
-
-        No worker of the group may be pulling meanwhile.
-        """
-        for served_slice in self.slices.values():
-            with served_slice.lock:
-                served_slice.accumulators[group].copy = None
+        return self._add_pull(Pull(group, version, read, deferred=self.copies), ids)
 
     def leave(self, group: int) -> None:
         """Do not count a group as running for the staleness: it has finished, or it begins later (see :meth:`join`)."""
@@ -270,8 +214,7 @@ class Shard:
             self._check_open()
             self._staleness_bound.leave(group)
             complete = self._pulls.serve_all()
-        for pull in complete:
-            pull.resolve()
+        resolve_all(complete)
 
     def join(self, group: int, step: int) -> None:
         """Let a group begin at ``step`` that has called :meth:`leave` before its first push."""
@@ -288,9 +231,7 @@ class Shard:
         Its gradients of steps that are not complete are dropped, its pulls and collectives fail, and messages of its
         earlier generation are refused. It begins at the highest step that it has reached in any slice, so that no slice
         is updated twice for a step, and at ``step`` at least: where several servers serve the group, call this again on
-        each with the highest of their answers. Other groups go on.
-
-        Only where pulls return copies: with a single group, its workers read the values in place.
+        each with the highest of their answers. Other groups go on. A single group would read the values in place.
         """
         assert self.copies, "a single worker group begins anew from a snapshot"
         error = RunError(f"worker group {group} has begun anew as generation {generation}")
@@ -298,64 +239,46 @@ class Shard:
             self._check_open()
             self._generations.set(group, generation)
             accumulators = [served_slice.accumulators[group] for served_slice in self.slices.values()]
-            requests = self._norms.drop(group)
+            requests = self.norms.drop(group)
             step = max([step, *(accumulator.next_step for accumulator in accumulators)])
             for accumulator in accumulators:
                 accumulator.restart(step)
-            self._norms.restart(group, step)
+            self.norms.restart(group, step)
             self._staleness_bound.join(group)
             failed = self._pulls.clear(group)
-            collectives, self._collectives[group] = self._collectives[group], Collectives()
             complete = self._pulls.serve_all()
-        collectives.close(error)
+        self.collectives.restart(group, error)
         for request in requests:
             request.fail(error)
         for pull in failed:
             pull.future.set_exception(error)
-        for pull in complete:
-            pull.resolve()
+        resolve_all(complete)
         return step
 
-    def collective(
-        self, kind: str, key: str, group: int, worker: int, array: np.ndarray, contributors: Sequence[int],
-        generation: int = 0,
-    ) -> Future[np.ndarray]:  # fmt: skip
-        """Return a future of the arrays of the workers ``contributors`` of a group, combined in their order.
-
-        ``kind`` is "all_reduce" for their sum, "all_gather" for their rows joined. A key is used once in a run by each
-        group. A worker takes part in one collective at a time. Raises RunError for another generation of the group.
-        """
-        with self._lock:
-            self._generations.check(group, generation, f"a collective of worker {worker} of group {group}")
-            collectives = self._collectives[group]
-        return collectives.add(kind, key, worker, array, contributors)
-
     def snapshot(self, version: int | None, timeout: float, state: bool = True, copied: bool = True) -> ShardCopy:
-        """Return a copy of all values, and of the updater's states if ``state``; wait for at most ``timeout`` seconds.
+        """Return :meth:`request_snapshot`, for which it waits at most ``timeout`` seconds.
 
-        Unless ``copied`` it has the arrays of the shard themselves, which must not be updated any more. Raises RunError
-        if a slice is past ``version``, or has not reached it in time; see :meth:`request_snapshot`.
+        Raises RunError if a slice is past ``version``, or has not reached it in time.
         """
-        pull = self._add_snapshot(version, methodcaller("copy" if copied else "contents", state))
+        future = self.request_snapshot(version, state, copied)
         try:
-            return self.executor.wait(pull.future, timeout)
+            return self.executor.wait(future, timeout)
         except TimeoutError:
             pending = self.pending()
             with self._lock:
-                self._pulls.remove(pull)
+                self._pulls.remove(future)
             name = "snapshot" if version is None else f"snapshot of version {version}"
             raise RunError(f"no {name} within {timeout:g} s: {pending}") from None
 
-    def request_snapshot(self, version: int | None) -> Future[ShardCopy]:
-        """Return a future of a copy of all values and of the updater's states.
+    def request_snapshot(self, version: int | None, state: bool = True, copied: bool = True) -> Future[ShardCopy]:
+        """Return a future of a copy of all values, and of the updater's states if ``state``.
 
         With one group the copy has exactly ``version``, and training may continue meanwhile: a slice is copied before
-        its next update begins. With None for the version each slice is copied as it is, between two updates. The
-        future fails with RunError if a slice is past ``version``.
+        its next update begins. With None for the version each slice is copied as it is, between two updates. Unless
+        ``copied`` it has the arrays of the shard themselves, which must not be updated any more. The future fails with
+        RunError if a slice is past ``version``.
         """
-        return self._add_snapshot(version, methodcaller("copy")).future
-
-    def _add_snapshot(self, version: int | None, read: Read) -> Pull:
+        read: Read = methodcaller("copy" if copied else "contents", state)
         if version is None:
             assert not self.executor.requires_single_group
             return self._add_pull(Pull(None, 0, read, deferred=True, finish=join_copies), self.slices)
@@ -369,10 +292,9 @@ class Shard:
                 return
             self._error = error
             pulls = self._pulls.clear()
-            requests = self._norms.clear()
+            requests = self.norms.close(error)
         self.executor.close(str(error))
-        for collectives in self._collectives.values():
-            collectives.close(error)
+        self.collectives.close(error)
         if self._agreement is not None:
             self._agreement.close(error)
         for request in requests:
@@ -383,26 +305,24 @@ class Shard:
     def pending(self) -> str:
         """Return a text that says what is missing, such as "slice w1[0:450] at step 12: no worker has come"."""
         with self._lock:
-            lines = [*self._pulls.pending(), *self._norms.pending()]
-        for group, collectives in self._collectives.items():
-            of = f" of group {group}" if len(self._groups) > 1 else ""
-            lines += [f"collective{of} {line}" for line in collectives.pending()]
+            lines = [*self._pulls.pending(), *self.norms.pending()]
+        lines += self.collectives.pending()
         if self._agreement is not None:
             lines += self._agreement.pending()
         if len(lines) > 8:  # a large model has hundreds of slices, which mostly lack the same worker
             lines[8:] = [f"and {len(lines) - 8} more"]
         return "; ".join(lines) or "nothing is waited for"
 
-    def _add_pull(self, pull: Pull, ids: Iterable[int]) -> Pull:
-        """Add a pull of these slices, and resolve it if they are all available. Its future has any error."""
+    def _add_pull(self, pull: Pull, ids: Iterable[int]) -> Future[Any]:
+        """Add a pull of these slices, and resolve it if all are available; return its future, which has any error."""
         with self._lock:
             if self._error is not None:
                 pull.future.set_exception(self._error)
-                return pull
+                return pull.future
             complete = self._pulls.add(pull, list(ids))
         if complete:
             pull.resolve()
-        return pull
+        return pull.future
 
     def _check_open(self) -> None:
         if self._error is not None:

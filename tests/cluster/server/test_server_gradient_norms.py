@@ -20,7 +20,7 @@ def clipping(slices: int = 2, groups: tuple[int, ...] = (0,), **changes: Any) ->
 def test_slices_wait_for_the_factor() -> None:
     shard = clipping(contributors=(0, 1))
     first, second = Push(0, 0, 0, 0), Push(0, 0, 0, 1)
-    squares, values = shard.squares(first), shard.pull([0, 1], 1)
+    squares, values = shard.norms.squares(first), shard.pull([0, 1], 1)
     shard.push(first, {0: ones(), 1: ones(2)})
     shard.push(second, {0: ones()})
     assert not squares.done()
@@ -41,7 +41,8 @@ def test_groups_are_clipped_apart() -> None:
     for group in (0, 1):
         shard.push(Push(0, group, 0, 0), {0: ones(1 + group), 1: ones(0)})
     for group in (1, 0):
-        np.testing.assert_array_equal(shard.squares(Push(0, group, 0, 0)).result(WAIT), [(1 + group) ** 2 * SIZE, 0])
+        squares = shard.norms.squares(Push(0, group, 0, 0)).result(WAIT)
+        np.testing.assert_array_equal(squares, [(1 + group) ** 2 * SIZE, 0])
         shard.clip(Push(0, group, 0, 0), 0.25)
     np.testing.assert_array_equal(shard.snapshot(None, WAIT).values[0], ones(-0.25 - 0.5))
 
@@ -56,7 +57,7 @@ def test_sparse_rows_and_sums_of_gradients_count() -> None:
     push = Push(0, 0, 0, 0)
     shard.push(push, {0: rows, 1: ones(3), 2: ones(7)})
     np.testing.assert_array_equal(shard.pull([2], 1).result(WAIT)[2], ones(7))
-    np.testing.assert_array_equal(shard.squares(push).result(WAIT), [12, 9 * SIZE])
+    np.testing.assert_array_equal(shard.norms.squares(push).result(WAIT), [12, 9 * SIZE])
     shard.clip(push, 0.5)
     values = shard.pull([0, 1], 1).result(WAIT)
     np.testing.assert_array_equal(values[0].reshape(4, 3)[1], [-1, -1, -1])
@@ -72,7 +73,7 @@ def test_a_skipped_step_needs_no_norm() -> None:
 def test_a_group_that_begins_anew_is_clipped_anew() -> None:
     """Gradients whose norm was not complete are dropped with their request."""
     shard = clipping(groups=(0, 1))
-    request = shard.squares(Push(0, 1, 0, 0))
+    request = shard.norms.squares(Push(0, 1, 0, 0))
     shard.push(Push(0, 1, 0, 0), {0: ones(5)})
     assert shard.restart(1, 1) == 0
     with pytest.raises(RunError, match="has begun anew as generation 1"):
@@ -81,14 +82,14 @@ def test_a_group_that_begins_anew_is_clipped_anew() -> None:
         shard.clip(Push(0, 1, 0, 0), 1.0)
     push = Push(1, 1, 0, 0)
     shard.push(push, {0: ones(), 1: ones()})
-    np.testing.assert_array_equal(shard.squares(push).result(WAIT), [SIZE, SIZE])
+    np.testing.assert_array_equal(shard.norms.squares(push).result(WAIT), [SIZE, SIZE])
     shard.clip(push, 1.0)
     np.testing.assert_array_equal(shard.snapshot(None, WAIT).values[0], ones(-1))
 
 
 def test_a_closed_shard_ends_the_wait() -> None:
     shard = clipping()
-    request = shard.squares(Push(0, 0, 0, 0))
+    request = shard.norms.squares(Push(0, 0, 0, 0))
     shard.close(RunError("the run has ended"))
     with pytest.raises(RunError, match="the run has ended"):
         request.result(WAIT)

@@ -184,7 +184,7 @@ def test_a_group_may_begin_later():
 def test_pending_names_the_group_and_the_missing_workers():
     shard = make_shard(specs(1, contributors=(0, 1)))
     shard.push(Push(0, 1, 0, 1), {0: ones()})
-    shard.collective("all_reduce", "mean", 1, 0, ones(), (0, 1))
+    shard.collectives.add("all_reduce", "mean", 1, 0, ones(), (0, 1))
     assert shard.pending() == (
         f"slice p0[0:{SIZE}] of group 1 at step 0: worker 1 has come, 0 is missing; "
         "collective of group 1 'mean': worker 0 has come, 1 is missing"
@@ -193,14 +193,14 @@ def test_pending_names_the_group_and_the_missing_workers():
 
 def test_collectives_are_separate_for_each_group():
     shard = make_shard(specs(1))
-    sums = [shard.collective("all_reduce", "k", group, 0, ones(group), (0, 1)) for group in (0, 1)]
+    sums = [shard.collectives.add("all_reduce", "k", group, 0, ones(group), (0, 1)) for group in (0, 1)]
     for group in (0, 1):
-        shard.collective("all_reduce", "k", group, 1, ones(10), (0, 1))
+        shard.collectives.add("all_reduce", "k", group, 1, ones(10), (0, 1))
         np.testing.assert_array_equal(sums[group].result(0), ones(10 + group))
-    late = shard.collective("all_gather", "rows", 1, 2, np.ones((2, 3)), (1, 2))
-    shard.collective("all_gather", "rows", 0, 1, np.zeros((5, 3)), (1, 2))
+    late = shard.collectives.add("all_gather", "rows", 1, 2, np.ones((2, 3)), (1, 2))
+    shard.collectives.add("all_gather", "rows", 0, 1, np.zeros((5, 3)), (1, 2))
     assert not late.done()
-    shard.collective("all_gather", "rows", 1, 1, np.zeros((1, 3)), (1, 2))
+    shard.collectives.add("all_gather", "rows", 1, 1, np.zeros((1, 3)), (1, 2))
     np.testing.assert_array_equal(late.result(0), [[0, 0, 0], [1, 1, 1], [1, 1, 1]])
 
 
@@ -243,4 +243,4 @@ def test_a_server_without_slices_answers_every_call(groups):
     assert shard.pull([], 5).result(0) == {}
     assert shard.snapshot(None, WAIT) == ({}, {})
     shard.leave(0)
-    np.testing.assert_array_equal(shard.collective("all_reduce", "k", 0, 1, ones(), (1,)).result(0), ones())
+    np.testing.assert_array_equal(shard.collectives.add("all_reduce", "k", 0, 1, ones(), (1,)).result(0), ones())

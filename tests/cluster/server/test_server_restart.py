@@ -45,7 +45,7 @@ def test_messages_of_another_generation_are_refused(generation):
     with pytest.raises(RunError, match="a push of worker 0 " + refused):
         push(shard, 1, 0, 0, 0, generation=generation)
     with pytest.raises(RunError, match="a collective of worker 1 " + refused):
-        shard.collective("all_reduce", "k", 1, 1, ones(), (0, 1), generation)
+        shard.collectives.add("all_reduce", "k", 1, 1, ones(), (0, 1), generation)
     for worker in (0, 1):
         push(shard, 0, 0, worker, 0, 1)  # the other group is still of generation 0
     assert values(shard) == [2, 2]
@@ -53,19 +53,19 @@ def test_messages_of_another_generation_are_refused(generation):
 
 def test_its_pulls_and_collectives_fail_and_those_of_others_stay():
     shard = make_shard(specs(2, (0, 1)))
-    lost = [shard.pull([0], 1, 1), shard.collective("all_reduce", "k", 1, 0, ones(), (0, 1))]
-    other = [shard.pull([0], 1, 0), shard.collective("all_reduce", "k", 0, 0, ones(), (0, 1))]
+    lost = [shard.pull([0], 1, 1), shard.collectives.add("all_reduce", "k", 1, 0, ones(), (0, 1))]
+    other = [shard.pull([0], 1, 0), shard.collectives.add("all_reduce", "k", 0, 0, ones(), (0, 1))]
     shard.restart(1, 1)
     for future in lost:
         assert "worker group 1 has begun anew as generation 1" in str(future.exception(0))
     assert not any(future.done() for future in other)
     for worker in (0, 1):
         push(shard, 0, 0, worker, 0)
-    shard.collective("all_reduce", "k", 0, 1, ones(), (0, 1))
+    shard.collectives.add("all_reduce", "k", 0, 1, ones(), (0, 1))
     for future in other:
         future.result(0)
     key = ("all_reduce", "k", 1)  # computed again under the same key, without the array of before
-    new = [shard.collective(*key, worker, ones(3), (0, 1), 1) for worker in (0, 1)]
+    new = [shard.collectives.add(*key, worker, ones(3), (0, 1), 1) for worker in (0, 1)]
     np.testing.assert_array_equal(new[0].result(0), ones(6))
 
 

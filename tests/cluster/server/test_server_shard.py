@@ -240,13 +240,13 @@ def test_close_fails_waiting_and_later_calls():
     waiting = [
         shard.pull(ids_of(all_specs), 1),
         shard.pull([0], 9),
-        shard.collective("all_reduce", "k", 0, 0, np.zeros(1), range(2)),
+        shard.collectives.add("all_reduce", "k", 0, 0, np.zeros(1), range(2)),
     ]
     with ThreadPoolExecutor(1) as pool:
         waiting.append(pool.submit(shard.snapshot, 7, WAIT))
         shard.close(error)
         shard.close(RunError("a later error"))
-        waiting += [shard.pull([0], 0), shard.collective("all_reduce", "k", 0, 1, np.zeros(1), range(2))]
+        waiting += [shard.pull([0], 0), shard.collectives.add("all_reduce", "k", 0, 1, np.zeros(1), range(2))]
         for future in waiting:
             assert future.exception(WAIT) is error
     for call in (
@@ -266,7 +266,7 @@ def test_pending_names_slices_and_missing_workers():
     for worker in (2, 0):
         shard.push(Push(0, 0, 12, worker), {0: np.zeros(450, np.float32)})
     assert shard.pending() == "slice w1[0:450] at step 12: workers 0, 2 have come, 1 is missing"
-    shard.collective("all_reduce", "mean", 0, 1, np.zeros(3), range(3))
+    shard.collectives.add("all_reduce", "mean", 0, 1, np.zeros(3), range(3))
     assert shard.pending().endswith("; collective 'mean': worker 1 has come, 0, 2 are missing")
 
 
