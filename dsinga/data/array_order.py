@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.records.axis import label_text
-from dsinga.addons.fields.records.time_gaps import is_number
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest
 from dsinga.data.array_kinds import is_a, is_dask_frame, is_data_array
@@ -111,3 +109,21 @@ def _is_same(text: str, label: str) -> bool:
     if is_number(text) and is_number(label):
         return bool(np.isclose(float(text), float(label), rtol=NEAR, atol=0))
     return text == label
+
+
+def label_text(value: Any) -> str:
+    """Return a coordinate as messages have it: a date without the digits below its minutes, a number in short."""
+    value = np.asarray(value)[()]
+    if isinstance(value, np.datetime64):
+        return str(value.astype("datetime64[s]")).removesuffix(":00").removesuffix("T00:00")
+    if isinstance(value, np.timedelta64):
+        return f"{value / np.timedelta64(1, 'h'):g} h"
+    return f"{value:g}" if isinstance(value, (float, np.floating)) else str(value)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a finite number."""
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False

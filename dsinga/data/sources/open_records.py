@@ -11,10 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from dsinga.addons.fields.records.time_gaps import is_number
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
-from dsinga.data.array_order import ArrayOrder, in_order, order_of
+from dsinga.data.array_order import ArrayOrder, in_order, is_number, order_of
 from dsinga.data.filesystem import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.leads.plan import LeadChannels, LeadPlan
-from dsinga.addons.fields.records.axis import Axis, label_text
+from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
 from dsinga.addons.fields.records.leads import ahead_axis, check_feedback
 from dsinga.base.errors import UserError
+from dsinga.data.array_order import label_text
 
 Source = tuple[int, int, int, float]  # of a channel: as in a LeadChannels
 

@@ -208,13 +208,3 @@ def make_axis(
     if not len(axis.starts):
         raise UserError(f"all windows along {name!r} ({len(starts)}) reach over a gap of time{GAP_REMEDY}")
     return axis
-
-
-def label_text(value: Any) -> str:
-    """Return a coordinate as messages have it: a date without the digits below its minutes, a number in short."""
-    value = np.asarray(value)[()]
-    if isinstance(value, np.datetime64):
-        return str(value.astype("datetime64[s]")).removesuffix(":00").removesuffix("T00:00")
-    if isinstance(value, np.timedelta64):
-        return f"{value / np.timedelta64(1, 'h'):g} h"
-    return f"{value:g}" if isinstance(value, (float, np.floating)) else str(value)

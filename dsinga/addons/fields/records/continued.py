@@ -10,16 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.records.time_gaps import (
-    MIDDLE_DAYS,
-    MIDDLES,
-    gaps_of,
-    is_date_index,
-    is_number,
-    months_in,
-    shifted,
-)
+from dsinga.addons.fields.records.time_gaps import MIDDLE_DAYS, MIDDLES, gaps_of, is_date_index, months_in, shifted
 from dsinga.base.errors import UserError
+from dsinga.data.array_order import is_number
 
 DAYS_360 = "360_day"  # a calendar whose months have 30 days each
 MOST_DATES = 1000  # of a coordinate, from which its frequency is told

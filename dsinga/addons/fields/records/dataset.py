@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dsinga.addons.fields.records.axis import label_text
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.readers import is_date
 from dsinga.addons.fields.records.time_gaps import date_index, is_date_index
@@ -23,6 +22,7 @@ from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed, nearest
 from dsinga.base.regular_files import open_regular
 from dsinga.data.array_kinds import is_a, is_data_array
+from dsinga.data.array_order import label_text
 from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.xarray_objects import missing_name

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.records.axis import label_text
 from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.trained_layout import plain_units
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import listed
+from dsinga.data.array_order import label_text
 
 
 def open_stores(paths: Sequence[str | os.PathLike[str]], dim: str = "time") -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.records.axis import label_text
 from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.layout import ChannelGroup
@@ -24,6 +23,7 @@ from dsinga.addons.fields.records.window_settings import names_of
 from dsinga.base.errors import ClusterNotReady, UserError
 from dsinga.base.redaction import redacted_cause
 from dsinga.base.registry import listed
+from dsinga.data.array_order import label_text
 from dsinga.data.missing_values import check_decoded
 from dsinga.data.sources.xarray_objects import missing_name
 

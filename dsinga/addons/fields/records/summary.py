@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dsinga.addons.fields.records.axis import label_text
 from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.readers import VariableReader
 from dsinga.addons.microscopes.opening import image_at
 from dsinga.base.errors import UserError
+from dsinga.data.array_order import label_text
 from dsinga.data.filesystem import has_zarr_metadata, resolve
 from dsinga.data.inspection import SAMPLED_BLOCKS, statistics
 from dsinga.data.sources.zarr_faults import check_members

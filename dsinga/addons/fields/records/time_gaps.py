@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.data.array_order import is_number
+
 # Where dates lie, after a step of months: in the middle of each, or at the begin of the day that has the middle.
 MIDDLES, MIDDLE_DAYS = ", in their middles", ", at the days of their middles"
 HOURS_OF_MONTH = 24 * 365.25 / 12
@@ -101,14 +103,6 @@ def _trained_lengths(index: Any, trained: str) -> Any:
     except (ValueError, TypeError, OverflowError):  # a step of numbers, or of another calendar
         return None
     return np.maximum(_hours(once.values - index[:-1].values), _hours(twice.values - once.values))
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a finite number."""
-    try:
-        return bool(np.isfinite(float(text)))
-    except ValueError:
-        return False
 
 
 def shifted(index: Any, steps: int, frequency: str) -> Any:

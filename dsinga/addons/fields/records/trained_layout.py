@@ -13,9 +13,9 @@ from dsinga.addons.fields.records.dataset import check_dataset, is_time, open_da
 from dsinga.addons.fields.records.definition import TrainedLayout, WindowDefinition
 from dsinga.addons.fields.records.layout import Layout, make_layout
 from dsinga.addons.fields.records.longitudes import as_before, is_circle, with_begin
-from dsinga.addons.fields.records.time_gaps import date_index, is_date_index, is_number, months_in, other_steps
+from dsinga.addons.fields.records.time_gaps import date_index, is_date_index, months_in, other_steps
 from dsinga.base.errors import UserError
-from dsinga.data.array_order import MOST_POINTS, chosen, has_labels, point_text, point_texts
+from dsinga.data.array_order import MOST_POINTS, chosen, has_labels, is_number, point_text, point_texts
 
 SAME_STEP = 0.01  # relative difference of steps that are the same
 logger = logging.getLogger(__name__)
