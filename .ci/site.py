@@ -45,7 +45,7 @@ API = {
     "checkpoint": ("Checkpoints", ["dsinga.checkpoint"]),
     "layers": ("Layers", ["dsinga.layers", "dsinga.layers.interface.layer", "dsinga.layers.interface.context"]),
     "training": ("Updaters and algorithms", ["dsinga.training"]),
-    "retrieval": ("Retrieval", ["dsinga.data.retrieval"]),
+    "retrieval": ("Retrieval", ["dsinga.addons.retrieval"]),
     "testing": ("Contracts for tests", ["dsinga.testing"]),
     "errors": ("Errors and registration", ["dsinga.base.errors", "dsinga.base.registry"]),
 }

@@ -42,7 +42,7 @@ ROOMS = {
     "source": "dsinga.job.layerconf",  # which names the formats that dsinga.data opens, without loading it
     "extension": "dsinga.extensions",
     "agreement": "dsinga.addons.sites",
-    "hook": "dsinga.addons.planner.fitting dsinga.addons.planner.automatic",
+    "hook": "dsinga.addons.retrieval dsinga.addons.planner.fitting dsinga.addons.planner.automatic",
     "augmentation": "dsinga.addons.augmentation",
     "environment": "dsinga.rl.environments.registered",
     "learning_algorithm": "dsinga.rl.algorithms",

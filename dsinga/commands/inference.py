@@ -10,6 +10,7 @@ import click
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
+from dsinga.base.registry import lookup
 from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_runner, job_options, where_options
 
 if TYPE_CHECKING:
@@ -97,7 +98,6 @@ def retrieve(queries: str, database: str, distance: str, at: int) -> None:
     average precision and the precision at K. Both are zarr stores of features with labels, as dsinga predict writes
     them.
     """
-    from dsinga.data.retrieval import compare_stores
-
+    compare_stores = lookup("hook", "compare_stores")
     for name, value in compare_stores(queries, database, distance, at).items():
         click.echo(f"{name:24} {value:.4f}")

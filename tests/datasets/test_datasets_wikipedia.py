@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import dsinga
+from dsinga.addons.retrieval import chance, mean_average_precision
 from dsinga.data import RecordStore, import_records
-from dsinga.data.retrieval import chance, mean_average_precision
 
 pytestmark = pytest.mark.data
 

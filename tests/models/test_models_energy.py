@@ -9,8 +9,8 @@ import pytest
 
 import dsinga
 from dsinga import models
+from dsinga.addons.retrieval import chance, mean_average_precision
 from dsinga.data import write_store
-from dsinga.data.retrieval import chance, mean_average_precision
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
 from dsinga.models import mdnn

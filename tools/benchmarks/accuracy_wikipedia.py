@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 import dsinga
+from dsinga.addons.retrieval import chance, mean_average_precision, precision_at_recall, ranked_relevance
 from dsinga.data import import_records, open_store
-from dsinga.data.retrieval import chance, mean_average_precision, precision_at_recall, ranked_relevance
 from dsinga.job import load
 from dsinga.monitor.panels import COLOURS, Line, Panel, draw_panels
 

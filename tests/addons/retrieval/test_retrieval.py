@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dsinga.base.errors import UserError
-from dsinga.data import retrieval
-from dsinga.data.retrieval import (
+from dsinga.addons import retrieval
+from dsinga.addons.retrieval import (
     average_precision,
     chance,
     mean_average_precision,
@@ -21,6 +20,7 @@ from dsinga.data.retrieval import (
     precision_at_recall,
     ranked_relevance,
 )
+from dsinga.base.errors import UserError
 
 RANKED = np.array([[1, 0, 1, 0, 0], [0, 0, 1, 1, 0], [1, 1, 1, 1, 1]], bool)
 

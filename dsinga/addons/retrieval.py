@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.data import open_store
 
 DISTANCES = ("cosine", "euclidean")
@@ -120,7 +121,7 @@ def mean_average_precision(
 ) -> float:
     """Return MAP, the mean average precision over all queries and all ranks, in [0, 1].
 
-    Arguments and errors are those of :func:`dsinga.data.retrieval.ranked_relevance`.
+    Arguments and errors are those of :func:`dsinga.addons.retrieval.ranked_relevance`.
     """
     blocks = ranked_relevance(queries, database, query_labels, database_labels, distance)
     return float(np.concatenate([average_precision(relevant) for relevant in blocks]).mean())
@@ -140,11 +141,12 @@ def chance(query_labels: Any, database_labels: Any) -> float:
     return float((inverse + (count - inverse) * (relevant - 1) / max(count - 1, 1)).mean() / count)
 
 
+@register("hook", "compare_stores")
 def compare_stores(queries: str, database: str, distance: str = "cosine", k: int = 10) -> dict[str, float]:
     """Return MAP, the precision of the first ``k``, and the MAP of chance, for two stores of features with labels.
 
     Raises UserError where a store is missing or has no labels, where the database has fewer than ``k`` rows, and as
-    :func:`dsinga.data.retrieval.ranked_relevance` does.
+    :func:`dsinga.addons.retrieval.ranked_relevance` does.
     """
     (query_rows, query_labels), (rows, labels) = _read(queries), _read(database)
     check_count(k, len(rows))
