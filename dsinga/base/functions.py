@@ -15,7 +15,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.function_digest import DIGITS, FunctionDigest
-from dsinga.base.registry import entries, how_to_register, nearest, register, unregister, user_errors
+from dsinga.base.registry import find, how_to_register, imported, nearest, register, unregister, user_errors
 
 LOCAL = re.compile(rf"\w+_[0-9a-f]{{{DIGITS}}}(_[0-9]+)?")  # the names that name_of makes for lambdas and the like
 # The names of functions that run code in what they are given.
@@ -39,10 +39,10 @@ def find_function(name: str) -> Any:
     Jobs may come from elsewhere, so that functions of the standard library, and other classes, are refused. Raises
     UserError where there is none.
     """
-    known = {**_local, **entries("function")}
-    if name in known:
-        return known[name]
+    known = {**_local, **imported("function")}
     module, colon, path = name.partition(":")
+    if name in known or (not colon and find("function", name)):
+        return known[name] if name in known else find("function", name)
     if LOCAL.fullmatch(name):
         raise UserError(
             f"the function {name!r} has no name outside of the process that wrote this job, and is not the same in "
@@ -84,7 +84,7 @@ def name_of(function: Any) -> str:
     One without a module, such as a lambda, is registered, with a digest of its code in the name: no other process finds
     another function by it.
     """
-    taken = {**_local, **entries("function")}
+    taken = {**_local, **imported("function")}
     for name, known in taken.items():
         if known is function:
             return name
@@ -105,7 +105,7 @@ def name_of(function: Any) -> str:
     register("function", name)(function)
     with contextlib.suppress(TypeError):  # of what has no weak references, such as a function in C
         _local[name] = function
-    for oldest in [name for name in entries("function") if name in _local][:-MOST_LOCAL]:
+    for oldest in [name for name in imported("function") if name in _local][:-MOST_LOCAL]:
         unregister("function", oldest)
     return name
 

@@ -1,8 +1,16 @@
 """Registries that map the names in a job (``type``, ``user_type``) to classes and functions.
 
 A component is registered where it is defined, and says there all that others need: its name, SINGA's number, and its
-settings (:class:`dsinga.job.Settings`, as ``Conf`` of its class). All files of the room that defines the built-in
-components of a kind are imported when one of them is asked for.
+settings (:class:`dsinga.job.Settings`, as ``Conf`` of its class). A component is found by its kind and name, in this
+order; only its module is imported, when it is asked for:
+
+- what is registered already: a user's takes the place of a built-in of that name;
+- the table ``components.csv`` of the built-in ones, add-ons' included (``python -m tests.support.component_table``
+  writes it from the sources);
+- entry points of other distributions: group ``dsinga.addons``, name ``KIND.NAME``, as ``layer.kWave``, value the module
+  that registers it, or ``module:object``.
+
+What the core calls if an add-on brings it is a component, too: of the kind ``hook``, or a kind of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dsinga.base.advice import option
+from dsinga.base.components import Row, built_in, import_component, offered, scanned
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import METADATA_BYTES, read_regular
 
@@ -28,35 +37,20 @@ LONGEST_NAME = 200  # characters
 LISTED = 12  # names in a message
 IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", importlib.__file__)  # files
 
-# The packages and single files that define the built-in components of each kind.
-ROOMS = {
-    "layer": "dsinga.layers dsinga.addons.functions.function_layers dsinga.addons.probabilities dsinga.rl.losses "
-    "dsinga.addons.text.ctc dsinga.addons.text.tagging",
-    "metric": "dsinga.layers.metrics.gathered_metrics",
-    "function": "dsinga.base.functions",
-    "updater": "dsinga.training",
-    "schedule": "dsinga.training",
-    "initialiser": "dsinga.training",
-    "algorithm": "dsinga.training",
-    "importer": "dsinga.addons.importers",
-    "source": "dsinga.job.layerconf",  # which names the formats that dsinga.data opens, without loading it
-    "extension": "dsinga.extensions",
-    "agreement": "dsinga.addons.sites",
-    "hook": "dsinga.addons.retrieval dsinga.addons.planner.fitting dsinga.addons.planner.automatic",
-    "augmentation": "dsinga.addons.augmentation",
-    "environment": "dsinga.rl.environments.registered",
-    "learning_algorithm": "dsinga.rl.algorithms",
-}
+KINDS = (
+    "layer", "metric", "composed_metric", "function", "updater", "schedule", "initialiser", "algorithm", "importer",
+    "source", "extension", "augmentation", "environment", "learning_algorithm", "message", "command", "records",
+    "data", "engine", "agreement", "hook",
+)  # fmt: skip
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
-_entries: dict[str, dict[str, Any]] = {kind: {} for kind in ROOMS}
-_numbers: dict[str, dict[str, int]] = {kind: {} for kind in ROOMS}
-_files: dict[str, dict[str, str]] = {kind: {} for kind in ROOMS}  # in which each name is registered
-_loaded: set[str] = set()
+_entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # those that are imported
+_numbers: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
+_files: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}  # in which each name is registered
 _version = 0
 
 
 def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
-    """Return a decorator that registers a class or function under ``names``, for a ``kind`` in ``ROOMS``.
+    """Return a decorator that registers a class or function under ``names``, for a kind in ``KINDS``.
 
     ``numbers`` are further names, with the number by which a job may also ask for each: ``kReLU=211``.
 
@@ -66,14 +60,13 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
     :class:`dsinga.job.Settings`.
     """
     if kind not in _entries:
-        raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(ROOMS)}")
+        raise UserError(f"{kind!r} is not a kind of registry; choose one of {', '.join(KINDS)}")
     if not names + (*numbers,) or not all(isinstance(name, str) for name in names):
         raise UserError(f'register needs the name that a job will use, as in @register("{kind}", "MyName")')
     frame = sys._getframe(1)  # a class that is pickled by value has no module that could be asked for its file
     file = "__main__" if frame.f_globals.get("__name__") == "__main__" else frame.f_code.co_filename
 
     def decorate(entry: T) -> T:
-        global _version
         conf = getattr(entry, "Conf", None)
         if isinstance(conf, type) and not hasattr(conf, "all_faults"):
             raise UserError(f"{kind} {(*names, *numbers)[0]!r}: write class Conf(dsinga.job.Settings)")
@@ -82,82 +75,117 @@ def register(kind: str, /, *names: str, **numbers: int) -> Callable[[T], T]:
             if not (before == file or before.startswith(PACKAGE) or file.startswith(PACKAGE)):
                 raise UserError(f"two {kind}s are called {name!r}, in {before} and in {file}; give one another name")
             if before == file or not file.startswith(PACKAGE):
-                _entries[kind][name], _files[kind][name] = entry, file
+                _set(kind, name, entry, file)
+        known = registered_numbers(kind)
         for name, number in numbers.items():
-            taken = [other for other, its in _numbers[kind].items() if its == number and other not in numbers]
+            if known.get(name) == number:
+                continue
+            taken = [each for each, its in known.items() if its == number and each not in numbers]
             if taken:
                 raise UserError(f"{kind}s {taken[0]!r} and {name!r} have the same number, {number}; give one another")
-        _numbers[kind].update(numbers)
-        _version += 1
+            _numbers[kind][name] = number
         return entry
 
     return decorate
 
 
-def load(kind: str) -> None:
-    """Import once the files of the room of a kind, in the order of their names, but those whose names begin with _."""
-    if kind not in _loaded:
-        for room in ROOMS[kind].split():
-            _import_files(importlib.import_module(room))
-        _loaded.add(kind)
-
-
-def _import_files(room: types.ModuleType) -> None:
-    import pkgutil  # a tenth of the time of ``import dsinga``, which needs no room
-
-    for file in pkgutil.iter_modules(getattr(room, "__path__", ()), f"{room.__name__}."):
-        if not file.name.rpartition(".")[2].startswith("_"):
-            module = importlib.import_module(file.name)
-            if file.ispkg:
-                _import_files(module)
-
-
-def version() -> int:
-    """Return a number that grows with each registration."""
-    return _version
-
-
-def registered_numbers(kind: str) -> Mapping[str, int]:
-    """Return the names of a kind that have numbers, with these."""
-    load(kind)
-    return _numbers[kind]
-
-
-def entries(kind: str) -> Mapping[str, Any]:
-    """Return what is registered for a kind, by name, in the order of registration."""
-    load(kind)
-    return _entries[kind]
-
-
-def lookup(kind: str, name: str) -> Any:
-    """Return the class or function registered as ``name``; raise UserError, with the nearest name, if there is none."""
-    load(kind)
-    try:
-        return _entries[kind][name]
-    except KeyError:
-        hint = nearest(name, _entries[kind])
-        raise UserError(
-            f"no {kind} is registered as {name!r}{hint}{'' if hint else ';'} {how_to_register(kind, name)}"
-        ) from None
-
-
-def how_to_register(kind: str, name: str) -> str:
-    """Return how a user's class becomes known under ``name``: half a sentence."""
-    remedy = option("import", "FILE", python="import the module that does so")
-    return f'if it is your own, decorate it with @dsinga.register("{kind}", "{name}") and {remedy}'
+def _set(kind: str, name: str, entry: Any, file: str) -> None:
+    global _version
+    if name in _entries[kind] or name not in built_in(kind) or not file.startswith(PACKAGE):
+        _version += 1
+    _entries[kind][name], _files[kind][name] = entry, file
 
 
 def unregister(kind: str, name: str) -> None:
-    """Remove what is registered under a name, if anything is."""
+    """Remove what is registered under a name, if anything is; a built-in component is found by it again."""
     global _version
     _version += _entries[kind].pop(name, None) is not None
     _files[kind].pop(name, None)
     _numbers[kind].pop(name, None)
 
 
+def version() -> int:
+    """Return a number that grows with each registration, but those of the built-in components."""
+    return _version
+
+
+def registered_numbers(kind: str) -> Mapping[str, int]:
+    """Return the names of a kind that have numbers, with these; nothing is imported."""
+    return {**{name: row.number for name, row in built_in(kind).items() if row.number is not None}, **_numbers[kind]}
+
+
 def registered(kind: str) -> list[str]:
-    """Return the names registered for a kind, in the order of registration."""
-    return list(entries(kind))
+    """Return the names of a kind, those of other distributions included; nothing is imported."""
+    return list(dict.fromkeys((*built_in(kind), *_entries[kind], *offered(kind))))
+
+
+def imported(kind: str) -> Mapping[str, Any]:
+    """Return those components of a kind by name that are imported."""
+    return _entries[kind]
+
+
+def entries(kind: str) -> Mapping[str, Any]:
+    """Import all components of a kind, and return them by name; without those of add-ons that are not installed.
+
+    Those of other distributions are there once they have been asked for by name. :func:`registered` returns all names.
+    """
+    for name, row in built_in(kind).items():
+        if name not in _entries[kind]:
+            try:
+                _import_built_in(kind, name, row)
+            except UserError as error:
+                if not isinstance(error.__cause__, ModuleNotFoundError):
+                    raise
+    names = dict.fromkeys((*built_in(kind), *_entries[kind]))
+    return {name: _entries[kind][name] for name in names if name in _entries[kind]}
+
+
+def find(kind: str, name: str) -> Any:
+    """Return the class or function of a name, imported if need be, or None.
+
+    Raises UserError where it belongs to an add-on that is not installed or fails, and where two add-ons bring it.
+    """
+    if name in _entries[kind]:
+        return _entries[kind][name]
+    row = built_in(kind).get(name)
+    points = offered(kind).get(name, []) if row is None or scanned() else []
+    owners = [] if row is None else ["dsinga"]
+    owners += [point.dist.name if point.dist else point.value for point in points]
+    if len(owners) > 1:
+        raise UserError(
+            f"{' and '.join(owners)} both have a {kind} called {name!r}; uninstall one of these distributions"
+        )
+    if row is not None:
+        _import_built_in(kind, name, row)
+    elif points:
+        with user_errors(f"{kind} {name!r} of the add-on {owners[0]} cannot be imported: "):
+            value = points[0].load()
+        if points[0].attr:
+            _set(kind, name, value, points[0].value)
+        elif name not in _entries[kind]:
+            raise UserError(f"the add-on {owners[0]} registers no {kind} {name!r} in {points[0].value}")
+    return _entries[kind].get(name)
+
+
+def _import_built_in(kind: str, name: str, row: Row) -> None:
+    module = import_component(f"{kind.replace('_', ' ')} {name!r}", row.module)
+    if name not in _entries[kind]:  # it was unregistered, after it had taken the place of this one
+        _entries[kind][name], _files[kind][name] = getattr(module, row.attribute), str(module.__file__)
+
+
+def lookup(kind: str, name: str) -> Any:
+    """Return the class or function of a name as :func:`find` does; raise UserError, with the nearest, for no name."""
+    entry = find(kind, name)
+    if entry is None:
+        hint = nearest(name, registered(kind))
+        raise UserError(f"no {kind} is registered as {name!r}{hint}{'' if hint else ';'} {how_to_register(kind, name)}")
+    return entry
+
+
+def how_to_register(kind: str, name: str) -> str:
+    """Return how a user's class becomes known under ``name``: half a sentence."""
+    remedy = option("import", "FILE", python="import the module that does so")
+    return f'if it is your own, decorate it with @dsinga.register("{kind}", "{name}") and {remedy}'
 
 
 def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
@@ -174,7 +202,7 @@ def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
         raise UserError(f"{file}:{error.lineno or 1}: {error.msg}") from error
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise UserError(f"{file} cannot be imported: {getattr(error, 'strerror', None) or error}") from error
-    before = {kind: dict(entries) for kind, entries in _entries.items()}
+    before = _version
     module = types.ModuleType(f"imported_{file.stem}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # while the file runs: dataclasses look their module up
@@ -183,7 +211,7 @@ def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
             exec(code, module.__dict__)
     finally:
         del sys.modules[module.__name__]
-    if _entries == before:
+    if _version == before:
         raise UserError(f'{file} registers nothing; decorate a class, as in @dsinga.register("layer", "MyLayer")')
     return module
 

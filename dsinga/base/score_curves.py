@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 
 TIE_UNITS = 64  # units in the last place by which scores of equal records may differ, in a net of some layers
 
@@ -85,6 +86,7 @@ def _ties(values: np.ndarray, tolerance: float) -> np.ndarray:
     return (begins | np.concatenate([[False], np.diff(tolerances) != 0])).cumsum() - 1
 
 
+@register("metric", "roc_auc")
 def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return the area under the ROC curve: the share of pairs of a yes and a no in which yes has the higher score.
 
@@ -104,6 +106,7 @@ def roc_auc(labels: np.ndarray, predictions: np.ndarray) -> float:
     return _mean_over_questions(areas)
 
 
+@register("metric", "average_precision")
 def average_precision(labels: np.ndarray, predictions: np.ndarray) -> float:
     """Return Σ (recall - recall before)·precision over the scores, highest first: the area under precision and recall.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from dsinga.base.registry import entries
+from dsinga.base.registry import find
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.net.memory_check import check_memory
@@ -37,7 +37,7 @@ def trains_locally(job: Job) -> bool:
 def _waits_for_tasks(job: Job) -> bool:
     """Whether a user's algorithm says of itself that it uses Dask: its attribute ``waits_for_tasks`` is true."""
     name = job.train_one_batch.user_alg
-    return bool(name and getattr(entries("algorithm").get(name), "waits_for_tasks", False))
+    return bool(name and getattr(find("algorithm", name), "waits_for_tasks", False))
 
 
 def open_local_job(checked: CheckedJob, shuffle: bool = True) -> OpenedJob:

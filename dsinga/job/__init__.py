@@ -3,7 +3,16 @@
 from typing import Any
 
 from dsinga.job.checks import check, training_phases
-from dsinga.job.component import Component, Configured, Fault, Settings, component_settings, required, setting
+from dsinga.job.component import (
+    Component,
+    Configured,
+    Fault,
+    Settings,
+    component_settings,
+    required,
+    setting,
+    settings_named,
+)
 from dsinga.job.enums import *
 from dsinga.job.layerconf import AugmentConf, DataConf, LayerConf, ParamConf, ParamGenConf, StoreConf
 from dsinga.job.message import JobError, Message, Where
@@ -15,13 +24,6 @@ from dsinga.job.writer import job_html, redact_job, to_text  # and it sets how a
 
 def __getattr__(name: str) -> Any:
     """Return a class of settings by name, as LRNConf of kLRN, or one from which such a class derives."""
-    if name.endswith("Conf"):
-        for kind in (
-            "layer", "updater", "schedule", "initialiser", "algorithm", "extension", "learning_algorithm", "source",
-            "augmentation",
-        ):  # fmt: skip
-            for _, conf in component_settings(kind):
-                for cls in conf.__mro__:
-                    if cls.__name__ == name:
-                        return cls
+    if name.endswith("Conf") and (conf := settings_named(name)):
+        return conf
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

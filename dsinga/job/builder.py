@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries, how_to_register, nearest
+from dsinga.base.registry import find, how_to_register, nearest
 from dsinga.job.component import Component
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.message import (
@@ -69,15 +69,25 @@ class MessageBuilder:
             raise self.error(text, where) from None
         try:
             return (name, *item_type(field_type(self.cls, name)))
-        except UserError as error:  # the add-on of this message is missing
+        except UserError as error:  # an add-on is not installed
             raise self.error(str(error), where) from None
 
     def check_registered(self, where: Where) -> None:
         """Raise JobError where the message names a component of the user's that is not registered with its settings."""
         cls: Any = self.cls
         name = self.values.get(cls.user_field) if issubclass(cls, Component) else None
-        if name and name not in entries(cls.kind):
+        if name and find(cls.kind, name) is None:
             raise self.error(f"no {cls.kind} is registered as {name!r}; {how_to_register(cls.kind, name)}", where)
+
+    def import_components(self, block: Block) -> None:
+        """Import the components of other distributions that a block names, so that the fields of settings are known."""
+        cls: Any = self.cls
+        for entry in block.entries:
+            if entry.name == cls.user_field and type(entry.value) is str:
+                try:
+                    find(cls.kind, entry.value)
+                except UserError as error:
+                    raise self.error(str(error), Where(self.where.file, entry.line)) from None
 
     def placement_hint(self, spelled: str) -> str:
         """Return a hint for a field that this message lacks but an inner or an outer message has, else ""."""
@@ -130,7 +140,7 @@ class MessageBuilder:
         if not user:
             hint = nearest(spelled[1:-1], field_types(cls)) or "; that would be settings of a component of your own"
             raise self.error(f"{cls.__name__} takes no extension {spelled}{hint}", where)
-        conf = getattr(entries(cls.kind)[user], "Conf", None)
+        conf = getattr(find(cls.kind, user), "Conf", None)
         if conf is None or spelled != f"[{conf.field}]":
             declare = f"declare its settings, as class Conf(Settings, field={spelled[1:-1]!r})"
             remedy = declare if conf is None else f"did you mean [{conf.field}]?"
@@ -183,6 +193,8 @@ def read(block: Block, cls: type[Message], where: Where, outer: MessageBuilder |
         names = [entry.value for entry in block.entries if entry.name == "name" and type(entry.value) is str]
         owner = f"layer {names[0]!r}: " if names else ""
     builder = MessageBuilder(cls, where, owner, outer)
+    if issubclass(cls, Component):
+        builder.import_components(block)
     for entry in sorted(block.entries, key=lambda entry: entry.name.startswith("[")):  # after the user_type
         builder.add(entry.name, entry.value, Where(where.file, entry.line))
     return builder

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dsinga.base.registry import nearest
+from dsinga.base.registry import find, nearest
 from dsinga.job.check_cluster import check_cluster
 from dsinga.job.check_net import check_net
-from dsinga.job.component import Component, Settings, component_settings
+from dsinga.job.component import Component, Settings, settings_class
 from dsinga.job.enums import AlgType, LayerType, ParamType, PartitionMethod, Phase
 from dsinga.job.layerconf import AugmentConf, LayerConf, ParamConf, ParamGenConf
 from dsinga.job.limits import out_of_range
@@ -189,7 +189,7 @@ def check_settings(layer: LayerConf | None, message: Message) -> None:
     """Raise JobError for settings of a component that are out of their ranges or contradict each other."""
     settings = message if isinstance(message, Settings) else None
     if isinstance(message, Component) and message.flat:
-        conf = dict(component_settings(message.kind)).get(message.type_name)
+        conf = settings_class(find(message.kind, message.type_name))
         settings = message.settings_of(conf) if conf else None
     for text, field, item in settings.all_faults() if settings else ():
         raise error_in(layer, message, text, field, item)
@@ -197,7 +197,7 @@ def check_settings(layer: LayerConf | None, message: Message) -> None:
 
 def check_known_fields(conf: ExtensionConf | AugmentConf, of_users: tuple[str, ...]) -> None:
     """Raise JobError for a setting that a component of this type lacks; users' ones may have fields ``of_users``."""
-    settings = dict(component_settings(conf.kind)).get(conf.type_name)
+    settings = settings_class(find(conf.kind, conf.type_name))
     if settings is not None:
         known = [*field_types(settings), *(of_users if conf.type.is_user else ())]
         for name in set_fields(conf):

@@ -9,11 +9,13 @@ import enum
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from dsinga.base.arguments import fail_for_name
+from dsinga.base.components import built_in
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries, lookup, version
+from dsinga.base.registry import KINDS, entries, find, imported, lookup, version
 from dsinga.job.limits import Range, metadata, out_of_range, ranges
 from dsinga.job.message import (
     Message,
@@ -153,12 +155,85 @@ def docs(cls: type[Message]) -> dict[str, str]:
     return {field.name: field.metadata.get("doc", "") for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
 
+def settings_class(component: Any) -> type[Settings] | None:
+    """Return the class of the settings that a component declares, None for none."""
+    conf = getattr(component, "Conf", None)
+    return conf if isinstance(conf, type) and issubclass(conf, Settings) else None
+
+
 def component_settings(kind: str) -> Iterator[tuple[str, type[Settings]]]:
     """Yield (name, settings) of each registered component that has settings."""
     for name, entry in entries(kind).items():
-        conf = getattr(entry, "Conf", None)
-        if isinstance(conf, type) and issubclass(conf, Settings):
+        if conf := settings_class(entry):
             yield name, conf
+
+
+def settings_named(name: str) -> type | None:
+    """Return the class of settings of this name, or the base of one, of any component; None where there is none."""
+    field = f"{name.removesuffix('Conf').lower()}_conf"
+    likely = (find(kind, each) for kind in KINDS for each, row in built_in(kind).items() if field in row.fields)
+    for component in chain(likely, chain.from_iterable(entries(kind).values() for kind in KINDS)):
+        for cls in (settings_class(component) or object).__mro__:
+            if cls.__name__ == name:
+                return cls
+    return None
+
+
+class FieldTypes(Mapping[str, Any]):
+    """The types of the fields of a component's message; a component is imported when its field's type is asked for.
+
+    Attributes:
+        version: that of the registry of which these are the fields.
+    """
+
+    def __init__(self, cls: type[Component]):
+        self.version = version()
+        self._cls, self._derived = cls, dict[str, Any]()
+        self._components: dict[str, str] = {}  # the first that has each field
+        table, known = built_in(cls.kind), imported(cls.kind)
+        for name in dict.fromkeys((*table, *known)):
+            conf = settings_class(known.get(name))
+            fields = table[name].fields if name not in known else ()
+            if conf is not None:
+                fields = tuple(field_types(conf)) if cls.flat else (conf.field,)
+            for field in fields:
+                if conf is not None and (field in cls._types or field in self._components):
+                    self._check(name, field, self._type(conf, field))
+                self._components.setdefault(field, name)
+        first = dict.fromkeys(name for name in cls._types if name != "param")
+        self._names = {**first, **self._components, **dict.fromkeys(cls._types)}
+
+    def _type(self, conf: Any, field: str) -> Any:
+        return (field_types(conf)[field] if self._cls.flat else conf) | None
+
+    def _check(self, name: str, field: str, hint: Any) -> None:
+        """Raise UserError where a component has the field of another one, or of each, with another type."""
+        kind = self._cls.kind
+        if field in self._cls._types:
+            if self._cls._types[field] != hint:
+                text = f"{kind} {name!r} has the setting {field!r}, which each {kind} has"
+                raise UserError(f"{text} with another type; give it another name")
+        elif self[field] != hint:
+            raise UserError(
+                f"{kind} {name!r} has the field {field!r}, and so has another {kind}; "
+                "give it another name" + ("" if self._cls.flat else ', as in class Conf(Settings, field="my_conf")')
+            )
+
+    def __getitem__(self, field: str) -> Any:
+        if field in self._cls._types:
+            return self._cls._types[field]
+        if field not in self._derived:
+            self._derived[field] = self._type(lookup(self._cls.kind, self._components[field]).Conf, field)
+        return self._derived[field]
+
+    def __contains__(self, field: object) -> bool:
+        return field in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class Component(Message):
@@ -179,39 +254,20 @@ class Component(Message):
     type_field: ClassVar[str] = "type"
     user_field: ClassVar[str] = "user_type"
     instead: ClassVar[Mapping[str, str]] = {}  # what to write in place of attributes that are not there
-    _derived: ClassVar[tuple[int, dict[str, Any]]] = (-1, {})
+    _fields: ClassVar[FieldTypes | None] = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls._derived = (-1, {})
+        cls._fields = None
 
     @classmethod
     def all_types(cls) -> Mapping[str, Any]:
         """Return the types of all fields: those that the class defines and, before "param", those of settings."""
         if not cls.kind:
             return cls._types
-        if cls._derived[0] != version():
-            entries(cls.kind)  # loads the components
-            last = {name: hint for name, hint in cls._types.items() if name == "param"}
-            first = {name: hint for name, hint in cls._types.items() if name not in last}
-            derived = {name: hint for name, hint in cls._setting_types().items() if name not in cls._types}
-            cls._derived = version(), {**first, **derived, **last}
-        return cls._derived[1]
-
-    @classmethod
-    def _setting_types(cls) -> dict[str, Any]:
-        types: dict[str, Any] = {}
-        for name, conf in component_settings(cls.kind):
-            for field, hint in field_types(conf).items() if cls.flat else [(conf.field, conf)]:
-                if cls._types.get(field, hint | None) != hint | None:
-                    text = f"{cls.kind} {name!r} has the setting {field!r}, which each {cls.kind} has"
-                    raise UserError(f"{text} with another type; give it another name")
-                if types.setdefault(field, hint | None) != hint | None:
-                    raise UserError(
-                        f"{cls.kind} {name!r} has the field {field!r}, and so has another {cls.kind}; "
-                        "give it another name" + ("" if cls.flat else ', as in class Conf(Settings, field="my_conf")')
-                    )
-        return types
+        if cls._fields is None or cls._fields.version != version():
+            cls._fields = FieldTypes(cls)
+        return cls._fields
 
     def __getattr__(self, name: str) -> Any:
         """Return None for settings that are not given."""
@@ -240,7 +296,7 @@ class Component(Message):
         """Return the fields that must be given for the type of this message, as far as it is registered."""
         if not self.type_name:
             return (self.user_field,)
-        entry = entries(self.kind).get(self.type_name)
+        entry = find(self.kind, self.type_name)
         conf: type[Settings] | None = getattr(entry, "Conf", None)
         if conf is None:
             return tuple(getattr(entry, "required_fields", ()))
@@ -303,12 +359,10 @@ def resolve(conf: Component) -> Any:
     Raises JobError where its type asks for user code that it does not name, or that is not registered.
     """
     member = getattr(conf, conf.type_field)
-    if not member.is_user:
-        return lookup(conf.kind, member)
     if not conf.type_name:
         text = f"{conf.type_field} {member} needs {conf.user_field}: the name of a registered {conf.kind}"
         raise conf.error(text, conf.type_field)
     try:
         return lookup(conf.kind, conf.type_name)
     except UserError as error:
-        raise conf.error(str(error), conf.user_field) from None
+        raise conf.error(str(error), conf.user_field if member.is_user else conf.type_field) from None

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from dsinga.base.registry import entries, register
+from dsinga.base.registry import find, register
 from dsinga.job.component import Component, Settings, required, setting
 from dsinga.job.enums import AugmentationType, InitMethod, LayerType, ParamType, Phase, UnrollConnType
 from dsinga.job.limits import Count, Natural, NonNegative, PartitionDim, Parts, Positive, Steps
@@ -88,7 +88,7 @@ class StoreConf(Settings, Component):
     @property
     def has_records(self) -> bool:
         """Whether there are records to read: at a path, in Python, or those of a source that needs no path."""
-        source = entries(self.kind).get(self.type_name)
+        source = find(self.kind, self.type_name)
         return bool(self.path or self.site_path) or self.records is not None or not getattr(source, "needs_path", True)
 
     @property

@@ -20,8 +20,8 @@ class _Names(type):
     @property
     def __members__(cls) -> Mapping[str, Any]:
         """All names of the kind with numbers, by name in the order of these; of several the first one is the member."""
-        numbers = registered_numbers(cls.kind)
         if cls._version != version():
+            numbers = registered_numbers(cls.kind)
             by_number: dict[int, str] = {}
             for name, number in numbers.items():
                 by_number.setdefault(number, name)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from dsinga.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from dsinga.addons.pictures.drawing import net_to_svg as to_svg
     from dsinga.net.build import create_net, filter_layers, input_layers
     from dsinga.net.cut import LayerCut, cut_evenly
     from dsinga.net.dataflow import Edge, Stage

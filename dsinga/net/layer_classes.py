@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import dsinga.layers  # noqa: F401  registers the built-in layers
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.job import Job, LayerConf, LayerType

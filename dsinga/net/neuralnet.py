@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import nearest_or_listed
+from dsinga.base.registry import lookup, nearest_or_listed
 from dsinga.job import Phase
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.net.dataflow import Stage, build_stages
@@ -33,8 +33,6 @@ class NeuralNet:
     params: Mapping[str, Param]
     phase: Phase
     by_step: tuple[tuple[int, NeuralNet], ...] = ()
-
-    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.addons.pictures.drawing
 
     def at(self, step: Any) -> NeuralNet:
         """Return the net that is trained at a step. Raises NotCapturable where that is not known before a pass."""
@@ -116,6 +114,10 @@ class NeuralNet:
             hint = nearest_or_listed(name, self.positions, "its layers are")
             raise UserError(f"the {self.phase.name} net has no layer {name!r}{hint}")
         return self.positions[name]
+
+    def _repr_html_(self) -> str:
+        """Return the net as a picture, which notebooks show."""
+        return lookup("hook", "draw_net")(self)
 
     def __repr__(self) -> str:
         size = sum(param.size for param in self.params.values())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.base.registry import lookup
 from dsinga.layers.interface.layer import Shape
 from dsinga.net.cut import LayerCut
 from dsinga.net.neuralnet import NeuralNet
@@ -64,7 +65,9 @@ class PartitionedNet:
     locals: tuple[NeuralNet, ...]
     parts: Mapping[str, ParamPart]
 
-    _repr_html_: ClassVar[Callable[[Any], str]]  # set by dsinga.addons.pictures.drawing
+    def _repr_html_(self) -> str:
+        """Return the net as a picture, which notebooks show."""
+        return lookup("hook", "draw_partitioned_net")(self)
 
     def __repr__(self) -> str:
         sizes = ", ".join(str(len(local.nodes)) for local in self.locals)

@@ -104,7 +104,7 @@ MODULES = {
     "regularizers": regularisers,
 }
 
-__getattr__ = missing_names(__name__, __all__, lambda: {**derived_functions, **MODULES})
+__getattr__ = missing_names(__name__, __all__, lambda: ChainMap(MODULES, *derived_functions.maps))
 
 
 def __dir__() -> list[str]:

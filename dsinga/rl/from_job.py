@@ -8,7 +8,7 @@ from typing import Any
 
 from dsinga.base import arguments
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries
+from dsinga.base.registry import imported
 from dsinga.job import ClusterConf, Job, JobError
 from dsinga.job.component import component_settings, resolve, setting
 from dsinga.job.limits import Unit
@@ -27,7 +27,7 @@ KIND = ReinforcementConf.kind
 
 def algorithm_fields(algorithm: Any) -> dict[str, Any]:
     """Return the fields of ``reinforcement`` that name an algorithm; none for one that is not registered."""
-    name = next((name for name, cls in entries(KIND).items() if cls is type(algorithm)), None)
+    name = next((name for name, cls in imported(KIND).items() if cls is type(algorithm)), None)
     if name is None:
         return {}
     return {"algorithm": name} if name in LearningAlgorithm else {"user_algorithm": name}

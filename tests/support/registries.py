@@ -12,15 +12,15 @@ from dsinga.base import registry
 
 def entries(kind: str) -> dict[str, Any]:
     """Return what is registered for a kind, by its name."""
-    return {name: registry.lookup(kind, name) for name in registry.registered(kind)}
+    return {**registry.entries(kind)}
 
 
 @contextlib.contextmanager
 def restored_registry(*, without_users: bool = False) -> Iterator[None]:
     """Undo at the end what has been registered meanwhile; begin, if asked to, without what tests have registered."""
     tables = (registry._entries, registry._files, registry._numbers)
-    for kind in registry.ROOMS:
-        registry.load(kind)
+    for kind in registry.KINDS:
+        registry.entries(kind)
     before = [{kind: dict(names) for kind, names in table.items()} for table in tables]
     if without_users:
         for kind, files in before[1].items():

@@ -21,7 +21,7 @@ from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED
-from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, composed_metric
+from dsinga.layers.metrics.composed_metrics import MetricValues, Sums
 from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.layers.records.label import required_labels
 from dsinga.ops import get_ops
@@ -169,7 +169,7 @@ def _check_same_points(members: Any, labels: Any) -> None:
             )
 
 
-@composed_metric("forecast")
+@register("composed_metric", "forecast")
 def forecast_metrics(parts: Sums) -> MetricValues:
     """Return the figures of all records; nothing without records."""
     ((part, (state, _)),) = parts.items()

@@ -15,7 +15,7 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.losses.point_classes import WEIGHTED
-from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, composed_metric
+from dsinga.layers.metrics.composed_metrics import MetricValues, Sums
 from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.layers.records.label import required_labels
 
@@ -99,7 +99,7 @@ class Reliability(Layer):
         return codes == np.arange(self.count)[:, None], valid, weights
 
 
-@composed_metric("reliability")
+@register("composed_metric", "reliability")
 def reliability_metrics(parts: Sums) -> MetricValues:
     """Return the figures of all records; nothing without records."""
     state, _ = parts["sums"]

@@ -1,19 +1,21 @@
 """Metrics that are no means over rows, and the layers kConfusionMatrix and kRegressionError, which report some.
 
 A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up
-over batches, workers and groups like all metrics; the figure is made once, of the sums. So it is that of all records.
-A sum that is no number is a :class:`dsinga.layers.metrics.metric_state.MetricState`.
+over batches, workers and groups like all metrics; the figure is made once, of the sums. So it is that of all records:
+``@register("composed_metric", "r2")`` is the function of (sum, count) by the name of the part that returns values by
+name: numbers, or a table as a list of lists, which tests show and histories leave out. A sum that is no number is a
+:class:`dsinga.layers.metrics.metric_state.MetricState`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dsinga.base.registry import register
+from dsinga.base.registry import find, lookup, register
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels
@@ -23,21 +25,6 @@ from dsinga.layers.records.label import class_labels, required_labels
 
 Sums = Mapping[str, tuple[Any, float]]
 MetricValues = Mapping[str, Any]
-_FUNCTIONS: dict[str, Callable[[Sums], MetricValues]] = {}
-
-
-def composed_metric(name: str) -> Callable[[Callable[[Sums], MetricValues]], Callable[[Sums], MetricValues]]:
-    """Return a decorator for the function that makes the values of the metric ``name`` from its parts.
-
-    The function takes (sum, count) by the name of the part, and returns values by name: numbers, or a table as a list
-    of lists, which tests show and histories leave out.
-    """
-
-    def register(function: Callable[[Sums], MetricValues]) -> Callable[[Sums], MetricValues]:
-        _FUNCTIONS[name] = function
-        return function
-
-    return register
 
 
 def metric_values(sums: Sums) -> dict[str, Any]:
@@ -50,13 +37,13 @@ def metric_values(sums: Sums) -> dict[str, Any]:
     parts: dict[str, dict[str, tuple[float, float]]] = {}
     for name, (total, count) in sums.items():
         metric, colon, part = name.partition(":")
-        if colon and metric.rpartition("/")[2] in _FUNCTIONS:
+        if colon and find("composed_metric", metric.rpartition("/")[2]):
             parts.setdefault(metric, {})[part] = total, count
         elif count:
             means[name] = total / count
     for metric, values in parts.items():
         layer, slash, name = metric.rpartition("/")
-        means |= {f"{layer}{slash}{figure}": value for figure, value in _FUNCTIONS[name](values).items()}
+        means |= {f"{layer}{slash}{figure}": value for figure, value in lookup("composed_metric", name)(values).items()}
     return means
 
 
@@ -70,7 +57,7 @@ def errors_of(sums: np.ndarray) -> MetricValues:
     return {"rmse": np.sqrt(squares / total), "mae": absolute / total, "bias": errors / total}
 
 
-@composed_metric("errors")
+@register("composed_metric", "errors")
 def error_metrics(parts: Sums) -> MetricValues:
     """Return "rmse" and "mae" of all numbers; nothing without records."""
     sums, count = parts["sums"]
@@ -128,7 +115,7 @@ class ConfusionMatrix(Layer):
         return labels.astype(np.int64)
 
 
-@composed_metric("confusion")
+@register("composed_metric", "confusion")
 def class_metrics(parts: Sums) -> MetricValues:
     """Return the table of counts, and precision, recall and F1 as means over classes."""
     cells = {tuple(map(int, part.split(","))): int(total) for part, (total, _) in parts.items()}
@@ -205,7 +192,7 @@ class RegressionError(Layer):
         return Output(errors, metrics=metrics)
 
 
-@composed_metric("r2")
+@register("composed_metric", "r2")
 def determination(parts: Sums) -> MetricValues:
     """Return "r2"; of labels that are all equal it is 1 if all predictions are right, else 0, as in scikit-learn."""
     moments, count = parts["moments"]

@@ -16,7 +16,7 @@ from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED, FieldTargets
-from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, composed_metric, errors_of
+from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, errors_of
 from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.layers.records.label import required_labels
 from dsinga.ops.layout import point_blocks
@@ -169,7 +169,7 @@ def error_terms(
     return terms
 
 
-@composed_metric("fields")
+@register("composed_metric", "fields")
 def field_metrics(parts: Sums) -> MetricValues:
     """Return the values of all channels, and of each where there are several; none of a channel without points."""
     keys = sorted(parts, key=lambda key: int(key.partition(",")[0]))

@@ -19,14 +19,13 @@ import numpy as np
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.base.functions import value_of
-from dsinga.base.registry import entries, is_user_code, lookup, nearest_or_listed, register
-from dsinga.base.score_curves import average_precision, roc_auc
+from dsinga.base.registry import find, is_user_code, lookup, nearest_or_listed, register, registered
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, to_matrix
-from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, composed_metric
+from dsinga.layers.metrics.composed_metrics import MetricValues, Sums
 from dsinga.layers.metrics.metric_state import GatheredRows
 from dsinga.layers.records.label import required_labels
 
@@ -57,10 +56,9 @@ class GatheredMetrics(Layer):
         super().__init__(conf, source_shapes, info)
         self.metric_names = tuple(self.settings.metric)
         for name in self.metric_names:
-            if name not in (known := entries("metric")):
-                raise self.fail(
-                    f"there is no metric {name!r}{nearest_or_listed(name, known, 'these are')}", self.settings, "metric"
-                )
+            if find("metric", name) is None:
+                hint = nearest_or_listed(name, registered("metric"), "these are")
+                raise self.fail(f"there is no metric {name!r}{hint}", self.settings, "metric")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[1])
@@ -69,7 +67,7 @@ class GatheredMetrics(Layer):
         return Output(sources[0], metrics={f"gathered:{name}": (rows, 0) for name in self.metric_names})
 
 
-@composed_metric("gathered")
+@register("composed_metric", "gathered")
 def gathered_metrics(parts: Sums) -> MetricValues:
     """Return the figure of each metric of all labels and predictions."""
     values = {}
@@ -100,7 +98,3 @@ def _value(name: str, rows: GatheredRows) -> float:
             f"the metric {name!r} must return a number, or one for each record, not {shown(np.asarray(value).tolist())}"
         )
     return float(np.asarray(value).item())
-
-
-register("metric", "roc_auc")(roc_auc)
-register("metric", "average_precision")(average_precision)

@@ -16,7 +16,7 @@ from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, to_matrix
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.point_classes import WEIGHTED, PointClasses
-from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, composed_metric
+from dsinga.layers.metrics.composed_metrics import MetricValues, Sums
 from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.layers.records.label import check_topk, class_labels
 from dsinga.ops.numpy.elementwise import FLT_MIN
@@ -86,7 +86,7 @@ class Perplexity(Layer):
         return Output(sources[0], metrics={"perplexity:logs": (-logs.sum(dtype=np.float64), len(labels))})
 
 
-@composed_metric("perplexity")
+@register("composed_metric", "perplexity")
 def perplexity(parts: Sums) -> MetricValues:
     """Return the exponential of the mean; nothing without records, infinity beyond the largest float64."""
     total, count = parts["logs"]
@@ -139,7 +139,7 @@ class SegmentationScore(PointClasses):
         return Output(predictions.reshape(len(scores), *self.shape[1:]), metrics=metrics)
 
 
-@composed_metric("segmentation")
+@register("composed_metric", "segmentation")
 def overlaps(parts: Sums) -> MetricValues:
     """Return the overlaps of all classes and of each; nothing without points."""
     hits, predicted, labelled = parts["counts"][0].sums

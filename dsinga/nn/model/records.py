@@ -15,7 +15,7 @@ import zarr
 
 from dsinga.base.arguments import values_by_name
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries
+from dsinga.base.registry import imported
 from dsinga.data import RecordNames, RecordSource, open_labels, open_like
 from dsinga.data.array_kinds import is_dask_collection, is_of
 from dsinga.data.sources.batch_sequences import Batches, DrawnRecords
@@ -161,7 +161,7 @@ def store_fields(x: Any) -> dict[str, Any]:
         return {"path": os.fspath(x)}
     if isinstance(x, RecordSource):
         return x.named_fields()
-    name = next((name for name, cls in entries("source").items() if cls is type(x)), None)
+    name = next((name for name, cls in imported("source").items() if cls is type(x)), None)
     settings = {x.settings.field: x.settings} if name and x.settings is not None else {}
     return {"backend": name, "path": x.path, **settings} if name else {}
 

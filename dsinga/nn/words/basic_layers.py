@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.base.arguments import check_bool
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries, nearest, registered
+from dsinga.base.registry import find, nearest, registered
 from dsinga.data import open_records
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
@@ -172,11 +172,12 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
     """
     if not isinstance(type, str):
         raise UserError(f'nn.Layer takes the name of a layer type, as in nn.Layer("kLRN"), not {type!r}')
-    known = [*LayerType.__members__, *registered("layer")]
-    if type not in known:
-        raise UserError(f"there is no layer type {type!r}{nearest(type, known)}")
+    component = find("layer", type)
+    if component is None and type not in LayerType.__members__:
+        hint = nearest(type, [*LayerType.__members__, *registered("layer")])
+        raise UserError(f"there is no layer type {type!r}{hint}")
     layer_fields = [name for name in field_types(LayerConf) if name not in ("name", "type", "srclayers", "user_type")]
-    conf: Any = getattr(entries("layer").get(type), "Conf", None)
+    conf: Any = getattr(component, "Conf", None)
     names = [name for name in (() if conf is None else field_types(conf)) if name not in layer_fields]
     check_names(f"Layer({type!r})", [*dict.fromkeys([*names, *COMMON, *layer_fields])], fields)
     settings = {name: value for name, value in fields.items() if name not in COMMON}

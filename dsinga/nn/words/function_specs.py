@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dsinga.base.arguments import signature_of, unknown_name
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries, version
+from dsinga.base.registry import entries, find, imported, lookup
 from dsinga.job.component import Configured, Settings, docs
 from dsinga.job.message import field_types
 from dsinga.job.setting_arguments import signature
@@ -220,33 +220,38 @@ class Derived(Mapping[str, Callable[..., Any]]):
         self._kind, self._make, self._forms, self._otherwise, self._suffix = kind, make, forms, otherwise, suffix
         self._takes, self._renamed = takes, renamed
         self._functions: dict[tuple[str, Any], Any] = {}  # one for each class, which a cell may define anew
-        self._by_name: tuple[int, dict[str, FunctionSpec]] = (-1, {})
 
-    def _all_forms(self) -> dict[str, FunctionSpec]:
-        types = entries(self._kind)
-        if self._by_name[0] != version():
-            first = {cls: name for name, cls in reversed([*types.items()])}  # without kCudnnLRN, another name of kLRN
-            forms = {}
-            for cls, registered in first.items():
-                if registered not in self._otherwise and isinstance(cls, type) and self._takes(cls):
-                    name = function_name(registered)
-                    name += "" if name == registered else self._suffix
-                    forms[name] = FunctionSpec(registered, renamed=self._renamed)
-            self._by_name = version(), {**forms, **self._forms}
-        return self._by_name[1]
+    def _form(self, name: str) -> tuple[FunctionSpec, Any]:
+        """Return the form of a function, and its class, which alone is imported; raise KeyError where there is none."""
+        if name in self._forms:
+            return self._forms[name], lookup(self._kind, self._forms[name].type)
+        stem = name.removesuffix(self._suffix) if name.endswith(self._suffix) else ""
+        for registered in (f"k{stem}", name):
+            if (cls := find(self._kind, registered)) is not None and self._name(registered, cls) == name:
+                return FunctionSpec(registered, renamed=self._renamed), cls
+        raise KeyError(name)
+
+    def _name(self, registered: str, cls: Any) -> str | None:
+        """Return the name of the function of a type; None for one without, as kCudnnLRN, another name of kLRN."""
+        if registered in self._otherwise or not isinstance(cls, type) or not self._takes(cls):
+            return None
+        if registered != next(name for name, known in imported(self._kind).items() if known is cls):
+            return None
+        name = function_name(registered)
+        return name if name == registered else name + self._suffix
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        form = self._all_forms()[name]
-        cls = entries(self._kind)[form.type]
+        form, cls = self._form(name)
         if (name, cls) not in self._functions:
             self._functions[name, cls] = self._make(name, form, cls)
         return self._functions[name, cls]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all_forms())
+        names = (self._name(registered, cls) for registered, cls in entries(self._kind).items())
+        return iter(dict.fromkeys([*filter(None, names), *self._forms]))
 
     def __len__(self) -> int:
-        return len(self._all_forms())
+        return len([*self])
 
 
 def named(

@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
-from dsinga.base.registry import registered
+from dsinga.base.registry import find, registered
 from dsinga.job import InitMethod, ParamConf, ParamGenConf
 from dsinga.layers.interface.declarations import ParamSpec
 from dsinga.layers.interface.layer import Shape
@@ -108,12 +108,11 @@ def named_init(init: Any) -> ParamGenConf:
         return Constant(float(init))
     if init in PLAIN:
         return PLAIN[init]()
-    known = registered("initialiser")
-    if init in known:
+    if isinstance(init, str) and find("initialiser", init):
         return ParamGenConf(**type_fields(InitMethod, init))
     if init in FAN_SCALES:
         raise UserError(f"{init!r} depends on the layer; name it as the initialiser of a layer")
-    raise unknown_name("initialiser", init, [*PLAIN, *FAN_SCALES, *known])
+    raise unknown_name("initialiser", init, [*PLAIN, *FAN_SCALES, *registered("initialiser")])
 
 
 def fan_init(name: str, shape: Shape, fans: Fans | None) -> ParamGenConf:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsinga.base.arguments import check_bool, check_range
-from dsinga.base.registry import entries
+from dsinga.base.registry import lookup
 from dsinga.job import Phase
 from dsinga.nn.writing.feature import Feature, batch_shape, row_shape
 from dsinga.nn.writing.writer import LayerWriter, NetWriter
@@ -214,7 +214,7 @@ def compare_forecast(writer: LayerWriter, values: Values) -> dict[str, Any]:
     """
     if len(writer.sources) not in (2, 3):
         raise writer.fail(f"takes outputs and targets, not {len(writer.sources)} sources")
-    cls: Any = entries("layer")[f"k{writer.builder.kind}"]
+    cls: Any = lookup("layer", f"k{writer.builder.kind}")
     numbers = math.prod(writer.rows(writer.sources[0])) / max(1, cls.forecast_form(values).count)
     return {"sources": [*writer.sources], "scale": values.get("scale", 1.0) / numbers}
 

@@ -11,7 +11,7 @@ from typing import Any
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
 from dsinga.base.functions import name_of
-from dsinga.base.registry import entries
+from dsinga.base.registry import entries, find
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.layers.losses.point_classes import PointClasses
@@ -63,7 +63,7 @@ def losses_by_name() -> Mapping[str, str]:
 
 def layer_type(kind: str) -> type[Layer] | None:
     """Return the class of the layers that a function makes, None where it is none of a layer's class."""
-    cls = entries("layer").get(f"k{kind}", entries("layer").get(kind))
+    cls = find("layer", f"k{kind}") or find("layer", kind)
     if cls is None and kind in layer_functions:
         cls = layer_functions[kind].cls  # type: ignore[attr-defined]
     return cls if isinstance(cls, type) else None
@@ -90,8 +90,7 @@ def loss_kind(loss: Any) -> str:
     """Return the name of the layer's function for a loss that is a name or a layer. Raises UserError for another."""
     if isinstance(loss, LayerBuilder):
         return loss.kind
-    known = losses_by_name()
-    if isinstance(loss, str) and loss in known:
+    if isinstance(loss, str) and (known := NAMES if loss in NAMES else losses_by_name()).get(loss):
         return known[loss]
     if callable(loss) and is_loss(getattr(loss, "__name__", "")):
         raise UserError(f"{loss.__name__} is a function; call it: nn.{loss.__name__}()")
@@ -99,7 +98,7 @@ def loss_kind(loss: Any) -> str:
         raise UserError(f"the loss {loss.__name__} is a class; call it: {loss.__name__}()")
     if callable(loss):
         return "FunctionLoss"
-    raise unknown_name("loss", loss, known, LOSS_NAMES)
+    raise unknown_name("loss", loss, losses_by_name(), LOSS_NAMES)
 
 
 # PyTorch's losses by ours; those of two numbers in any order are functions as others.

@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.base.arguments import shown, values_by_name
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries, is_user_code, nearest, register
+from dsinga.base.registry import entries, find, is_user_code, nearest, register
 from dsinga.job import LayerConf, Phase
 from dsinga.job.component import resolve
 from dsinga.layers.interface.layer import Layer
@@ -159,7 +159,7 @@ def reporting(name: str) -> tuple[str, str] | None:
     """Return the type of the layer that reports a metric, and the layer's name; None for a metric of no layer."""
     if TOP.fullmatch(name):
         return "kTopKAccuracy", name.removesuffix("_accuracy")
-    return GATHERED if name in entries("metric") else TYPES.get(name)
+    return GATHERED if find("metric", name) else TYPES.get(name)
 
 
 def check_metric_names(metrics: Sequence[Reported], kinds: Collection[str]) -> None:

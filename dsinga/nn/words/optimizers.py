@@ -9,7 +9,7 @@ from typing import Any
 
 from dsinga.base.arguments import check_range, check_whole, shown, unknown_name
 from dsinga.base.errors import UserError
-from dsinga.base.registry import registered
+from dsinga.base.registry import find
 from dsinga.job import ClusterConf, ParamSettingsConf, SyncMethod, UpdaterConf, UpdaterType
 from dsinga.job.message import field_names
 from dsinga.nn.words import schedules  # noqa: F401  Keras has them here
@@ -167,7 +167,7 @@ def updater_conf(optimizer: Any) -> UpdaterConf:
     name = str(optimizer).lower()
     if name in known:
         return known[name]()
-    if isinstance(optimizer, str) and optimizer in registered("updater"):
+    if isinstance(optimizer, str) and find("updater", optimizer):
         return UpdaterConf(**type_fields(UpdaterType, optimizer))
     if hasattr(optimizer, "zero_grad"):  # of PyTorch
         name = getattr(optimizer, "__name__", type(optimizer).__name__)

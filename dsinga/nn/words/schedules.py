@@ -12,7 +12,7 @@ from typing import Any
 
 from dsinga.base.errors import UserError
 from dsinga.base.functions import name_of
-from dsinga.base.registry import registered
+from dsinga.base.registry import find
 from dsinga.job import ChangeMethod, LRGenConf, MomentumConf
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields
 from dsinga.nn.words.keras_arguments import checked, extended, missing_names
@@ -159,7 +159,7 @@ def momentum_fields(momentum: Momentum) -> dict[str, Any]:
 @checked
 def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
     """Return a schedule by its name in jobs, or a user's by its registered name, as ``learning_rate`` of a job."""
-    names = type_fields(ChangeMethod, type) if type in registered("schedule") else {"type": type}
+    names = type_fields(ChangeMethod, type) if find("schedule", type) else {"type": type}
     return LRGenConf(**names, base_lr=base_lr, **fields)
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import dsinga.layers  # noqa: F401  registers the built-in layers
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, LayerType, ParamConf
 from dsinga.job.message import set_fields

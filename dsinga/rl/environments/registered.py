@@ -12,7 +12,7 @@ from typing import Any
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
-from dsinga.base.registry import how_to_register, lookup, nearest, registered, user_errors
+from dsinga.base.registry import find, how_to_register, nearest, registered, user_errors
 from dsinga.rl.environments.environment_loop import EnvironmentLoop
 from dsinga.rl.environments.gymnasium_vector import CartPoleVector, GymnasiumVector
 from dsinga.rl.environments.vector_environment import VectorEnvironment
@@ -112,7 +112,7 @@ def _find(environment: Environment) -> tuple[str, Callable[..., Any] | None]:
                 "lambda: gymnasium.make(...)"
             )
         return getattr(environment, "__name__", type(environment).__name__), environment
-    return environment, lookup("environment", environment) if environment in registered("environment") else None
+    return environment, find("environment", environment)
 
 
 def _gymnasium(name: str) -> Any:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from distributed.protocol.pickle import dumps
 
 from dsinga.base.advice import command_line
+from dsinga.base.components import TABLE
 from dsinga.base.errors import UserError
 from dsinga.base.registry import LISTED, import_file, listed, lookup, nearest, nearest_or_listed, registered, unregister
 from dsinga.job import LayerConf
+from tests.support import component_table
 from tests.support.registries import restored_registry
 
 USER_FILE = """
@@ -37,7 +44,7 @@ class Twice(Layer):
         return Output(sources[0] * Settings().factor)
 """
 
-NEW_FILE = "import dsinga\ndsinga.register({0!r}, {1!r})(object())\n"
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -81,17 +88,128 @@ def test_two_files_with_one_name_are_refused_and_named(user_file, tmp_path):
         assert lookup("layer", "kReLU").__name__ == "kReLU"
 
 
-@pytest.mark.parametrize(("kind", "room"), [("updater", "dsinga.training"), ("extension", "dsinga.extensions")])
-def test_a_new_file_of_a_room_needs_no_line_elsewhere(tmp_path, kind, room):
-    names = [name for name in ("b_new", "a_new") if (tmp_path / f"{name}.py").write_text(NEW_FILE.format(kind, name))]
-    (tmp_path / "_private.py").write_text("1 / 0")
-    code = f"""if True:
-        import {room}
-        {room}.__path__.append({str(tmp_path)!r})
-        from dsinga.base.registry import registered
-        print(*registered("{kind}")[-2:])"""
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert process.stdout.split() == sorted(names), process.stderr
+def test_the_table_has_what_the_sources_register():
+    rows = component_table.registered()
+    assert TABLE.read_text("utf-8") == component_table.table(component_table.with_fields(rows)), (
+        "run python -m tests.support.component_table"
+    )
+    numbers = Counter((row.kind, row.number, row.attribute) for row in rows if row.number is not None)
+    assert len({key[:2] for key in numbers}) == len(numbers)
+
+
+def python(code: str, *paths: Path) -> list[str]:
+    """Run a program in a process of its own, with further folders of modules; return the lines that it prints."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT)))}
+    program = textwrap.dedent(code)
+    process = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
+
+
+def distribution(folder: Path, name: str, points: dict[str, str], **modules: str) -> Path:
+    """Write an installed distribution with entry points of the group dsinga.addons, and its modules."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = (f"{point} = {value}" for point, value in points.items())
+    (info / "entry_points.txt").write_text("\n".join(["[dsinga.addons]", *lines]) + "\n")
+    for module, text in modules.items():
+        (folder / f"{module}.py").write_text(textwrap.dedent(text))
+    return folder
+
+
+def test_only_the_module_of_a_component_is_imported():
+    lines = python("""
+        import sys
+        from dsinga.base.registry import lookup, registered_numbers
+        print(registered_numbers("layer")["kConvolution"])
+        print(lookup("layer", "kReLU").__name__, "dsinga.layers.images.convolution" in sys.modules)
+        print("importlib.metadata" in sys.modules and __import__("dsinga.base.components").base.components.scanned())
+    """)
+    assert lines == ["201", "ReLU False", "False"]
+
+
+def test_what_another_distribution_brings_is_imported_when_it_is_asked_for(tmp_path):
+    text = """
+        print("imported")
+        import dsinga
+        @dsinga.register("metric", "wave")
+        def wave(labels, predictions):
+            return 0.0
+        def swell(labels, predictions):
+            return 1.0
+    """
+    folder = distribution(tmp_path, "waves", {"metric.wave": "waves", "metric.swell": "waves:swell"}, waves=text)
+    lines = python(
+        """
+        from dsinga.base.registry import entries, find, lookup, registered
+        print(registered("metric"), [*entries("metric")])
+        print(lookup("metric", "swell").__name__, lookup("metric", "wave").__name__, find("metric", "wove"))
+        """,
+        folder,
+    )
+    assert lines[0] == "['roc_auc', 'average_precision', 'wave', 'swell'] ['roc_auc', 'average_precision']"
+    assert lines[1:] == ["imported", "swell wave None"]
+
+
+@pytest.mark.parametrize(
+    ("points", "name", "sentence"),
+    [
+        ({"metric.wave": "waves"}, "wave", r"waves and ripples both have a metric called 'wave'; uninstall one"),
+        ({"metric.roc_auc": "waves"}, "roc_auc", r"dsinga and ripples both have a metric called 'roc_auc'"),
+        ({"metric.swell": "waves"}, "swell", r"the add-on ripples registers no metric 'swell' in waves"),
+        (
+            {"metric.swell": "waves:nothing"},
+            "swell",
+            r"metric 'swell' of the add-on ripples cannot be imported: .*nothing",
+        ),
+        (
+            {"metric.swell": "broken"},
+            "swell",
+            r"metric 'swell' of the add-on ripples cannot be imported: .*broken.py:1:",
+        ),
+    ],
+)
+def test_faulty_addons_are_named(tmp_path, points, name, sentence):
+    text = '@__import__("dsinga").register("metric", "wave")\ndef wave(labels, predictions):\n    return 0.0\n'
+    folder = distribution(tmp_path, "waves", {"metric.wave": "waves"}, waves=text, broken="1 / 0")
+    lines = python(
+        f"""
+        from dsinga.base.registry import find, registered, UserError
+        registered("metric")
+        try:
+            find("metric", {name!r})
+        except UserError as error:
+            print(error)
+        print(find("layer", "kReLU"))
+        """,
+        distribution(tmp_path / "more", "ripples", points),
+        folder,
+    )
+    assert re.match(sentence, lines[0].replace("ripples and waves", "waves and ripples")), lines
+
+
+def test_a_component_of_an_addon_that_is_not_installed_is_named():
+    lines = python('''
+        import sys
+        sys.modules["dsinga.addons.functions"] = None
+        from dsinga.base.registry import entries, UserError
+        from dsinga.job import loads
+        print(len(entries("layer")) > 100)
+        text = """name: "x"
+        neuralnet { layer { name: "f"
+          type: kFunction
+          function_conf { function: "a:b" } } }"""
+        try:
+            loads(text)
+        except UserError as error:
+            print(error)
+    ''')
+    sentence = "belongs to the add-on dsinga.addons.functions, which is not installed; install all of dsinga by"
+    assert lines[0] == "True"
+    assert re.search(rf":4: layer 'f': layer 'kFunction' {sentence} 'pip install --force-reinstall dsinga'$", lines[1])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""Where components are that are not imported: the table of the built-in ones, and entry points of distributions."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from dsinga.base.errors import UserError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+TABLE = Path(__file__).with_suffix(".csv")
+GROUP = "dsinga.addons"  # of entry points
+
+
+class Row(NamedTuple):
+    """A built-in component: SINGA's number, if it has one, where it is defined, and the fields of its settings."""
+
+    number: int | None
+    module: str
+    attribute: str
+    fields: tuple[str, ...]
+
+
+@functools.cache
+def _table() -> Mapping[str, Mapping[str, Row]]:
+    table: dict[str, dict[str, Row]] = {}
+    for line in TABLE.read_text("utf-8").splitlines()[1:]:
+        kind, name, number, module, attribute, fields = line.split(",")
+        row = Row(int(number) if number else None, module, attribute, tuple(fields.split()))
+        table.setdefault(kind, {})[name] = row
+    return table
+
+
+def built_in(kind: str) -> Mapping[str, Row]:
+    """Return the rows of the built-in components of a kind by name."""
+    return _table().get(kind, {})
+
+
+@functools.cache
+def _entry_points() -> Mapping[str, Mapping[str, list[EntryPoint]]]:
+    from importlib.metadata import entry_points
+
+    points: dict[str, dict[str, list[EntryPoint]]] = {}
+    for point in entry_points(group=GROUP):
+        kind, _, name = point.name.partition(".")
+        points.setdefault(kind, {}).setdefault(name, []).append(point)
+    return points
+
+
+def offered(kind: str) -> Mapping[str, list[EntryPoint]]:
+    """Return the entry points of other distributions for a kind by name: one each, unless two distributions clash."""
+    return _entry_points().get(kind, {})
+
+
+def scanned() -> bool:
+    """Whether the entry points are known: the first call of :func:`offered` reads the metadata of all packages."""
+    return bool(_entry_points.cache_info().currsize)
+
+
+def addon_of(module: str) -> str:
+    """Return the add-on, or else the room, of a module of dsinga, as dsinga.addons.fields."""
+    parts = module.split(".")
+    return ".".join(parts[: 3 if parts[1:2] == ["addons"] else 2])
+
+
+def import_component(what: str, module: str) -> types.ModuleType:
+    """Import a module of dsinga for ``what``; raise UserError where it, or what it needs, is of a missing add-on."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("dsinga."):
+            raise
+        raise UserError(
+            f"{what} belongs to the add-on {addon_of(str(error.name))}, which is not installed; "
+            "install all of dsinga by 'pip install --force-reinstall dsinga'"
+        ) from error
