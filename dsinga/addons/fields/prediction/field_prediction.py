@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,10 +21,11 @@ from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.leads import check_lead_names, lead_axis, windows_for_leads
 from dsinga.addons.fields.records.memory_reader import described
 from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
-from dsinga.addons.fields.records.windows_conf import windows_of
+from dsinga.addons.fields.records.trained_layout import with_trained_layout
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
+from dsinga.data import resolve
 from dsinga.data.sources.dask_graph import cluster_futures
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
@@ -76,6 +78,26 @@ def predict_dataset(
     if leads is not None or direct > 1:
         return dataset_of_leads(windows, predictions)
     return predicted_dataset(windows, predictions[0])
+
+
+def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefinition:
+    """Return the definition of windows of the input layer of a phase, or of training; raise UserError for none.
+
+    Where a job file does not say how the data of training lie, the store that it names does, if it is still there.
+    """
+    for each in (phase, Phase.kTrain, Phase.kVal):
+        for conf in input_layers(job.neuralnet, each):
+            store = conf.store_conf
+            if store is not None and store.windows is not None:
+                definition = store.windows.definition()
+                if definition.trained is None and store.path:
+                    with contextlib.suppress(UserError):
+                        return with_trained_layout(resolve(store.path, roots), definition)
+                return definition
+    raise UserError(
+        "the job does not say what windows of a Dataset are; train it from dsinga.windows(dataset, ...), or give its "
+        "input layer store_conf { windows { ... } }; for records along one dimension, give a dask array"
+    )
 
 
 def predict_windows(

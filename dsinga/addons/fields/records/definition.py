@@ -1,35 +1,172 @@
-"""The definition of windows: which variables, sizes, context, lead and edges. Plain settings, apart from any data."""
+"""The definition of windows: which variables, sizes, context, lead and edges. Plain settings, apart from any data.
+
+Each setting is declared once in :class:`WindowDefinition`, with the function that brings what a user may give into its
+one form, or refuses it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import operator
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import date, timedelta
+from functools import partial
+from numbers import Real
+from typing import Any, TypeVar
 
-from dsinga.addons.fields.records.window_settings import (
-    EDGE,
-    ENDS,
-    NUMBER,
-    Label,
-    as_number,
-    as_text,
-    by_dim,
-    by_name,
-    ends_of,
-    names_of,
-    numbers_of,
-    pair_of_points,
-    points,
-    whole_of,
-)
+import numpy as np
+
 from dsinga.base.arguments import check_bool, is_whole
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 
+T = TypeVar("T")
+Label = str | float  # of a coordinate: a number, or a date as text
+
 EDGES = ("inside", "zero", "edge", "reflect", "periodic")
 DEFAULT_MEMORY = 256 << 20  # bytes of decoded fields that a process keeps
 SAMPLER_SHARE = 12  # of the memory that a block may have: the sampler mixes 8, and reads the next
+MOST_POINTS = 1 << 40  # that a setting may name: no data have more
+
+
+def refused(what: str, wanted: str, value: Any) -> UserError:
+    """Return the error for a setting that is not what is wanted."""
+    return UserError(f"{what} takes {wanted}, not {reprlib.repr(value)}")
+
+
+def names_of(what: str, names: Any) -> tuple[str, ...]:
+    """Return a name, or several in their order, as a tuple; none of None."""
+    if names is None:
+        return ()
+    if isinstance(names, str):
+        return (names,)
+    has_order = isinstance(names, Iterable) and not isinstance(names, (set, frozenset, bytes))
+    is_scalar = isinstance(names, np.ndarray) and not names.ndim
+    listed = list(names) if has_order and not is_scalar else [None]
+    if not all(isinstance(name, str) for name in listed):
+        raise refused(what, "a name or a list of names", names)
+    return tuple(map(str, listed))
+
+
+def numbers_of(what: str, numbers: Any) -> tuple[Any, ...]:
+    """Return finite numbers in their order as a tuple, whole ones as ints; none of None."""
+    wanted = "a list of numbers, one for each lead"
+    if numbers is None:
+        return ()
+    if isinstance(numbers, (str, bytes, Mapping)) or np.ndim(numbers) != 1:
+        raise refused(what, wanted, numbers)
+    return tuple(whole_of(what, as_number(what, wanted, number)) for number in numbers)
+
+
+def by_dim(convert: Callable[[str, str, Any], T], what: str, given: Any) -> dict[str, T]:
+    """Return a number of points by dimension, each converted by ``convert(what, dim, value)``."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(dim, str) for dim in given):
+        raise UserError(
+            f"{what} has a number of points for each dimension, such as {{'time': 1}}, not {reprlib.repr(given)}"
+        )
+    return {str(dim): convert(what, str(dim), value) for dim, value in given.items()}
+
+
+def by_name(convert: Callable[[str, str, Any], T], wanted: str, what: str, given: Any) -> dict[str, T]:
+    """Return a setting by the name of a variable or dimension, each converted by ``convert(what, wanted, value)``."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise refused(what, wanted, given)
+    return {str(name): convert(f"{what} of {name!r}", wanted, value) for name, value in given.items()}
+
+
+def points(what: str, dim: str, value: Any) -> int:
+    """Return a number of points; raise UserError for anything else, such as a span of time."""
+    try:
+        number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or abs(number) > MOST_POINTS:
+        raise UserError(f"{what} of {dim!r} is a whole number of points of the data, not {reprlib.repr(value)}")
+    return number
+
+
+def pair_of_points(what: str, dim: str, value: Any) -> tuple[int, int]:
+    """Return the context before and after a window; a single number stands for both."""
+    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, str) or np.ndim(value) != 1:
+        value = (value, value)
+    if len(value) != 2:
+        raise UserError(f"context of {dim!r} is a number of points, or a pair (before, after), not {value!r}")
+    return points(what, dim, value[0]), points(what, dim, value[1])
+
+
+def whole_of(what: str, value: Any) -> Any:
+    """Return a float that is whole, such as 1e9, as an int; anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def checked_text(what: str, wanted: str, value: Any) -> str:
+    """Return a text; raise UserError for anything else."""
+    if not isinstance(value, str):
+        raise refused(what, wanted, value)
+    return value
+
+
+def as_number(what: str, wanted: str, value: Any) -> float:
+    """Return a finite number; raise UserError for anything else."""
+    if np.ndim(value) == 0 and isinstance(value, np.ndarray):
+        value = value[()]
+    if not isinstance(value, Real) or isinstance(value, (bool, np.bool_)) or not np.isfinite(float(value)):
+        raise refused(what, wanted, value)
+    return float(value)
+
+
+def ends_of(what: str, wanted: str, ends: Any) -> tuple[Label | None, Label | None]:
+    """Return the first and last coordinate: numbers, dates as text, or None for an open end."""
+    if isinstance(ends, (str, bytes)) or not isinstance(ends, (Sequence, np.ndarray)) or len(ends) != 2:
+        raise UserError(f"{what} is a pair (first, last) of coordinates, not {reprlib.repr(ends)}")
+    return _end(what, ends[0]), _end(what, ends[1])
+
+
+def _end(what: str, end: Any) -> Label | None:
+    if end is None:
+        return None
+    if isinstance(end, (timedelta, np.timedelta64)) and end == end:
+        return str(end)
+    value = end.item() if isinstance(end, (np.number, np.bool_)) else end
+    if isinstance(value, Real) and not isinstance(value, bool) and not np.isnan(float(value)):
+        return value if isinstance(value, (int, float)) else float(value)
+    is_date = isinstance(value, (date, np.datetime64)) or hasattr(value, "isoformat")  # the last of cftime
+    if isinstance(value, str) or is_date and not (value != value):
+        return str(value)
+    raise UserError(f"{what} is between numbers, dates, times or None, not {reprlib.repr(end)}")
+
+
+def flag_of(what: str, value: Any) -> bool:
+    """Return true or false; raise UserError for anything else."""
+    check_bool(what, value)
+    return bool(value)
+
+
+def given_as(what: str, value: Any) -> Any:
+    """Return a value as it is given, which a definition checks."""
+    return value
+
+
+def mask_of(what: str, names: Any) -> tuple[str, ...]:
+    """Return the names of variables that may have NaN; ("*",) of True, for all."""
+    return ("*",) if names is True else () if names is False else names_of(what, names)
+
+
+def fill_of(what: str, given: Any) -> dict[str, float]:
+    """Return the numbers in place of NaN by variable; a single number is that of all."""
+    given = given if given is None or isinstance(given, Mapping) else {"*": given}
+    return by_name(as_number, "a finite number for each variable, such as {'sst': 0.0}", what, given)
+
+
+def weights_of(what: str, given: Any) -> str:
+    """Return the name of the weights, "" for none."""
+    return "" if given is None else checked_text(what, "a variable, or an expression of coordinates", given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,62 +189,50 @@ class TrainedLayout:
     begins: Mapping[str, str] = field(default_factory=dict)
 
 
+def _setting(convert: Callable[[str, Any], Any], default: Any = dataclasses.MISSING) -> Any:
+    """Return a field of a definition whose value ``convert(name, value)`` makes of what a user gives."""
+    kept = {"default_factory": dict} if default == {} else {"default": default}
+    return field(**kept, metadata={"convert": convert})
+
+
 @dataclass(frozen=True, kw_only=True)
 class WindowDefinition:
     """What a window is, without the data: it can be applied to another Dataset, pickled, and written into a job file.
 
     ``FieldWindows(dataset, definition)`` applies it. :func:`dsinga.windows` explains each setting; here they are in one
-    form: names as tuples, settings by dimension as dicts.
-
-    Attributes:
-        inputs: names of the variables of a record.
-        targets: names of the variables of a label; none for windows without labels.
-        input_dims: points of a window by dimension; -1 for all of them.
-        input_overlap: points that neighbouring windows share, by dimension; negative for points between windows.
-        context: points (before, after) a window that are input only, by dimension.
-        lead: offset of the target in points, by dimension.
-        leads: how many targets a window has, each one offset after the one before.
-        direct: whether a net gives all of them at once; without it each prediction is an input of the next lead.
-        lead_weights: the weight of each lead in the loss; the same for all where it is empty.
-        lead_start: the step of training from which each lead is trained; 0 for all where it is empty.
-        channels: dimensions whose points are channels; None for the default.
-        static: names of variables without the dimension of time.
-        coordinates: expressions of coordinates that are channels, such as "cos(latitude)".
-        edges: what lies beyond the data, by dimension: one of ``EDGES``; "inside" where none is given.
-        mask: names of the variables that may have NaN; ("*",) for all.
-        fill: the number in place of NaN by variable; 0 where none is given.
-        max_nan: the largest share of NaN in the inputs, or the targets, of a window; None to refuse NaN.
-        weights: a variable or an expression of a coordinate that weights points of the targets; "" for none.
-        within: the first and last coordinate of the data that are read, by dimension; None for an open end.
-        over_gaps: whether windows may reach over gaps of time; without it they are left out.
-        climatology: what is subtracted from variables where they are read, and added to predictions, as
-            :func:`dsinga.addons.fields.records.climatology_text.as_text` has it; "" for nothing.
-        memory: bytes of decoded fields that a process keeps; a block of windows has a twelfth.
-        trained: how the data lay from which a net was trained; None for a definition that is apart from any data.
+    form: names as tuples, settings by dimension or variable as dicts. ``channels`` is None for the default, ``mask``
+    ("*",) for all variables, ``climatology`` a text as :func:`dsinga.addons.fields.records.climatology.as_text` makes
+    it. ``trained`` says how the data lay from which a net was trained; None for a definition that is apart from any
+    data.
     """
 
-    inputs: tuple[str, ...]
-    input_dims: Mapping[str, int]
-    targets: tuple[str, ...] = ()
-    input_overlap: Mapping[str, int] = field(default_factory=dict)
-    context: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    lead: Mapping[str, int] = field(default_factory=dict)
-    leads: int = 1
-    direct: bool = False
-    lead_weights: tuple[float, ...] = ()
-    lead_start: tuple[int, ...] = ()
-    channels: tuple[str, ...] | None = None
-    static: tuple[str, ...] = ()
-    coordinates: tuple[str, ...] = ()
-    edges: Mapping[str, str] = field(default_factory=dict)
-    mask: tuple[str, ...] = ()
-    fill: Mapping[str, float] = field(default_factory=dict)
-    max_nan: float | None = None
-    weights: str = ""
-    within: Mapping[str, tuple[Label | None, Label | None]] = field(default_factory=dict)
-    over_gaps: bool = False
-    climatology: str = ""
-    memory: int = DEFAULT_MEMORY
+    inputs: tuple[str, ...] = _setting(names_of)
+    input_dims: Mapping[str, int] = _setting(partial(by_dim, points))
+    targets: tuple[str, ...] = _setting(names_of, ())
+    input_overlap: Mapping[str, int] = _setting(partial(by_dim, points), {})
+    context: Mapping[str, tuple[int, int]] = _setting(partial(by_dim, pair_of_points), {})
+    lead: Mapping[str, int] = _setting(partial(by_dim, points), {})
+    leads: int = _setting(given_as, 1)
+    direct: bool = _setting(flag_of, False)
+    lead_weights: tuple[float, ...] = _setting(numbers_of, ())
+    lead_start: tuple[int, ...] = _setting(numbers_of, ())
+    channels: tuple[str, ...] | None = _setting(lambda what, dims: None if dims is None else names_of(what, dims), None)
+    static: tuple[str, ...] = _setting(names_of, ())
+    coordinates: tuple[str, ...] = _setting(names_of, ())
+    edges: Mapping[str, str] = _setting(
+        partial(by_name, checked_text, "what lies beyond the data by dimension, such as {'lon': 'periodic'}"), {}
+    )
+    mask: tuple[str, ...] = _setting(mask_of, ())
+    fill: Mapping[str, float] = _setting(fill_of, {})
+    max_nan: float | None = _setting(given_as, None)
+    weights: str = _setting(weights_of, "")
+    within: Mapping[str, tuple[Label | None, Label | None]] = _setting(
+        partial(by_name, ends_of, "the first and last coordinate by dimension, such as {'time': ('2001-01-01', None)}"),
+        {},
+    )
+    over_gaps: bool = _setting(flag_of, False)
+    climatology: str = _setting(given_as, "")
+    memory: int = _setting(whole_of, DEFAULT_MEMORY)
     trained: TrainedLayout | None = None
 
     def __post_init__(self) -> None:
@@ -121,7 +246,6 @@ class WindowDefinition:
                 f"max_nan={self.max_nan} keeps windows that have NaN; ask for a mask, too (mask=True), or give "
                 "max_nan=0"
             )
-
         if not is_whole(self.memory, 1 << 20):
             raise UserError(f"memory is in bytes, at least 1 MiB (1 << 20), not {self.memory!r}")
 
@@ -144,59 +268,12 @@ class WindowDefinition:
         return self.edges.get(dim, "inside")
 
 
-def define_windows(
-    *,
-    inputs: str | Iterable[str],
-    input_dims: Mapping[str, int],
-    targets: str | Iterable[str] | None = None,
-    input_overlap: Mapping[str, int] | None = None,
-    context: Mapping[str, int | Sequence[int]] | None = None,
-    lead: Mapping[str, int] | None = None,
-    leads: int = 1,
-    direct: bool = False,
-    lead_weights: Sequence[float] | None = None,
-    lead_start: Sequence[int] | None = None,
-    channels: str | Iterable[str] | None = None,
-    static: str | Iterable[str] = (),
-    coordinates: str | Iterable[str] = (),
-    edges: str | Mapping[str, str] | None = None,
-    mask: bool | str | Iterable[str] = False,
-    fill: float | Mapping[str, float] | None = None,
-    max_nan: float | None = None,
-    weights: str | None = None,
-    within: Mapping[str, Sequence[Any]] | None = None,
-    over_gaps: bool = False,
-    climatology: str = "",
-    memory: int = DEFAULT_MEMORY,
-) -> WindowDefinition:
+def define_windows(**settings: Any) -> WindowDefinition:
     """Return a definition of windows from settings as :func:`dsinga.windows` takes them. Raises UserError."""
-    dims = by_dim("input_dims", input_dims, points)
-    check_bool("over_gaps", over_gaps)
-    check_bool("direct", direct)
-    return WindowDefinition(
-        inputs=names_of("inputs", inputs),
-        targets=names_of("targets", targets),
-        input_dims=dims,
-        input_overlap=by_dim("input_overlap", input_overlap, points),
-        context=by_dim("context", context, pair_of_points),
-        lead=by_dim("lead", lead, points),
-        leads=leads,
-        direct=bool(direct),
-        lead_weights=numbers_of("lead_weights", lead_weights),
-        lead_start=numbers_of("lead_start", lead_start),
-        channels=None if channels is None else names_of("channels", channels),
-        static=names_of("static", static),
-        coordinates=names_of("coordinates", coordinates),
-        edges=dict.fromkeys(dims, edges) if isinstance(edges, str) else by_name("edges", edges, EDGE, as_text),
-        mask=("*",) if mask is True else () if mask is False else names_of("mask", mask),
-        fill=by_name("fill", fill if fill is None or isinstance(fill, Mapping) else {"*": fill}, NUMBER, as_number),
-        max_nan=max_nan,
-        weights="" if weights is None else as_text("weights", "a variable, or an expression of coordinates", weights),
-        within=by_name("within", within, ENDS, ends_of),
-        over_gaps=over_gaps,
-        climatology=climatology,
-        memory=whole_of(memory),
-    )
+    if isinstance(edges := settings.get("edges"), str):
+        settings["edges"] = dict.fromkeys(by_dim(points, "input_dims", settings["input_dims"]), edges)
+    converters = {each.name: each.metadata["convert"] for each in dataclasses.fields(WindowDefinition) if each.metadata}
+    return WindowDefinition(**{name: converters[name](name, value) for name, value in settings.items()})
 
 
 def _check_sizes(definition: WindowDefinition) -> None:

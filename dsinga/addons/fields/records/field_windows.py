@@ -18,7 +18,7 @@ from dsinga.addons.fields.records.selection import select, split_ends
 from dsinga.addons.fields.records.trained_layout import align, trained_layout_of
 from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
 from dsinga.addons.fields.records.window_column import WindowColumn
-from dsinga.addons.fields.records.windows_conf import definition_of, windows_conf
+from dsinga.addons.fields.records.window_messages import WindowsConf
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.data.column import PointRanges
@@ -188,7 +188,7 @@ class FieldWindows(RecordSource):
 
     def job_settings(self) -> dict[str, Any]:
         """Return the settings of windows of other Datasets like these."""
-        return {"windows": windows_conf(self.described())}
+        return {"windows": WindowsConf.of(self.described())}
 
     def named_fields(self) -> dict[str, Any]:
         """Return the path and the settings of windows, where these say all."""
@@ -196,7 +196,7 @@ class FieldWindows(RecordSource):
 
     def in_training_order(self, settings: Mapping[str, Any]) -> FieldWindows:
         """Return windows that lie as those of training, which had these :meth:`job_settings`."""
-        return self.in_order_of(definition_of(settings["windows"])) if "windows" in settings else self
+        return self.in_order_of(settings["windows"].definition()) if "windows" in settings else self
 
     def in_order_of(self, training: WindowDefinition) -> FieldWindows:
         """Return windows of the same Dataset that lie as the data of training lay, and are departures if those were.

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.records.dataset import open_dataset
+from dsinga.addons.fields.records.definition import names_of
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.layout import ChannelGroup
 from dsinga.addons.fields.records.moments import moments_over
 from dsinga.addons.fields.records.readers import CoordinateReader
-from dsinga.addons.fields.records.window_settings import names_of
 from dsinga.base.errors import ClusterNotReady, UserError
 from dsinga.base.redaction import redacted_cause
 from dsinga.base.registry import listed

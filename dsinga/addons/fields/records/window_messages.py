@@ -1,13 +1,20 @@
-"""The message ``windows { }`` of the store of a job: windows of a Dataset as records and labels."""
+"""The message ``windows { }`` of the store of a job: what windows of a Dataset are, as a definition and back."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from dsinga.addons.fields.records.definition import DEFAULT_MEMORY, TrainedLayout, WindowDefinition, define_windows
 from dsinga.base.errors import UserError
 from dsinga.data.record_source import RecordSource
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Share
+
+# The settings that a definition has in the same form.
+ALIKE = (
+    "inputs", "targets", "leads", "direct", "lead_weights", "lead_start", "static", "coordinates", "mask", "max_nan",
+    "weights", "over_gaps", "climatology", "memory",
+)  # fmt: skip
 
 
 class WindowDimConf(Settings):
@@ -68,17 +75,79 @@ class WindowsConf(Settings):
     over_gaps: bool = setting(
         False, "whether windows may reach over gaps of time, so that they count points; without it they are left out"
     )
-    memory: Count = setting(256 << 20, "the bytes of decoded fields that a process keeps")
+    memory: Count = setting(DEFAULT_MEMORY, "the bytes of decoded fields that a process keeps")
     climatology: str = setting("", "what is subtracted from variables and added to predictions; compressed numbers")
     variable: list[WindowVariableConf] = setting([], "how the variables lay in the data of training")
+
+    def definition(self) -> WindowDefinition:
+        """Return the definition that these settings describe. Raises UserError for what is wrong with them."""
+        dims = {dim.name: dim for dim in self.dim}
+        if len(dims) < len(self.dim):
+            raise self.error("windows name a dimension twice; give each dimension once", "dim")
+        definition = define_windows(
+            **{name: getattr(self, name) for name in ALIKE},
+            input_dims={name: dim.size for name, dim in dims.items() if dim.size is not None},
+            input_overlap={name: dim.overlap for name, dim in dims.items() if dim.overlap},
+            context={name: (dim.before, dim.after) for name, dim in dims.items() if dim.before or dim.after},
+            lead={name: dim.lead for name, dim in dims.items() if dim.lead},
+            edges={name: dim.edges for name, dim in dims.items() if dim.edges != "inside"},
+            within={name: (dim.first, dim.last) for name, dim in dims.items() if (dim.first, dim.last) != (None, None)},
+            channels=[name for name in self.channels if name] if self.channels else None,
+            fill={fill.variable: fill.value for fill in self.fill},
+        )
+        trained = TrainedLayout(
+            dims={variable.name: tuple(variable.dims) for variable in self.variable},
+            points={name: tuple(dim.points) for name, dim in dims.items() if dim.points},
+            steps={name: dim.step for name, dim in dims.items() if dim.step},
+            units={variable.name: variable.units for variable in self.variable if variable.units},
+            begins={name: dim.begin for name, dim in dims.items() if dim.begin},
+        )
+        return definition if trained == TrainedLayout() else definition.replace(trained=trained)
+
+    @classmethod
+    def of(cls, definition: WindowDefinition) -> WindowsConf:
+        """Return the settings of a job that describe a definition."""
+        trained, channels = definition.trained or TrainedLayout(), definition.channels
+        by_dim = (definition.input_dims, definition.lead, definition.edges, definition.within)
+        names = [name for each in (*by_dim, trained.points, trained.steps, trained.begins) for name in each]
+        dims = []
+        for name in dict.fromkeys(names):
+            before, after = definition.context.get(name, (0, 0))
+            ends = [None if end is None else str(end) for end in definition.within.get(name, (None, None))]
+            dims.append(
+                WindowDimConf(
+                    name=name,
+                    size=definition.input_dims.get(name),
+                    overlap=definition.input_overlap.get(name, 0),
+                    before=before,
+                    after=after,
+                    lead=definition.lead.get(name, 0),
+                    edges=definition.edge(name),
+                    first=ends[0],
+                    last=ends[1],
+                    points=list(trained.points.get(name, ())),
+                    step=trained.steps.get(name, ""),
+                    begin=trained.begins.get(name, ""),
+                )
+            )
+        variables = [
+            WindowVariableConf(name=name, dims=list(dims), units=trained.units.get(name, ""))
+            for name, dims in trained.dims.items()
+        ]
+        return cls(
+            **{name: getattr(definition, name) for name in ALIKE},
+            dim=dims,
+            channels=[] if channels is None else list(channels) or [""],
+            fill=[WindowFillConf(variable=name, value=value) for name, value in definition.fill.items()],
+            variable=variables,
+        )
 
     def open_records(self, layer: str, dataset: Any, has_targets: bool) -> RecordSource:
         """Return the windows of a Dataset, or of the one at a path, that an input layer reads. Raises JobError."""
         from dsinga.addons.fields.records.field_windows import FieldWindows  # not needed to read a job
-        from dsinga.addons.fields.records.windows_conf import definition_of
 
         try:
-            return FieldWindows(dataset, definition_of(self), has_targets=has_targets)
+            return FieldWindows(dataset, self.definition(), has_targets=has_targets)
         except UserError as error:
             raise self.error(f"layer {layer!r}: {error}") from error
 

@@ -11,9 +11,8 @@ from dsinga.addons.fields.records.cf_variables import related_names
 from dsinga.addons.fields.records.climatology import FieldClimatology
 from dsinga.addons.fields.records.climatology_text import as_text
 from dsinga.addons.fields.records.dataset import open_dataset
-from dsinga.addons.fields.records.definition import DEFAULT_MEMORY, define_windows
+from dsinga.addons.fields.records.definition import DEFAULT_MEMORY, define_windows, names_of
 from dsinga.addons.fields.records.field_windows import FieldWindows
-from dsinga.addons.fields.records.window_settings import names_of
 from dsinga.base.errors import UserError
 
 

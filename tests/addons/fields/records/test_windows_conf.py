@@ -13,7 +13,6 @@ import dsinga
 from dsinga import nn
 from dsinga.addons.fields.records.definition import TrainedLayout
 from dsinga.addons.fields.records.window_messages import WindowsConf
-from dsinga.addons.fields.records.windows_conf import definition_of, windows_conf
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, define_windows, kept_bytes, open_records
 from dsinga.job import Phase, loads, to_text
@@ -78,13 +77,13 @@ def test_a_definition_is_the_same_as_settings_of_a_job(settings: dict[str, Any])
     definition = define_windows(**settings)
     if "lead" in settings:
         definition = definition.replace(trained=GRID)
-    conf = windows_conf(definition)
-    assert definition_of(conf) == definition
+    conf = WindowsConf.of(definition)
+    assert conf.definition() == definition
     job = loads(JOB)
     job.neuralnet.layer[0].store_conf = job.neuralnet.layer[0].store_conf.replace(windows=conf)  # type: ignore[union-attr]
     read = loads(to_text(job)).neuralnet.layer[0].store_conf
     assert read is not None
-    assert definition_of(read.windows) == definition  # type: ignore[arg-type]
+    assert read.windows.definition() == definition  # type: ignore[arg-type]
 
 
 def test_a_job_reads_windows_of_its_store(folder: Path) -> None:
@@ -131,7 +130,7 @@ def test_faults_name_the_line(folder: Path, change: tuple[str, str], fault: str)
 def test_a_job_that_was_given_a_dataset_keeps_the_definition(folder: Path) -> None:
     from_path = dsinga.train(loads(JOB), progress=False)
     data = {"train": dataset(), "test": dataset()}
-    for source in (data, {"train": FieldWindows("x.zarr", definition_of(train_conf(loads(JOB))))}):
+    for source in (data, {"train": FieldWindows("x.zarr", train_conf(loads(JOB)).definition())}):
         result = dsinga.train(loads(JOB), data=source, progress=False)
         np.testing.assert_array_equal(result.params["w"], from_path.params["w"])
 
@@ -148,4 +147,4 @@ def test_a_model_names_windows_of_a_path(folder: Path) -> None:
         model.fit(windows, batch_size=4, progress=False)
         conf = model.job(windows, batch_size=4).neuralnet.layer[0].store_conf
         if windows.path is not None:
-            assert (conf.path, definition_of(conf.windows)) == (windows.path, windows.described())
+            assert (conf.path, conf.windows.definition()) == (windows.path, windows.described())

@@ -12,7 +12,7 @@ import dsinga
 from dsinga.addons.fields.prediction.field_prediction import predict_dataset
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.trained_layout import with_trained_layout
-from dsinga.addons.fields.records.windows_conf import definition_of, windows_conf
+from dsinga.addons.fields.records.window_messages import WindowsConf
 from tests.support.field_nets import convolutions, define, make_dataset, make_job, make_params
 
 xr = pytest.importorskip("xarray")
@@ -44,7 +44,7 @@ def test_longitudes_are_counted_from_anywhere(edges: dict[str, str], source: str
     data = make_dataset(latitude=12, longitude=24)
     definition = with_trained_layout(data, define(**SETTINGS, edges=edges))
     assert definition.trained.begins == {"longitude": "0"}
-    definition = definition_of(windows_conf(definition))
+    definition = WindowsConf.of(definition).definition()
     turned = from_west(data, 12)
     if source == "falling":
         turned = turned.isel(longitude=slice(None, None, -1), latitude=slice(None, None, -1))
