@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.records.baselines import CLIMATOLOGY, Persistence, make_baselines
-from dsinga.addons.fields.records.climatology_text import DEPARTURE
+from dsinga.addons.fields.evaluation.baselines import CLIMATOLOGY, Persistence, make_baselines
+from dsinga.addons.fields.evaluation.label_groups import make_groupings
+from dsinga.addons.fields.evaluation.label_points import NONE, LabelPoints
+from dsinga.addons.fields.records.climatology import DEPARTURE
 from dsinga.addons.fields.records.field_windows import FieldWindows
-from dsinga.addons.fields.records.label_groups import make_groupings
-from dsinga.addons.fields.records.label_points import NONE, LabelPoints
 from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import as_text
 from dsinga.layers.metrics.composed_metrics import errors_of

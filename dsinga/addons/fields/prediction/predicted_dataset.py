@@ -9,10 +9,9 @@ import dask.array as da
 import numpy as np
 
 from dsinga.addons.fields.records.axis import Axis
-from dsinga.addons.fields.records.cf_variables import BOUNDS, MAPPING, copied
-from dsinga.addons.fields.records.climatology_text import MARKS
+from dsinga.addons.fields.records.climatology import MARKS
 from dsinga.addons.fields.records.leads import LEAD, VALID_TIME, lead_axis
-from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, Target
+from dsinga.addons.fields.records.prediction_windows import BOUNDS, CLASS, MAPPING, PredictionWindows, Target, copied
 
 # Encodings that coordinates keep. Targets do not keep how they were packed: predictions may be larger.
 KEPT = ("units", "calendar", "dtype", "_FillValue")

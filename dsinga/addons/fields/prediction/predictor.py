@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.addons.fields.prediction.memory_reader import MemoryReader, memory_windows
 from dsinga.addons.fields.prediction.tiles import AxisTiles, Tile
 from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
-from dsinga.addons.fields.records.memory_reader import MemoryReader, memory_windows
 from dsinga.addons.fields.records.readers import VariableReader
 from dsinga.layers import Records
 from dsinga.passes.predictor import Predictor

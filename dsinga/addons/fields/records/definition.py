@@ -201,9 +201,8 @@ class WindowDefinition:
 
     ``FieldWindows(dataset, definition)`` applies it. :func:`dsinga.windows` explains each setting; here they are in one
     form: names as tuples, settings by dimension or variable as dicts. ``channels`` is None for the default, ``mask``
-    ("*",) for all variables, ``climatology`` a text as :func:`dsinga.addons.fields.records.climatology.as_text` makes
-    it. ``trained`` says how the data lay from which a net was trained; None for a definition that is apart from any
-    data.
+    ("*",) for all variables, ``climatology`` a text, as ``climatology_text`` makes it. ``trained`` says how the data
+    lay from which a net was trained; None for a definition that is apart from any data.
     """
 
     inputs: tuple[str, ...] = _setting(names_of)

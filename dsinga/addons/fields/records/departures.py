@@ -15,8 +15,7 @@ from xarray import Variable
 from xarray.backends import BackendArray
 from xarray.core.indexing import IndexingSupport, LazilyIndexedArray, explicit_indexing_adapter
 
-from dsinga.addons.fields.records.climatology import dates_of, values_at
-from dsinga.addons.fields.records.climatology_text import DEPARTURE, MARKS, climatology_of
+from dsinga.addons.fields.records.climatology import DEPARTURE, MARKS, climatology_of, dates_of, values_at
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 

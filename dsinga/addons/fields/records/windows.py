@@ -7,12 +7,11 @@ import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dsinga.addons.fields.records.cf_variables import related_names
-from dsinga.addons.fields.records.climatology import FieldClimatology
-from dsinga.addons.fields.records.climatology_text import as_text
+from dsinga.addons.fields.records.climatology import FieldClimatology, climatology_text
 from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.definition import DEFAULT_MEMORY, define_windows, names_of
 from dsinga.addons.fields.records.field_windows import FieldWindows
+from dsinga.addons.fields.records.prediction_windows import related_names
 from dsinga.base.errors import UserError
 
 
@@ -108,6 +107,6 @@ def windows(
         raise UserError(
             f"climatology is one of dsinga.data.field_climatology(dataset), not {reprlib.repr(climatology)}"
         )
-    text = "" if climatology is None else as_text(climatology)
+    text = "" if climatology is None else climatology_text(climatology)
     definition = define_windows(**settings | {"inputs": inputs, "climatology": text})
     return FieldWindows(os.fspath(dataset) if path else opened, definition)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga.addons.fields.records.baselines import make_baselines
-from dsinga.addons.fields.records.label_points import LabelPoints
+from dsinga.addons.fields.evaluation.baselines import make_baselines
+from dsinga.addons.fields.evaluation.label_points import LabelPoints
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, field_climatology
 from dsinga.passes.field_evaluation import GroupedErrors

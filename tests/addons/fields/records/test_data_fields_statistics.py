@@ -10,7 +10,7 @@ import pytest
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.fields.records import moments, statistics
+from dsinga.addons.fields.records import statistics
 from dsinga.base.errors import ClusterNotReady, UserError
 from dsinga.data import field_statistics
 
@@ -19,8 +19,8 @@ xr = pytest.importorskip("xarray")
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments, "BLOCK_NUMBERS", 100)
-    monkeypatch.setattr(moments, "PIECE_NUMBERS", 30)
+    monkeypatch.setattr(statistics, "BLOCK_NUMBERS", 100)
+    monkeypatch.setattr(statistics, "PIECE_NUMBERS", 30)
 
 
 def fields(offset: float = 0.0, scale: float = 1.0) -> Any:
@@ -63,8 +63,8 @@ def test_chunks_change_no_bit(tmp_path: Any, chunks: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("dim", [None, "time", ["lat", "lon"]])
 def test_pieces_and_blocks_of_usual_sizes_are_combined(monkeypatch: pytest.MonkeyPatch, dim: Any) -> None:
-    monkeypatch.setattr(moments, "BLOCK_NUMBERS", 1 << 17)
-    monkeypatch.setattr(moments, "PIECE_NUMBERS", 1 << 14)
+    monkeypatch.setattr(statistics, "BLOCK_NUMBERS", 1 << 17)
+    monkeypatch.setattr(statistics, "PIECE_NUMBERS", 1 << 14)
     rng = np.random.default_rng(2)
     values = (280 + 10 * rng.normal(size=(60, 90, 70))).astype(np.float32)
     values[:, :9, :5] = values[5, 3] = np.nan
@@ -92,7 +92,7 @@ def test_infinity_and_no_points_at_all() -> None:
 @pytest.mark.ci
 @pytest.mark.process
 def test_workers_of_a_cluster_compute_them(tmp_path: Any, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments, "PIECE_NUMBERS", 1 << 16)  # as on the workers
+    monkeypatch.setattr(statistics, "PIECE_NUMBERS", 1 << 16)  # as on the workers
     data = fields(280, 9)
     data.chunk({"time": 3}).to_zarr(tmp_path / "fields.zarr", consolidated=False)
     for dim in (None, "time"):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.addons.fields.records.climatology_text import as_text, climatology_of
+from dsinga.addons.fields.records.climatology import climatology_of, climatology_text
 from dsinga.base.errors import UserError
 from dsinga.data import FieldClimatology, field_climatology
 
@@ -94,6 +94,6 @@ def test_longitudes_are_known_by_their_units_once_a_net_keeps_the_climatology() 
         dataset("standard").assign_coords(lon=("lon", [0.0, 120.0, 240.0], {"units": "degrees_east"})).rename(lon="x")
     )
     west = data.isel(x=[2, 0, 1]).assign_coords(x=("x", [-120.0, 0.0, 120.0], {"units": "degrees_east"}))
-    kept = climatology_of(as_text(field_climatology(data)))
+    kept = climatology_of(climatology_text(field_climatology(data)))
     found = kept.at_points_of(west[["t"]], "time").means
     np.testing.assert_array_equal(found.t, kept.means.t[..., [2, 0, 1]])

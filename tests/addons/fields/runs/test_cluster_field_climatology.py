@@ -12,7 +12,7 @@ from distributed import Client
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.fields.records.climatology_text import MARKS
+from dsinga.addons.fields.records.climatology import MARKS
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, field_climatology
 
@@ -192,7 +192,7 @@ def test_climatologies_of_other_data_are_refused(monkeypatch: pytest.MonkeyPatch
     for text in ("x", definition.climatology.replace("<f4", "<f8"), definition.climatology.replace("[12", "[13")):
         with pytest.raises(UserError, match="the climatology of the windows is damaged"):
             FieldWindows(data, definition.replace(climatology=text))
-    monkeypatch.setattr("dsinga.addons.fields.records.climatology_text.MOST_NUMBERS", 100)
+    monkeypatch.setattr("dsinga.addons.fields.records.climatology.MOST_NUMBERS", 100)
     with pytest.raises(
         UserError, match="the climatology has 288 numbers, and a net keeps at most 100; subtract it from"
     ):

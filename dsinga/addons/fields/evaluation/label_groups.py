@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.records.label_points import NONE, LabelPoints
+from dsinga.addons.fields.evaluation.label_points import NONE, LabelPoints
 from dsinga.addons.fields.records.longitudes import CIRCLE, is_longitude, places_of
 from dsinga.addons.fields.records.time_gaps import date_index, is_date_index
 from dsinga.base.arguments import shown

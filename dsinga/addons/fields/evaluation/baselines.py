@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.records.climatology import FieldClimatology
-from dsinga.addons.fields.records.climatology_text import climatology_of
+from dsinga.addons.fields.evaluation.label_points import LabelPoints
+from dsinga.addons.fields.records.climatology import FieldClimatology, climatology_of
 from dsinga.addons.fields.records.definition import SAMPLER_SHARE
-from dsinga.addons.fields.records.label_points import LabelPoints
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
 from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
 from dsinga.addons.fields.records.window_column import WindowColumn
