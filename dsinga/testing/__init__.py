@@ -1,7 +1,8 @@
-"""Contracts for layers, updaters, extensions, sources and kernel backends, as pytest classes for code of your own.
+"""Contracts for layers, updaters, extensions, sources, agreements and kernels, as pytest classes for code of your own.
 
 The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract`,
-:class:`SourceContract`, :class:`CaptureContract` and :class:`KernelContract`. The last one also needs hypothesis.
+:class:`SourceContract`, :class:`AgreementContract`, :class:`CaptureContract` and :class:`KernelContract`. The last one
+also needs hypothesis.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dsinga.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from dsinga.testing.agreements import AgreementContract
     from dsinga.testing.extensions import ExtensionContract
     from dsinga.testing.kernel_captures import CaptureContract
     from dsinga.testing.kernels import KernelContract
@@ -19,13 +21,14 @@ if TYPE_CHECKING:
     from dsinga.testing.updaters import UpdaterContract
 
 __all__ = [
-    "CaptureContract", "ExtensionContract", "KernelContract", "LayerCase", "LayerContract", "SimulatedLoop",
-    "SourceContract", "UpdaterContract",
+    "AgreementContract", "CaptureContract", "ExtensionContract", "KernelContract", "LayerCase", "LayerContract",
+    "SimulatedLoop", "SourceContract", "UpdaterContract",
 ]  # fmt: skip
 
 KERNEL_CHECKS = ("arrays", "captures", "cases", "crf", "elementwise", "formulas", "images", "sequences")
 # Modules whose assertions pytest rewrites, so that a failed one shows its values.
 REWRITTEN = (
+    "agreements",
     "extensions",
     "layer_parts",
     "layers",

@@ -225,12 +225,6 @@ def test_a_group_that_waits_says_for_which_and_ends_when_the_shard_is_closed():
         shard.agreement.receive(0, [0, 2, 1], [np.ones(SIZE, np.float32)], 1)
 
 
-def test_messages_of_another_generation_are_refused():
-    groups = MeanGroups(2, 2, rate("kSGD", 0.1))
-    with pytest.raises(RunError, match="a message of server group 1 is of generation 3, but the group is of generat"):
-        groups.shards[0].agreement.receive(0, [0, 2, 1], [np.ones(SIZE, np.float32)], 1, 3)
-
-
 def push(groups, group, change, steps=2):
     """Let a group change its value by ``change`` in so many steps, which end with an agreement."""
     for _ in range(steps):
