@@ -42,7 +42,7 @@ Train = Callable[[Observer, RunOptions], Outcome]
 ENGINES = {
     "agents": ("dsinga.rl.agent_training", "AgentTraining"),
     "cluster": ("dsinga.cluster.calls.clients", "ClusterSource"),
-    "evaluate_fields": ("dsinga.addons.fields.evaluate", "evaluate_fields"),
+    "evaluate_fields": ("dsinga.addons.fields.evaluation.evaluate", "evaluate_fields"),
     "predict_dataset": ("dsinga.addons.fields.prediction.field_prediction", "predict_dataset"),
     "predict_lazily": ("dsinga.cluster.calls.lazy", "predict_lazily"),
 }

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.evaluation.baselines import CLIMATOLOGY, Persistence, make_baselines
+from dsinga.addons.fields.evaluation.field_error import correlations, error_terms
 from dsinga.addons.fields.evaluation.label_groups import make_groupings
 from dsinga.addons.fields.evaluation.label_points import NONE, LabelPoints
 from dsinga.addons.fields.records.climatology import DEPARTURE
@@ -17,7 +18,6 @@ from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import as_text
 from dsinga.layers.metrics.composed_metrics import errors_of
-from dsinga.layers.metrics.field_error import correlations, error_terms
 
 FORECAST, MODEL = "forecast", "model"
 PART_NUMBERS = 1 << 20  # of labels whose errors are added at once

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dsinga.addons.fields.evaluation.grouped_errors import GroupedErrors
 from dsinga.addons.fields.prediction.rollout_records import rollout_records
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.api.engines import awaitable
@@ -17,7 +18,6 @@ from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import Job
 from dsinga.passes import inference
-from dsinga.passes.field_evaluation import GroupedErrors
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
