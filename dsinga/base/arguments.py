@@ -64,6 +64,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def format_bytes(size: float) -> str:
+    """Return a size as text with three digits: 248 MB."""
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size:.0f} B"
+
+
 class Remedies(UserDict[str, str]):
     """What to write in place of names, read from tables of a TOML file when the first name is looked up.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.commands.options import job_options, write_picture
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ def show(
     """
     from dsinga import api
     from dsinga.commands.net_tables import (
-        drawn,
         expected_memory,
         print_graphs,
         print_memory,
@@ -43,9 +44,7 @@ def show(
 
     job = load(conf, overrides)
     if job.experience is not None:
-        from dsinga.rl.from_job import net_job
-
-        job = net_job(job)
+        job = job.experience.net_job(job)
     net: NeuralNet | PartitionedNet
     if partitions is None:
         net = api.build_net(job, phase, data_root=data_root)
@@ -61,6 +60,13 @@ def show(
         print_graphs(job, whole)
         print_padding(job, data_root)
         print_memory(expected_memory(job, net, data_root))
+    try:
+        picture = lookup("hook", "picture")
+    except UserError as error:  # the add-on that draws is missing
+        if svg is not None:
+            raise
+        click.echo(str(error))
+        return
     svg = svg or Path(f"{job.name}.svg")
-    write_picture(svg, drawn(job, net))
+    write_picture(svg, picture(net, job))
     click.echo(f"drawn to {svg}")

@@ -10,9 +10,6 @@ import rich.box
 import rich.console
 import rich.table
 
-from dsinga.addons.pictures.drawing import with_sites
-from dsinga.addons.planner.plan_table import format_bytes
-from dsinga.addons.planner.sites import BITS
 from dsinga.api import roots
 from dsinga.base.errors import UserError
 from dsinga.job import AlgType, Job, Phase, Precision
@@ -72,17 +69,6 @@ def print_topology(job: Job) -> None:
     """Print the worker and server groups of a job that has several."""
     if job.cluster is not None and job.cluster.nworker_groups > 1:
         click.echo(f"topology: {topology(job, 1, 1).describe()}")
-
-
-def drawn(job: Job, net: NeuralNet | PartitionedNet) -> str:
-    """Return the picture of a job's net, as SVG, below that of its server groups where it has several."""
-    groups = topology(job, 1, 1)
-    if groups.server_groups == 1:
-        return net._repr_html_()
-    whole = net if isinstance(net, NeuralNet) else net.whole
-    bits = BITS[groups.mean.compression] if groups.mean else 32.0
-    size = format_bytes(sum(param.size for param in whole.params.values()) * bits / 8)
-    return with_sites(net._repr_html_(), groups, f"each link carries {size} each way, every {groups.sync_freq} steps")
 
 
 def print_settings(job: Job, net: NeuralNet) -> None:

@@ -1,4 +1,4 @@
-"""The net of one phase: its layers and params; building, partitioning, describing and drawing it."""
+"""The net of one phase: its layers and params; building, partitioning and describing it."""
 
 from typing import TYPE_CHECKING
 

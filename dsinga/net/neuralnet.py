@@ -34,6 +34,9 @@ class NeuralNet:
     phase: Phase
     by_step: tuple[tuple[int, NeuralNet], ...] = ()
 
+    def _repr_html_(self) -> str | None:
+        return net_picture(self)
+
     def at(self, step: Any) -> NeuralNet:
         """Return the net that is trained at a step. Raises NotCapturable where that is not known before a pass."""
         if not self.by_step:
@@ -115,10 +118,6 @@ class NeuralNet:
             raise UserError(f"the {self.phase.name} net has no layer {name!r}{hint}")
         return self.positions[name]
 
-    def _repr_html_(self) -> str:
-        """Return the net as a picture, which notebooks show."""
-        return lookup("hook", "draw_net")(self)
-
     def __repr__(self) -> str:
         size = sum(param.size for param in self.params.values())
         return f"NeuralNet({self.phase.name}: {len(self.nodes)} layers, {size:,} numbers in {len(self.params)} params)"
@@ -132,3 +131,12 @@ def usable_threads(net: NeuralNet, workers: int) -> int:
     convolutions) add up in another order with another number of threads: the same job gives the same bits each time.
     """
     return max(1, net.operations // (workers * OPERATIONS_PER_THREAD))
+
+
+def net_picture(net: Any) -> str | None:
+    """Return the picture of a net or a partitioned net as SVG, None where the add-on that draws it is missing."""
+    try:
+        picture = lookup("hook", "picture")
+    except UserError:
+        return None
+    return str(picture(net))

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.base.registry import lookup
 from dsinga.layers.interface.layer import Shape
 from dsinga.net.cut import LayerCut
-from dsinga.net.neuralnet import NeuralNet
+from dsinga.net.neuralnet import NeuralNet, net_picture
 from dsinga.net.node import Node
 
 
@@ -65,9 +64,8 @@ class PartitionedNet:
     locals: tuple[NeuralNet, ...]
     parts: Mapping[str, ParamPart]
 
-    def _repr_html_(self) -> str:
-        """Return the net as a picture, which notebooks show."""
-        return lookup("hook", "draw_partitioned_net")(self)
+    def _repr_html_(self) -> str | None:
+        return net_picture(self)
 
     def __repr__(self) -> str:
         sizes = ", ".join(str(len(local.nodes)) for local in self.locals)

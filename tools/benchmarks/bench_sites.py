@@ -16,7 +16,7 @@ import numpy as np
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.planner.sites import BITS
+from dsinga.cluster.server.compression import BITS
 from dsinga.data import open_store
 from dsinga.job import Compression
 from dsinga.monitor.axes import YAxis

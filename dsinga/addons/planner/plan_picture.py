@@ -7,7 +7,7 @@ from html import escape
 from typing import NamedTuple
 
 from dsinga.addons.planner.plan import Alternative, Plan
-from dsinga.addons.planner.plan_table import format_bytes
+from dsinga.base.arguments import format_bytes
 from dsinga.monitor.axes import YAxis
 from dsinga.monitor.panels import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, Line, Panel, Point, draw_frame, draw_panel
 

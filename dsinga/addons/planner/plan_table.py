@@ -10,8 +10,7 @@ import rich.console
 import rich.table
 
 from dsinga.addons.planner.sites import site_lines
-
-UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+from dsinga.base.arguments import format_bytes
 
 
 def print_plan(figures: Mapping[str, Any], console: rich.console.Console) -> None:
@@ -90,11 +89,3 @@ def _scaling(rows: Sequence[Mapping[str, Any]]) -> rich.table.Table:
         )
         table.add_row(str(workers), *cells)
     return table
-
-
-def format_bytes(size: float) -> str:
-    """Return a size as text with three digits: 248 MB."""
-    for unit, name in UNITS:
-        if size >= unit:
-            return f"{size / unit:.3g} {name}"
-    return f"{size:.0f} B"

@@ -8,17 +8,9 @@ from typing import Any, NamedTuple
 
 from dsinga.addons.planner.link import Link
 from dsinga.base.errors import UserError
-from dsinga.cluster.server.compression import Integers
-from dsinga.job import Compression
+from dsinga.cluster.server.compression import BITS
 
 SHARE = 0.05  # of the time, that exchange between sites may take
-# The bits in which a number of a change is sent; integers with their share of the scale of a block.
-BITS = {
-    Compression.kNone: 32.0,
-    Compression.kBF16: 16.0,
-    Compression.kInt8: 8 + 32 / Integers.BLOCK,
-    Compression.kInt4: 4 + 32 / Integers.BLOCK,
-}
 
 
 class OuterStep(NamedTuple):

@@ -179,3 +179,12 @@ def create_codec(compression: Compression, share: float) -> Codec | None:
         Compression.kInt8: lambda: Integers(8), Compression.kInt4: lambda: Integers(4),
     }  # fmt: skip
     return None if compression is Compression.kNone else codecs[compression]()
+
+
+# The bits in which a number of a change is sent; integers with their share of the scale of a block.
+BITS = {
+    Compression.kNone: 32.0,
+    Compression.kBF16: 16.0,
+    Compression.kInt8: 8 + 32 / Integers.BLOCK,
+    Compression.kInt4: 4 + 32 / Integers.BLOCK,
+}

@@ -1,6 +1,5 @@
 """The tables that describe nets and partitioned nets."""
 
-from dsinga.addons.pictures.drawing import net_to_svg as to_svg
 from dsinga.layers import RecordInfo
 from dsinga.net import bridge_traffic, cut_reasons, describe, describe_parts, partition
 from tests.support.net_cases import FLAT, build, dense, layer, net_of
@@ -62,4 +61,3 @@ def test_layers_over_time_steps_say_how_many_they_compute_together():
         data=RecordInfo((5,), 5, has_labels=False),
     )
     assert [row.typed for row in describe(net)] == ["kCharRNN", "kOneHot x4", "kInnerProduct x4"]
-    assert "InnerProduct x4" in to_svg(net)

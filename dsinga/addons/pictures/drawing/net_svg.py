@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from html import escape
 
 from dsinga.addons.pictures.drawing.layered_layout import layered_layout
-from dsinga.base.registry import register
 from dsinga.job.topology import Topology
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.description import LayerRow, describe
@@ -29,7 +28,6 @@ BOX_HEIGHT, GAP_Y, GAP_X, EDGE_WIDTH, MARGIN = 44, 26, 28, 26, 12
 NAME_WIDTH, TEXT_WIDTH = 7.6, 6.4  # of a character in the bold 13 px and the plain 11 px font, on the wide side
 
 
-@register("hook", "draw_net")
 def net_to_svg(net: NeuralNet) -> str:
     """Draw ``net`` as an SVG with name, type, feature shape and number of params of each layer, coloured by category.
 

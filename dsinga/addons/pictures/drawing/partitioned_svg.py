@@ -9,7 +9,6 @@ from html import escape
 
 from dsinga.addons.pictures.drawing.net_svg import EDGE_WIDTH, MARGIN, NAME_WIDTH, TEXT_WIDTH, draw_text, format_shape
 from dsinga.addons.pictures.drawing.swimlanes import LayerBox, SwimlaneLayout, find_boxes, place_boxes
-from dsinga.base.registry import register
 from dsinga.layers.connect.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.net.description import PartRow, describe_parts, part_shape
 from dsinga.net.partitioned import PartitionedNet
@@ -20,7 +19,6 @@ EDGE = "#888888"
 GOLDEN_ANGLE = 137.508 / 360  # gives neighbours different hues for any number of workers
 
 
-@register("hook", "draw_partitioned_net")
 def partitioned_to_svg(net: PartitionedNet) -> str:
     """Draw ``net`` as an SVG with a swimlane for each worker, data at the top, parts of one layer side by side.
 
