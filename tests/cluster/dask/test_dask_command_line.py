@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from dsinga.base.advice import how_to_resume
+from dsinga.cluster.dask.command_line import command
 from dsinga.commands.cli import main_group
-from dsinga.commands.dask_cli import command
 from dsinga.data import write_store
 from tests.support.executed_pages import ROOT
 from tests.support.small_job import LINEAR
