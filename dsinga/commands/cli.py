@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import importlib
 import logging
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
+import dsinga
 from dsinga.base.advice import command_line
+from dsinga.base.components import built_in
 from dsinga.base.errors import ClusterNotReady, RunError, Terminated, UserError
+from dsinga.base.registry import find, register, registered
 from dsinga.base.regular_files import name_fault
 from dsinga.base.standard_streams import open_standard_streams, output_fault
 from dsinga.base.termination import ignore_terminations, raised_terminations
@@ -27,25 +31,6 @@ VERSION_HELP = "Show the versions of dsinga and of its kernels, and exit."
 # Exit statuses of commands that SIGINT has ended, and one of TERMINATIONS or a cluster that has not come in time.
 INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
 
-# The module of each command.
-COMMANDS = {
-    "bench": "dsinga.addons.planner.commands",
-    "completion": __name__,
-    "data": "dsinga.commands.data",
-    "example": "dsinga.commands.data",
-    "find-lr": "dsinga.addons.search.commands",
-    "generate": "dsinga.addons.text.commands",
-    "plan": "dsinga.addons.planner.commands",
-    "predict": "dsinga.commands.inference",
-    "retrieve": "dsinga.commands.inference",
-    "search": "dsinga.addons.search.commands",
-    "show": "dsinga.commands.inspection",
-    "test": "dsinga.commands.training",
-    "train": "dsinga.commands.training",
-    "translate": "dsinga.addons.text.commands",
-}
-
-
 class Commands(click.Group):
     """The group of commands, each imported when it is asked for; one that a signal has ended says how to go on.
 
@@ -54,12 +39,24 @@ class Commands(click.Group):
     (EX_TEMPFAIL).
     """
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted(registered("command"))
+
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return the command of a name, None where there is none."""
-        if name not in COMMANDS:
-            return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[name]), name.replace("-", "_"))
+        """Return the command of a name, None where there is none. Raises UserError where its add-on is missing."""
+        try:
+            command: click.Command | None = find("command", name)
+        except UserError:
+            if ctx.resilient_parsing:  # to complete a line
+                return None
+            raise
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a line about each command, the first of its docstring, without importing it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row) for name in self.list_commands(ctx) if (row := _summary(name)) is not None])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; where a signal ends it, say so and exit with the status of docs/recovery.md."""
@@ -97,6 +94,20 @@ def main_group() -> None:
     """Train neural networks on a laptop or a Dask cluster, straight from zarr and other arrays, as job files say."""
 
 
+def _summary(name: str) -> str | None:
+    """Return the first line of the docstring of a command, "" for one of another distribution, None for no file."""
+    row = built_in("command").get(name)
+    if row is None:
+        return ""
+    file = Path(dsinga.__file__).parents[1].joinpath(*row.module.split(".")).with_suffix(".py")
+    if not file.exists():  # of a missing add-on
+        return None
+    functions = (node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.FunctionDef))
+    text = next(ast.get_docstring(function) or "" for function in functions if function.name == row.attribute)
+    return text.partition("\n")[0]
+
+
+@register("command", "completion")
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
@@ -112,9 +123,6 @@ def completion(ctx: click.Context, shell: str) -> None:
     shell_class = get_completion_class(shell)
     assert shell_class is not None
     click.echo(shell_class(root.command, {}, program, variable).source())
-
-
-main_group.commands.update(dict.fromkeys(COMMANDS, completion))  # their names; get_command returns what they are
 
 
 @contextlib.contextmanager

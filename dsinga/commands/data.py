@@ -9,6 +9,7 @@ import click
 
 from dsinga.base.durable_files import holds_files, replaced_files
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.base.redaction import redact
 from dsinga.commands.options import IMPORT
 
@@ -16,6 +17,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 EXAMPLE_NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/job.conf"))
 
 
+@register("command", "data")
 @click.group()
 def data() -> None:
     """Import data into zarr stores, describe a store, or verify it."""
@@ -129,6 +131,7 @@ def _text(name: str, value: Any) -> str:
     return str(value)
 
 
+@register("command", "example")
 @click.command()
 @click.argument("name", type=click.Choice(EXAMPLE_NAMES))
 @click.argument("folder", type=click.Path(path_type=Path))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.base.redaction import redact
 from dsinga.base.registry import lookup
 from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_runner, job_options, where_options
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from dsinga.job import Job
 
 
+@register("command", "predict")
 @click.command()
 @CHECKPOINT
 @click.option("--layer", required=True, help="Name of the layer.")
@@ -76,6 +78,7 @@ def _is_within(out: str, read: str) -> bool:
     return out == read or read.startswith(os.path.join(out, ""))
 
 
+@register("command", "retrieve")
 @click.command()
 @click.argument("queries")
 @click.argument("database")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.base.registry import lookup
 from dsinga.commands.options import job_options, write_picture
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from dsinga.net import PartitionedNet
 
 
+@register("command", "show")
 @click.command()
 @click.option("--svg", type=click.Path(path_type=Path), help="File to draw the net to [default: NAME.svg].")
 @click.option("--phase", default="train", show_default=True, help="Phase whose net is shown: train, val or test.")

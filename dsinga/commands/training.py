@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from dsinga.base.advice import join_resume, short_path
+from dsinga.base.registry import register
 from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_runner, job_options, where_options
 
 NEWEST = "newest"  # the value of --resume without a path
@@ -25,6 +26,7 @@ class TrainCommand(click.Command):
         return super().parse_args(ctx, words)
 
 
+@register("command", "train")
 @click.command(cls=TrainCommand)
 @click.option("--workspace", help="Folder for metrics.jsonl and checkpoint/ [default: the job's, else NAME-workspace].")
 @click.option(
@@ -101,6 +103,7 @@ def refuse_without_effect(instead: Mapping[str, str]) -> None:
             raise without_effect_fault(option.opts[0], instead[option.name])
 
 
+@register("command", "test")
 @click.command()
 @CHECKPOINT
 @click.option(

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dsinga.base.registry import register
 from dsinga.commands.options import (
     DEVICE,
     cluster_options,
@@ -18,6 +19,7 @@ from dsinga.commands.options import (
 )
 
 
+@register("command", "bench")
 @click.command()
 @click.option(
     "--steps",
@@ -80,6 +82,7 @@ def bench(
         print_precisions(both["kFloat32"], both["kBF16"], console)
 
 
+@register("command", "plan")
 @click.command()
 @click.option(
     "--workers",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsinga.base.advice import short_path
+from dsinga.base.registry import register
 from dsinga.commands.options import (
     CLUSTER_OPTIONS,
     DEVICE,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 WIDTH = 1000
 
 
+@register("command", "search")
 @click.command()
 @click.option(
     "--settings", type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -103,6 +105,7 @@ def _print(result: SearchResult) -> None:
     click.echo(result.describe_best())
 
 
+@register("command", "find-lr")
 @click.command("find-lr")
 @click.option("--low", type=float, default=1e-6, show_default=True, help="The first learning rate.")
 @click.option("--high", type=float, default=10.0, show_default=True, help="The last learning rate.")

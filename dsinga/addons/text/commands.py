@@ -8,9 +8,11 @@ from typing import TextIO
 import click
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.commands.options import CHECKPOINT, DEVICE, job_options
 
 
+@register("command", "generate")
 @click.command()
 @CHECKPOINT
 @click.option("--seed-text", default="", help="Text to continue [default: one random character].")
@@ -44,6 +46,7 @@ def generate(
     click.echo(seed_text + text)
 
 
+@register("command", "translate")
 @click.command()
 @CHECKPOINT
 @click.option(

@@ -26,7 +26,6 @@ class DaskCommands(Commands):
 
 command = DaskCommands(
     "dsinga",
-    commands=main_group.commands,
     params=main_group.params,
     help=main_group.help,
     context_settings=CONTEXT_SETTINGS,
