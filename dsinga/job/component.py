@@ -19,10 +19,11 @@ from dsinga.base.registry import KINDS, entries, find, imported, lookup, version
 from dsinga.job.limits import Range, metadata, out_of_range, ranges
 from dsinga.job.message import (
     Message,
-    added_fields,
     convert,
     default_values,
+    field_names,
     field_types,
+    is_added,
     is_message,
     item_type,
     missing,
@@ -274,8 +275,8 @@ class Component(Message):
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         known = field_types(type(self))
-        if name not in known and name not in (added := added_fields(type(self))):
-            fail_for_name(type(self).__name__, name, [*known, *added], self.instead)
+        if name not in known and not is_added(type(self), name):
+            fail_for_name(type(self).__name__, name, field_names(type(self)), self.instead)
 
     @property
     def is_user(self) -> bool:

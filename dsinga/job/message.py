@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import enum
 import functools
-import importlib
 import inspect
 import math
 import types
@@ -16,16 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, da
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
-from dsinga.base.registry import nearest
+from dsinga.base.components import built_in
+from dsinga.base.registry import lookup, nearest, registered
 from dsinga.job.type_names import TypeName
 
-# The messages of add-ons, by the class and the field that holds them.
-MESSAGES = {
-    "ClusterConf.mean_conf": "dsinga.addons.sites.mean_conf:MeanConf",
-    "Job.reinforcement": "dsinga.rl.reinforcement_conf:ReinforcementConf",
-    "StoreConf.text": "dsinga.addons.text.text_conf:TextConf",
-    "StoreConf.windows": "dsinga.addons.fields.records.window_messages:WindowsConf",
-}
 LISTED_NAMES = 8  # at most, that a message about a name lists where none is similar
 
 
@@ -109,7 +102,7 @@ class Message:
 
         def __getattr__(self, name: str) -> Any:
             """Return None for a message of an add-on that is not given."""
-            if name.startswith("_") or name not in added_fields(type(self)):
+            if name.startswith("_") or not is_added(type(self), name):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return None
 
@@ -155,7 +148,13 @@ def added_fields(cls: type[Message]) -> list[str]:
     A class that is registered as ``message`` by the name ``StoreConf.windows`` is the field ``windows`` of StoreConf.
     """
     owner = f"{cls.__name__}."
-    return [name.removeprefix(owner) for name in MESSAGES if name.startswith(owner)]
+    return [name.removeprefix(owner) for name in registered("message") if name.startswith(owner)]
+
+
+def is_added(cls: type[Message], name: str) -> bool:
+    """Whether a field of a message class holds a message of an add-on."""
+    name = f"{cls.__name__}.{name}"
+    return name in built_in("message") or name in registered("message")  # which asks other distributions
 
 
 def field_names(cls: type[Message]) -> list[str]:
@@ -171,8 +170,10 @@ def field_type(cls: type[Message], name: str) -> Any:
 
 def added_message(cls: type[Message], name: str) -> Any:
     """Return the class of the message of an add-on that a field of a message class holds."""
-    module, _, entry = MESSAGES[f"{cls.__name__}.{name}"].partition(":")
-    return getattr(importlib.import_module(module), entry)
+    message = lookup("message", f"{cls.__name__}.{name}")
+    if not is_message(message):
+        raise UserError(f"the message {cls.__name__}.{name} is {message!r}; register a subclass of dsinga.job.Settings")
+    return message
 
 
 def defaults(cls: type[Message]) -> dict[str, Any]:
@@ -241,8 +242,8 @@ def field_name(cls: type[Message], name: str) -> str:
     if name in fields:
         return name
     name = cls.aliases.get(name, name)
-    if name not in fields and name not in (added := added_fields(cls)):
-        known = [*fields, *added, *cls.aliases]
+    if name not in fields and not is_added(cls, name):
+        known = [*field_names(cls), *cls.aliases]
         hint = nearest(name, known) or f"; it has {', '.join(known[:8]) or 'none'}{', ...' * (len(known) > 8)}"
         raise JobError(f"{cls.__name__} has no field {name!r}{hint}")
     return name

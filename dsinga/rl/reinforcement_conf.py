@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import ClassVar
 
+from dsinga.base.registry import register
 from dsinga.job.checks import check_extension, check_numbers, check_settings, check_type, iterate_messages
 from dsinga.job.component import Component, Settings, setting
 from dsinga.job.limits import Count, Natural, Unit
@@ -38,6 +39,7 @@ class ReplayConf(Settings):
     prioritized: bool = setting(False, "whether transitions of a large error are drawn more often")
 
 
+@register("message", "Job.reinforcement")
 class ReinforcementConf(Component):
     """How an agent learns from an environment, in place of records.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from dsinga.base.registry import register
 from dsinga.job.enums import ChangeMethod, Compression, UpdaterType
 from dsinga.job.limits import Count, Natural, NonNegative, Share
 from dsinga.job.message import Message
@@ -20,6 +21,7 @@ def outer_nesterov() -> UpdaterConf:
 CHANGE_COMPRESSIONS = (Compression.kNone, Compression.kBF16, Compression.kInt8, Compression.kInt4)
 
 
+@register("message", "ClusterConf.mean_conf")
 class MeanConf(Message):
     """How server groups agree by the mean of their changes, where the cluster has ``sync_method: kMean``.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dsinga.base.registry import register
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
 
 
+@register("message", "StoreConf.text")
 class TextConf(Settings):
     """How the texts of an input became the codes of its records, as nn.TextVectorization has learnt it."""
 

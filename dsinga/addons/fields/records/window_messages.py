@@ -7,6 +7,7 @@ from typing import Any
 from dsinga.addons.fields.records.definition import DEFAULT_MEMORY, TrainedLayout, WindowDefinition, define_windows
 from dsinga.base.errors import UserError
 from dsinga.data.record_source import RecordSource
+from dsinga.base.registry import register
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Share
 
@@ -53,6 +54,7 @@ class WindowVariableConf(Settings):
     units: str = setting("", "its units; other units are said in the log")
 
 
+@register("message", "StoreConf.windows")
 class WindowsConf(Settings):
     """Windows of a Dataset: records and labels that are fields; :func:`dsinga.windows` explains each setting."""
 
