@@ -15,11 +15,10 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-import dsinga
 from dsinga.base.advice import command_line
 from dsinga.base.components import built_in
 from dsinga.base.errors import ClusterNotReady, RunError, Terminated, UserError
-from dsinga.base.registry import find, register, registered
+from dsinga.base.registry import PACKAGE, find, register, registered
 from dsinga.base.regular_files import name_fault
 from dsinga.base.standard_streams import open_standard_streams, output_fault
 from dsinga.base.termination import ignore_terminations, raised_terminations
@@ -30,6 +29,7 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 VERSION_HELP = "Show the versions of dsinga and of its kernels, and exit."
 # Exit statuses of commands that SIGINT has ended, and one of TERMINATIONS or a cluster that has not come in time.
 INTERRUPTED_STATUS, TERMINATED_STATUS = 130, 75
+
 
 class Commands(click.Group):
     """The group of commands, each imported when it is asked for; one that a signal has ended says how to go on.
@@ -99,7 +99,7 @@ def _summary(name: str) -> str | None:
     row = built_in("command").get(name)
     if row is None:
         return ""
-    file = Path(dsinga.__file__).parents[1].joinpath(*row.module.split(".")).with_suffix(".py")
+    file = Path(PACKAGE).parent.joinpath(*row.module.split(".")).with_suffix(".py")
     if not file.exists():  # of a missing add-on
         return None
     functions = (node for node in ast.parse(file.read_bytes()).body if isinstance(node, ast.FunctionDef))

@@ -9,8 +9,8 @@ import click
 
 from dsinga.base.durable_files import holds_files, replaced_files
 from dsinga.base.errors import UserError
-from dsinga.base.registry import register
 from dsinga.base.redaction import redact
+from dsinga.base.registry import register
 from dsinga.commands.options import IMPORT
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -1,4 +1,4 @@
-"""The commands that use a trained net: ``predict`` and ``retrieve``."""
+"""The command ``predict``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import register
 from dsinga.base.redaction import redact
-from dsinga.base.registry import lookup
+from dsinga.base.registry import register
 from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_runner, job_options, where_options
 
 if TYPE_CHECKING:
@@ -76,31 +75,3 @@ def _is_within(out: str, read: str) -> bool:
         return out == read
     out, read = os.path.realpath(out), os.path.realpath(read)
     return out == read or read.startswith(os.path.join(out, ""))
-
-
-@register("command", "retrieve")
-@click.command()
-@click.argument("queries")
-@click.argument("database")
-@click.option(
-    "--distance", type=click.Choice(["cosine", "euclidean"]), default="cosine", show_default=True,
-    help="Distance between two rows.",
-)  # fmt: skip
-@click.option(
-    "--at",
-    default=10,
-    show_default=True,
-    type=click.IntRange(min=1),
-    metavar="K",
-    help="K, the number of nearest rows for the precision.",
-)
-def retrieve(queries: str, database: str, distance: str, at: int) -> None:
-    """Measure how well features find rows of the same class.
-
-    Ranks the rows of the store DATABASE by their distance from each row of the store QUERIES, and prints the mean
-    average precision and the precision at K. Both are zarr stores of features with labels, as dsinga predict writes
-    them.
-    """
-    compare_stores = lookup("hook", "compare_stores")
-    for name, value in compare_stores(queries, database, distance, at).items():
-        click.echo(f"{name:24} {value:.4f}")

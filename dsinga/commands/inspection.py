@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import register
-from dsinga.base.registry import lookup
+from dsinga.base.registry import lookup, register
 from dsinga.commands.options import job_options, write_picture
 
 if TYPE_CHECKING:

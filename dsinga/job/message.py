@@ -13,9 +13,9 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform
 
+from dsinga.base.components import built_in
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
-from dsinga.base.components import built_in
 from dsinga.base.registry import lookup, nearest, registered
 from dsinga.job.type_names import TypeName
 

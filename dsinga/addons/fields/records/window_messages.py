@@ -6,8 +6,8 @@ from typing import Any
 
 from dsinga.addons.fields.records.definition import DEFAULT_MEMORY, TrainedLayout, WindowDefinition, define_windows
 from dsinga.base.errors import UserError
-from dsinga.data.record_source import RecordSource
 from dsinga.base.registry import register
+from dsinga.data.record_source import RecordSource
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Share
 
