@@ -16,7 +16,7 @@ from dsinga.base.arguments import fail_for_name
 from dsinga.base.components import built_in
 from dsinga.base.errors import UserError
 from dsinga.base.registry import KINDS, entries, find, imported, lookup, version
-from dsinga.job.limits import Range, metadata, out_of_range, ranges
+from dsinga.job.limits import Range, metadata, number_range, out_of_range
 from dsinga.job.message import (
     Message,
     convert,
@@ -124,7 +124,6 @@ def _check_annotations(cls: type[Settings]) -> None:
 def _check_definition(cls: type[Settings]) -> None:
     """Raise UserError for a type that settings do not have, and for a default that is not of its type and range."""
     default = dict(default_values(cls))
-    allowed = ranges(cls)
     for name, hint in cls._types.items():
         kind, repeated = item_type(hint)
         if kind not in (int, float, bool, str) and not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
@@ -146,9 +145,10 @@ def _check_definition(cls: type[Settings]) -> None:
             continue
         what = f"{cls.__name__}: the default of {name!r}"
         value = convert(default[name], hint, what)
+        allowed = number_range(hint)
         for number in value if repeated else [value]:
-            if name in allowed and number is not None and number not in allowed[name]:
-                raise UserError(f"{what} {allowed[name].fault(number)}")
+            if allowed and number is not None and number not in allowed:
+                raise UserError(f"{what} {allowed.fault(number)}")
 
 
 def docs(cls: type[Message]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 from dsinga.job.message import Message, field_types, item_type
@@ -79,23 +79,19 @@ def range_in(hint: Any) -> Range | None:
     return next((item for item in metadata(hint) if isinstance(item, Range)), None)
 
 
-def ranges(cls: type[Message]) -> dict[str, Range]:
-    """Return the range of each field of a message class that has numbers; any number where its type has none."""
-    types = field_types(cls)
-    known, found = _ranges.get(cls, (None, {}))
-    if known is not types:  # also where a component has been registered, whose settings are new fields
-        found = {f: range_in(hint) or NUMBER for f, hint in types.items() if item_type(hint)[0] in (int, float)}
-        _ranges[cls] = types, found
-    return found
-
-
-_ranges: dict[type[Message], tuple[Mapping[str, Any], dict[str, Range]]] = {}
+@functools.cache
+def number_range(hint: Any) -> Range | None:
+    """Return the range of a field that has numbers, any number where its type has none; None for another field."""
+    return (range_in(hint) or NUMBER) if item_type(hint)[0] in (int, float) else None
 
 
 def out_of_range(message: Message) -> Iterator[tuple[str, int, Any, Range]]:
     """Yield (field, item, value, allowed range) for each number of ``message`` that is out of its range."""
-    for field, allowed in ranges(type(message)).items():
-        values = getattr(message, field)
+    given, types = vars(message), field_types(type(message))
+    for field in types:  # a type may be imported with a component, so that of a value that is given alone is asked for
+        if given.get(field) is None or (allowed := number_range(types[field])) is None:
+            continue
+        values = given[field]
         for item, value in enumerate(values if isinstance(values, list) else [values]):
             if value is not None and value not in allowed:
                 yield field, item, value, allowed
