@@ -101,8 +101,10 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
     """
     remedy = f"; {instead[name]}" if name in instead else nearest(name, known)
     message = f"{owner} has no {name!r}{remedy}"
-    caller = sys._getframe(2)  # the frame that looks the name up, i.e. the caller of ``__getattr__``
-    if remedy and is_at(caller, "IMPORT_FROM"):
+    caller: FrameType | None = sys._getframe(2)  # the frame that looks the name up, the caller of ``__getattr__``
+    while caller and caller.f_globals.get("__name__") == "dsinga.base.lazy_names":
+        caller = caller.f_back
+    if remedy and caller and is_at(caller, "IMPORT_FROM"):
         raise UserError(message)
     raise MissingName(message)
 

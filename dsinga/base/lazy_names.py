@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
+
+from dsinga.base.components import import_component
 
 
 def lazy_names(
@@ -33,7 +34,7 @@ def lazy_names(
         if name.startswith("_") or name not in names():
             return (otherwise or no_name)(name)
         path, attribute = names()[name]
-        value = importlib.import_module(path)
+        value: Any = import_component(f"{package}.{name}", path)
         value = getattr(value, attribute) if attribute else value
         setattr(module, name, value)
         return value
