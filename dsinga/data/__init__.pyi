@@ -1,3 +1,6 @@
+from dsinga.addons.fields.microscopes.decoding import follow_flows, instance_scores, label_instances
+from dsinga.addons.fields.microscopes.opening import open_ome_zarr
+from dsinga.addons.fields.microscopes.writing import write_ome_zarr
 from dsinga.addons.fields.records.climatology import FieldClimatology
 from dsinga.addons.fields.records.climatology_means import field_climatology
 from dsinga.addons.fields.records.definition import WindowDefinition, define_windows
@@ -8,9 +11,6 @@ from dsinga.addons.fields.records.summary import describe_dataset, is_dataset
 from dsinga.addons.fields.records.windows import windows
 from dsinga.addons.importers import KINDS, import_records
 from dsinga.addons.importers.batches import Batch, Record, StoreContents, stack
-from dsinga.addons.microscopes.decoding import follow_flows, instance_scores, label_instances
-from dsinga.addons.microscopes.opening import open_ome_zarr
-from dsinga.addons.microscopes.writing import write_ome_zarr
 from dsinga.data.column import Column
 from dsinga.data.filesystem import resolve
 from dsinga.data.inspection import Verified, describe, verify_store

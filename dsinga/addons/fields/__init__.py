@@ -1,1 +1,1 @@
-"""Fields: windows of climate data as records, leads, climatology, and predictions of Datasets."""
+"""Fields: windows of climate data and of microscopy as records, leads, climatology, and predictions of Datasets."""

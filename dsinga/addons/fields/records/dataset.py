@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import zarr
 
+from dsinga.addons.fields.microscopes.opening import open_path_of_image
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.readers import is_date
 from dsinga.addons.fields.records.time_gaps import date_index, is_date_index
-from dsinga.addons.microscopes.opening import open_path_of_image
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed, nearest
@@ -47,7 +47,7 @@ def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tup
     dataset, path = _opened(source)
     names = (*definition.inputs, *definition.targets) if definition else ()
     if any("(" in name for name in names):
-        from dsinga.addons.microscopes.instance_targets import with_instance_targets
+        from dsinga.addons.fields.microscopes.instance_targets import with_instance_targets
 
         dataset = with_instance_targets(dataset, names)
     return dataset, path

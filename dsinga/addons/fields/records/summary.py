@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import zarr
 
+from dsinga.addons.fields.microscopes.opening import image_at
 from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.readers import VariableReader
-from dsinga.addons.microscopes.opening import image_at
 from dsinga.base.errors import UserError
 from dsinga.data.array_order import label_text
 from dsinga.data.filesystem import has_zarr_metadata, resolve

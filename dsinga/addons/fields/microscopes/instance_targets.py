@@ -16,7 +16,7 @@ from xarray import Variable
 from xarray.backends import BackendArray
 from xarray.core.indexing import IndexingSupport, LazilyIndexedArray, explicit_indexing_adapter
 
-from dsinga.addons.microscopes.instances import borders, components, distances, flows
+from dsinga.addons.fields.microscopes.instances import borders, components, distances, flows
 from dsinga.base.errors import UserError
 
 MOST_DISTANCE = 16  # points of the last axis
@@ -30,7 +30,7 @@ def with_instance_targets(dataset: Any, names: Iterable[str]) -> Any:
 
     "inside(cells)" is 1 in an instance and 0 in the background; "border(cells)" is a class: 0 background, 1 inside,
     2 border; "distance(cells)" is the distance in points to the end of the instance, 16 at most; "flow_y(cells)" and
-    "flow_x(cells)" are the components of :func:`dsinga.addons.microscopes.instances.flows`.
+    "flow_x(cells)" are the components of :func:`dsinga.addons.fields.microscopes.instances.flows`.
 
     Instances lie along the dimensions z, y and x of a label image, or along its last two where it has not two of these.
     The numbers are the same whatever region is read. Raises UserError where a label image is no integers, or a flow is

@@ -10,8 +10,8 @@ from scipy import ndimage
 
 import dsinga
 from dsinga import UserError
-from dsinga.addons.microscopes import instance_targets
-from dsinga.addons.microscopes.instances import borders, components, distances, flows, grow
+from dsinga.addons.fields.microscopes import instance_targets
+from dsinga.addons.fields.microscopes.instances import borders, components, distances, flows, grow
 from dsinga.data import follow_flows, instance_scores, label_instances
 from tests.support.synthetic_cells import synthetic_cells
 

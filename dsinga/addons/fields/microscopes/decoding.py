@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.microscopes.instances import components, grow
+from dsinga.addons.fields.microscopes.instances import components, grow
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 

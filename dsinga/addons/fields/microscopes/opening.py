@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import zarr
 
-from dsinga.addons.microscopes.ome_metadata import Multiscale, OmeLevel, ome_attributes, read_multiscale
+from dsinga.addons.fields.microscopes.ome_metadata import Multiscale, OmeLevel, ome_attributes, read_multiscale
 from dsinga.base.arguments import is_whole
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
