@@ -9,7 +9,7 @@ from dsinga.addons.fields.records.joined_stores import open_stores
 from dsinga.addons.fields.records.statistics import FieldStatistics, field_statistics
 from dsinga.addons.fields.records.summary import describe_dataset, is_dataset
 from dsinga.addons.fields.records.windows import windows
-from dsinga.addons.importers import KINDS, import_records
+from dsinga.addons.importers import import_records
 from dsinga.addons.importers.batches import Batch, Record, StoreContents, stack
 from dsinga.data.column import Column
 from dsinga.data.filesystem import resolve
@@ -23,7 +23,7 @@ from dsinga.data.stores.record_store import RecordStore
 from dsinga.data.stores.writer import write_csv, write_store
 
 __all__ = [
-    "KINDS", "AlgorithmRecords", "Batch", "Column", "DataSource", "FieldClimatology", "FieldStatistics", "FieldWindows",
+    "AlgorithmRecords", "Batch", "Column", "DataSource", "FieldClimatology", "FieldStatistics", "FieldWindows",
     "Record", "RecordNames", "RecordSource", "RecordStore", "StoreContents", "TextWindows", "Verified",
     "WindowDefinition", "ZarrSource", "check_names", "connect_sources", "define_windows", "describe",
     "describe_dataset", "field_climatology", "field_statistics", "follow_flows", "import_records", "instance_scores",

@@ -58,6 +58,7 @@ class RecordSource:
     kind = ""  # of source, for ``dsinga data info``, where the location does not say it
     cache_name = "records"  # of the cache of decoded blocks, which sources of one process share
     leads: Any = None  # how records of several leads are made of the one that is read; None for one lead
+    has_weights = False  # whether there are weights of records, beside the labels, that nobody reads yet
     allows_nonfinite = False
     keeps_order = False  # whether training reads the records in their order
     _changes: Mapping[str, Any] = MappingProxyType({})  # of a copy

@@ -22,7 +22,6 @@ from dsinga.data.conversion import (
     record_dtype,
 )
 from dsinga.data.sources.arrays import as_numpy
-from dsinga.data.sources.batch_sequences import DrawnRecords
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, StoreConf
 from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Records
@@ -85,7 +84,7 @@ def _open(
     if conf is not None and (is_a(source, "xarray", "Dataset") or is_data_array(source)):
         return conf.windows.open_records(layer.name, source, conf.has_label)
     records = open_like(source, names.get(layer.name, RecordNames()), roots, phase.name or "")
-    if isinstance(records, DrawnRecords) and records.has_weights:
+    if records.has_weights:
         raise layer.error(
             f"layer {layer.name!r} gets records with weights, which only fit and evaluate of a model take"
         )

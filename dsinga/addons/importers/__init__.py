@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import os
-import pkgutil
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 
 from dsinga.addons.importers.batches import Batch, StoreContents, naming_errors
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries, lookup, nearest, registered
+from dsinga.base.registry import lookup, nearest, registered
 from dsinga.data.filesystem import absolute, join
 from dsinga.data.stores.staged_stores import StagedStores
 from dsinga.data.stores.writer import stage_store
 
-Importer = Callable[..., dict[str, StoreContents]]
-Progress = Callable[[int, int], None]
-
 # An importer takes the source and its own options, and returns the contents of each store to write, by the path to add
 # to the destination; "" is the destination itself. It reads headers only; the batches are generators.
-for _module in pkgutil.iter_modules(__path__):  # the file of an importer registers it
-    importlib.import_module(f"{__name__}.{_module.name}")
-KINDS: Mapping[str, Importer] = entries("importer")
+Importer = Callable[..., dict[str, StoreContents]]
+Progress = Callable[[int, int], None]
 
 
 def import_records(
@@ -37,8 +31,8 @@ def import_records(
     """Import ``source`` into a store or a folder of stores, in bounded memory; an error or an interrupt leaves nothing.
 
     Args:
-        kind: a key of ``KINDS``, whose function's docstring says what it reads, or the name of a user's importer,
-            registered as ``@register("importer", "name")``.
+        kind: the name of an importer, whose function's docstring says what it reads, such as that of a user's:
+            ``@register("importer", "name")``.
         source: file or folder.
         destination: path or URL of the store to write; for mnist and cifar10 the folder for train_data.zarr,
             test_data.zarr (and image_mean.zarr), for mat, conll, pairs, contexts and movielens the folder for

@@ -14,6 +14,7 @@ from dsinga.data.array_order import ArrayOrder
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.missing_values import with_nan
+from dsinga.data.record_source import RecordSource
 from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, block_rows
 
 Labels = tuple[Column, Sequence[str] | None]  # and the names of their classes, if known
@@ -63,30 +64,31 @@ def array_labels(y: Any, name: str, length: int, options: Options) -> Labels:
 
 
 class Kind(NamedTuple):
-    """A kind of object that has records or labels, declared beside the functions that open it.
+    """A kind of objects that have records or labels, declared beside the functions that open them.
+
+    A function that returns the kind of an object, or None for others, is registered under the names of their types:
+    ``@register("records", "pandas.DataFrame")``, the package and the class, whatever module of the package defines it.
 
     Attributes:
         words: what messages call such an object.
-        takes: whether an object is of this kind.
-        records: returns the records of an object, beside the labels ``y``.
+        records: returns the records of an object, beside the labels ``y``; or both, as a source of records.
         options: the options of :func:`open_records` that have a meaning for the records of an object.
         labels: returns the column of the labels that an object is; its arguments are the object, its name, the number
             of records, and the options.
     """
 
     words: str
-    takes: Callable[[Any], bool]
-    records: Callable[[Any, Any, Options], DataAndLabels]
+    records: Callable[[Any, Any, Options], DataAndLabels | RecordSource]
     options: tuple[str, ...] = ("classes",)
     labels: Callable[[Any, str, int, Options], Labels] = array_labels
 
 
-def _is_array(value: Any) -> bool:
+def is_array(value: Any) -> bool:
     """Return whether ``value`` is an array of any library, or a list: what numpy converts to an array."""
     return hasattr(value, "__array__") or isinstance(value, list)
 
 
-ARRAYS = Kind("an array", _is_array, array_records)
+ARRAYS = Kind("an array", array_records)
 
 
 class ArrayColumn(Column):

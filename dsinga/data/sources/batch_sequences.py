@@ -260,11 +260,7 @@ class Batches:
         with drawing() as seed_by, naming_errors(what):
             seed_by(seed, epoch, number)
             batch = self.make(number, seed, epoch)
-        parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
-        arrays = tuple(as_numpy(part, name) for part, name in zip(parts, NAMES, strict=False))
-        if len(parts) not in (1, 2, 3) or any(not array.ndim or len(array) != len(arrays[0]) for array in arrays):
-            raise UserError(f"{what} must be arrays x, (x, y) or (x, y, sample_weight), of as many rows")
-        return arrays
+        return batch_parts(batch, what)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_lock", "_kept")}
@@ -272,6 +268,15 @@ class Batches:
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._forget()
+
+
+def batch_parts(batch: Any, what: str) -> Parts:
+    """Return the parts of a batch as arrays. Raises UserError, which says ``what`` it is, for what is no batch."""
+    parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
+    arrays = tuple(as_numpy(part, name) for part, name in zip(parts, NAMES, strict=False))
+    if len(parts) not in (1, 2, 3) or any(not array.ndim or len(array) != len(arrays[0]) for array in arrays):
+        raise UserError(f"{what} must be arrays x, (x, y) or (x, y, sample_weight), of as many rows")
+    return arrays
 
 
 def is_sequence(value: Any) -> bool:

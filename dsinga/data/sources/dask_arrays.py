@@ -16,7 +16,7 @@ import zarr
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redacted_cause
-from dsinga.data.array_kinds import is_a
+from dsinga.base.registry import register
 from dsinga.data.chunk_cache import ChunkCache
 from dsinga.data.column import Column
 from dsinga.data.missing_values import plain_array, with_nan
@@ -55,7 +55,10 @@ def dask_labels(y: Any, name: str, length: int, options: Options) -> Labels:
     return DaskColumn(y, name, labels=True), options.classes
 
 
-DASK_ARRAYS = Kind("a dask array", lambda value: is_a(value, "dask.array", "Array"), dask_records, labels=dask_labels)
+@register("records", "dask.Array")
+def dask_kind(value: Any) -> Kind:
+    """Return the kind of a dask array."""
+    return Kind("a dask array", dask_records, labels=dask_labels)
 
 
 def in_chunks(array: Any) -> Any:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import nearest_or_listed
+from dsinga.base.registry import nearest_or_listed, register
 from dsinga.base.rounding import warn_of_rounding
-from dsinga.data.array_kinds import is_a, is_dask_frame
+from dsinga.data.array_kinds import is_dask_frame
 from dsinga.data.array_order import order_of
 from dsinga.data.column import Column
 from dsinga.data.conversion import record_dtype
@@ -141,9 +141,7 @@ def frame_labels(labels: Any, name: str, length: int, options: Options) -> Label
     return ArrayColumn(array, name, labels=True), classes
 
 
-def _is_frame(value: Any) -> bool:
-    """Return whether ``value`` is a data frame or a series of pandas or Dask."""
-    return is_a(value, "pandas", "DataFrame", "Series") or is_dask_frame(value)
-
-
-FRAMES = Kind("a data frame", _is_frame, frame_records, ("label", "columns", "classes"), frame_labels)
+@register("records", "pandas.DataFrame", "pandas.Series", "dask.DataFrame", "dask.Series")
+def frame_kind(value: Any) -> Kind:
+    """Return the kind of a data frame or a series."""
+    return Kind("a data frame", frame_records, ("label", "columns", "classes"), frame_labels)

@@ -13,12 +13,14 @@ import numpy as np
 import psutil
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.data.array_kinds import is_of
-from dsinga.data.sources.arrays import as_numpy
+from dsinga.data.sources.arrays import Kind, Options
 from dsinga.data.sources.batch_sequences import (
     Batches,
     DrawnRecords,
     Parts,
+    batch_parts,
     drawing,
     is_sequence,
     naming_errors,
@@ -184,8 +186,23 @@ def size_of_batches(loader: Any) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def item_records(records: ByNumber, data: str | None, label: str | None, classes: Sequence[str] | None) -> DrawnRecords:
-    """Return the records of a dataset, with the columns and the names of classes that are given, or are its own."""
+@register("records", "torch.DataLoader", "torch.Dataset", "datasets.Dataset")
+def drawn_kind(value: Any) -> Kind | None:
+    """Return the kind of a sequence of batches, or of a dataset whose records are read by number; None of others."""
+    if is_sequence(value):
+        return Kind("a sequence of batches", drawn_records)
+    return None if by_number(value) is None else Kind("records by number", drawn_records, ("data", "label", "classes"))
+
+
+def drawn_records(source: Any, y: Any, options: Options) -> DrawnRecords:
+    """Return the records of a sequence of batches, or of a dataset, with the columns and classes that are given."""
+    if y is not None:
+        raise UserError(f"the records of the {type(source).__name__} have their labels; leave y out")
+    records = by_number(source)
+    if records is None:
+        batches = Batches(source, len(source))
+        return DrawnRecords(f"batches of {type(source).__name__}", batches, options.classes or ())
+    data, label, classes = options.data, options.label, options.classes
     if records.loader is not None:
         loaded = LoaderBatches(records.loader, (data, label))
         return DrawnRecords("batches of the DataLoader", loaded, classes or (), keeps_order=True)
@@ -274,11 +291,7 @@ def read_batches(
 
 def _arrays(batch: Any, what: str, before: list[tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
     """Return the parts of a batch. Raises UserError for those that are none, or unlike those of the batches before."""
-    if isinstance(batch, Mapping):
-        batch = columns(batch, what)
-    arrays = tuple(as_numpy(part, "x") for part in (batch if isinstance(batch, (tuple, list)) else (batch,)))
-    if not arrays or len(arrays) > 3 or any(not array.ndim or len(array) != len(arrays[0]) for array in arrays):
-        raise UserError(f"{what} must be arrays x, (x, y) or (x, y, weights), of as many rows")
+    arrays = batch_parts(columns(batch, what) if isinstance(batch, Mapping) else batch, what)
     shapes = [array.shape[1:] for array in arrays]
     expected = [array.shape[1:] for array in before[0]] if before else shapes
     if shapes != expected:

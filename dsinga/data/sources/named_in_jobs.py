@@ -1,9 +1,8 @@
-"""Opening what a job names: stores, files in SINGA's formats (imported on first use), labels, and mean images."""
+"""Opening what a job names: stores, files in the formats of importers, labels, and mean images."""
 
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,19 +11,15 @@ import numpy as np
 import zarr
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import nearest
+from dsinga.base.registry import lookup, nearest, registered
 from dsinga.base.regular_files import TABLE_BYTES, open_regular
 from dsinga.data.column import Column
 from dsinga.data.conversion import find_nonfinite, place_of
-from dsinga.data.filesystem import has_zarr_metadata, imported_name, is_url, resolve
+from dsinga.data.filesystem import has_zarr_metadata, is_url, resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sources.arrays import DataAndLabels, Kind, Labels, Options
 from dsinga.data.sources.zarr_source import array_column, open_zarr_labels, open_zarr_records
-from dsinga.data.stores.record_store import RecordStore, is_complete
-from dsinga.data.stores.staged_stores import DestinationExists
-
-BACKENDS = ("kvfile", "textfile", "lmdb", "imagefolder")  # values of SINGA's StoreProto.backend; dsinga adds "zarr"
-logger = logging.getLogger(__name__)
+from dsinga.data.stores.record_store import RecordStore
 
 
 def open_store(
@@ -59,18 +54,13 @@ def open_store(
         UserError: ``path`` does not exist or cannot be read; the message says where it looked and what to do.
     """
     location = resolve(path, roots)
-    kind = _importer_kind(location, "zarr" if data and not backend else backend)
-    if kind is None:
+    file_format = _format_of(location, "zarr" if data and not backend else backend)
+    if file_format is None:
         return open_zarr_records(location, data, label if has_label else "")
     if data or label:
-        raise UserError(f"{location} is a {kind}, whose parts have no names; leave data and label out")
-    options: dict[str, dict[str, Any]] = {
-        "textfile": {"separator": separator, "has_label": has_label},
-        "kvfile": {"encoded": encoded},
-        "lmdb": {"encoded": encoded},
-        "imagefolder": {"size": tuple(shape[-2:])} if len(shape) > 1 else {},
-    }
-    return RecordStore(import_once(location, kind, options[kind]))
+        raise UserError(f"{location} is no zarr: its parts have no names; leave data and label out")
+    open_file = lookup("records", file_format)
+    return open_file(location, separator=separator, has_label=has_label, shape=shape, encoded=encoded)
 
 
 def path_records(path: str | os.PathLike[str], y: Any, options: Options) -> DataAndLabels:
@@ -107,7 +97,7 @@ def is_path(value: Any) -> bool:
     return isinstance(value, (str, os.PathLike))
 
 
-PATHS = Kind("a path or URL", is_path, path_records, labels=path_labels)
+PATHS = Kind("a path or URL", path_records, labels=path_labels)
 
 
 def refuse_numpy_file(path: str | os.PathLike[str]) -> None:
@@ -119,68 +109,35 @@ def refuse_numpy_file(path: str | os.PathLike[str]) -> None:
         )
 
 
-def _importer_kind(location: str, backend: str | None) -> str | None:
-    """Return the kind of importer that reads ``location``, or None if it is a store already."""
+def _format_of(location: str, backend: str | None) -> str | None:
+    """Return the name of the format of a file among the components "records", or None for a zarr store.
+
+    These are the names of formats, as ``backend`` has them, suffixes such as ".csv", and for folders "/" and a file
+    in these.
+    """
     if backend == "hdfsfile":
         raise UserError(
             f"{location}: backend 'hdfsfile' is not supported; copy the file to this machine and set backend: 'kvfile'"
         )
-    if backend and backend not in (*BACKENDS, "zarr"):
-        raise UserError(f"{location}: unknown backend {backend!r}{nearest(backend, BACKENDS)}")
+    if backend and backend != "zarr" and backend not in _formats():
+        raise UserError(f"{location}: unknown backend {backend!r}{nearest(backend, _formats())}")
     if location.endswith(".zarr") or backend == "zarr" or has_zarr_metadata(location):
         return None
     if is_url(location):
         if backend:
             raise UserError(f"{location}: a {backend} cannot be read from a URL; copy it to this machine first")
         return None
-    kind = backend or _guess(location)
-    if kind is None:
-        raise UserError(f"{location}: its name does not show its format; set backend to one of {', '.join(BACKENDS)}")
-    return kind
+    if backend:
+        return backend
+    for name in sorted(registered("records"), key=len, reverse=True):
+        if name == os.path.splitext(location)[1] or (name.startswith("/") and os.path.exists(location + name)):
+            return name
+    raise UserError(f"{location}: its name does not show its format; set backend to one of {', '.join(_formats())}")
 
 
-def _guess(location: str) -> str | None:
-    if os.path.isdir(location):
-        return "lmdb" if os.path.exists(os.path.join(location, "data.mdb")) else "imagefolder"
-    suffixes = {".bin": "kvfile", ".csv": "textfile", ".txt": "textfile", ".mdb": "lmdb"}
-    return suffixes.get(os.path.splitext(location)[1])
-
-
-def import_once(source: str, kind: str, options: dict[str, Any], vocabulary: Sequence[str] = ()) -> str:
-    """Return the path of the store imported from ``source``; import it if it is missing or outdated.
-
-    A store with another vocabulary than ``vocabulary`` is outdated, too. Several processes may import at once: each
-    writes a store of its own, the first to rename it wins, and the others use that one.
-    """
-    destination = imported_name(source)
-    if not options.get("has_label", True):  # without labels the same file gives a different store
-        destination = f"{destination.removesuffix('.zarr')}-unlabelled.zarr"
-
-    def is_current() -> bool:
-        return (
-            is_complete(destination)
-            and _modified_ns(source) <= os.stat(os.path.join(destination, "zarr.json")).st_mtime_ns
-            and RecordStore(destination).vocabulary == tuple(vocabulary)
-        )
-
-    if is_current():
-        return destination
-    from dsinga.addons.importers import import_records
-
-    logger.info("importing %s %s into %s", kind, source, destination)
-    try:
-        import_records(kind, source, destination, overwrite=lambda: not is_current(), **options)
-    except DestinationExists:
-        if not is_current():
-            raise
-    return destination
-
-
-def _modified_ns(source: str) -> int:
-    """Return when a file, or a folder or one of its direct entries, was last modified, in nanoseconds."""
-    entries = [entry.path for entry in os.scandir(source)] if os.path.isdir(source) else []
-    # LMDB's lock file is left out, since every open modifies it.
-    return max(os.stat(path).st_mtime_ns for path in (source, *entries) if not path.endswith("lock.mdb"))
+def _formats() -> list[str]:
+    """Return the names of the formats of files, which are no zarr."""
+    return [name for name in registered("records") if name.isidentifier()]
 
 
 def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.ndarray:
@@ -211,9 +168,8 @@ def _read(location: str) -> np.ndarray:
         except Exception as error:  # of the header's parser: any class
             fault = f"{type(error).__name__}: {error}"
             raise UserError(f"{location} cannot be read as a numpy file ({fault}); write it again") from None
-    from dsinga.addons.importers.kvfile import read_kvfile
-
-    return _single(location, (record.data for record in read_kvfile(location)))
+    contents = lookup("importer", "kvfile")(location)[""]
+    return _single(location, (record for batch in contents.batches for record in batch.data))
 
 
 def _single(location: str, records: Iterable[np.ndarray]) -> np.ndarray:

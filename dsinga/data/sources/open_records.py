@@ -1,7 +1,8 @@
 """Opening records from whatever a person has: a path or URL, arrays, data frames, a source of the user's own.
 
-``KINDS`` is the table of what can be opened. Each kind is declared in a file of this folder, which makes columns of its
-objects. Where a net was trained before, classes and columns mean what they meant in training.
+The components "records" are the table of what can be opened, besides paths and arrays: the kinds of objects, by the
+names of their types (:class:`.arrays.Kind`), and the formats of files (:mod:`.named_in_jobs`). Where a net was trained
+before, classes and columns mean what they meant in training.
 """
 
 from __future__ import annotations
@@ -11,23 +12,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed
+from dsinga.base.registry import find, listed
 from dsinga.data.array_order import ArrayOrder, in_order, is_number, order_of
 from dsinga.data.filesystem import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable
-from dsinga.data.sources.arrays import ARRAYS, Kind, Options
-from dsinga.data.sources.batch_sequences import Batches, DrawnRecords, is_sequence
-from dsinga.data.sources.dask_arrays import DASK_ARRAYS
-from dsinga.data.sources.data_frames import FRAMES
-from dsinga.data.sources.data_loaders import by_number, item_records
+from dsinga.data.sources.arrays import ARRAYS, Kind, Options, is_array
 from dsinga.data.sources.named_in_jobs import PATHS, is_path, open_store, refuse_numpy_file
-from dsinga.data.sources.xarray_objects import DATA_ARRAYS, DATASETS
-from dsinga.data.sources.zarr_source import ZARR_ARRAYS
-
-# In the order in which an object is asked; all but paths convert to numpy arrays, too.
-KINDS = (PATHS, DATASETS, FRAMES, DATA_ARRAYS, DASK_ARRAYS, ZARR_ARRAYS, ARRAYS)
 
 
 class DataSource(ABC):
@@ -113,38 +107,36 @@ def open_records(
         _check_options(options, "a path or URL", ("data", "label"))
         return open_store(source, roots=roots, data=data, label=label)
     x, y = _pair(source)
-    if (drawn := _made_by_code(x, options)) is not None:
-        if y is not None:
-            raise UserError(f"the records of the {type(x).__name__} have their labels; leave y out")
-        return drawn
     kind = _kind_of(x)
     if kind is None:
         raise _refusal(x)
     _check_options(options, kind.words, [name for name in kind.options if y is None or name != "label"])
     with naming_unsendable({"x": x, "y": y}):
-        location, column, y, name, order = kind.records(x, y, options)
+        records = kind.records(x, y, options)
+        if isinstance(records, RecordSource):
+            return records
+        location, column, y, name, order = records
         if y is None:
             return RecordSource(location, column, classes=classes or ())
-        label_kind = _kind_of(y) or KINDS[-1]  # which says why it does not convert
+        label_kind = _kind_of(y) or ARRAYS  # which says why it does not convert
         labels, classes = label_kind.labels(y, name, column.length, options)
         labels.order = order or order_of(y)
     return RecordSource(location, column, labels, classes=classes or ())
 
 
-def _made_by_code(x: Any, options: Options) -> DrawnRecords | None:
-    """Return the records of a sequence of batches, or of a dataset by number, None for others."""
-    if is_sequence(x):
-        _check_options(options, "a sequence of batches", ("classes",))
-        return DrawnRecords(f"batches of {type(x).__name__}", Batches(x, len(x)), options.classes or ())
-    if (records := by_number(x)) is None:
-        return None
-    _check_options(options, "records by number", ("data", "label", "classes"))
-    return item_records(records, options.data, options.label, options.classes)
-
-
 def _kind_of(value: Any) -> Kind | None:
     """Return the kind of an object that has records or labels; None if it has none."""
-    return next((kind for kind in KINDS if kind.takes(value)), None)
+    if is_path(value):
+        return PATHS
+    for base in () if isinstance(value, (np.ndarray, list)) else type(value).__mro__[:-1]:
+        of_type = find("records", f"{base.__module__.partition('.')[0]}.{base.__name__}")
+        if of_type is not None and (kind := of_type(value)) is not None:
+            return kind
+    if is_array(value) and not hasattr(type(value), "on_epoch_end"):
+        return ARRAYS
+    from dsinga.data.sources.data_loaders import drawn_kind  # which few need
+
+    return drawn_kind(value)
 
 
 def _pair(source: Any) -> tuple[Any, Any]:

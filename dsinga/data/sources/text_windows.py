@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.data.column import Column
 from dsinga.data.filesystem import imported_name, resolve
 from dsinga.data.record_source import RecordSource
-from dsinga.data.sources.named_in_jobs import import_once
 from dsinga.data.stores.record_store import RecordStore, is_complete
 from dsinga.data.tokenizer import read_tokenizer
 from dsinga.data.vocabulary import has_words, read_vocabulary
@@ -84,7 +84,7 @@ def open_text(
         return store
     if vocabulary:
         symbols = _symbols(vocabulary)
-        return RecordStore(import_once(location, "text", {"vocabulary": vocabulary}, symbols))
+        return RecordStore(lookup("hook", "import_once")(location, "text", {"vocabulary": vocabulary}, symbols))
     if is_complete(imported_name(location)):
         return RecordStore(imported_name(location))
     raise UserError(

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed, nearest
-from dsinga.data.array_kinds import is_a, is_data_array
+from dsinga.base.registry import listed, nearest, register
+from dsinga.data.array_kinds import is_data_array
 from dsinga.data.array_order import order_of
 from dsinga.data.column import Column
 from dsinga.data.missing_values import with_nan
@@ -110,12 +110,12 @@ def _variable_column(array: Any, name: str) -> Column:
     return FileColumn(array, name)
 
 
-def _is_dataset(value: Any) -> bool:
-    return is_a(value, "xarray", "Dataset")
-
-
-DATASETS = Kind("a Dataset", _is_dataset, dataset_records, ("data", "label", "dim", "classes"))
-DATA_ARRAYS = Kind("a DataArray", is_data_array, data_array_records, ("dim", "classes"))
+@register("records", "xarray.Dataset", "xarray.DataArray")
+def xarray_kind(value: Any) -> Kind:
+    """Return the kind of an object of xarray."""
+    if is_data_array(value):
+        return Kind("a DataArray", data_array_records, ("dim", "classes"))
+    return Kind("a Dataset", dataset_records, ("data", "label", "dim", "classes"))
 
 
 class FileColumn(Column):

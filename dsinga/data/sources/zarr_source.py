@@ -9,6 +9,7 @@ import zarr
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
+from dsinga.base.registry import register
 from dsinga.data.filesystem import absolute, exists, import_command, join, zarr_store
 from dsinga.data.missing_values import missing_values
 from dsinga.data.record_source import RecordSource
@@ -154,7 +155,10 @@ def zarr_labels(y: zarr.Array, name: str, length: int, options: Options) -> Labe
     return array_column(y, is_label=True), options.classes
 
 
-ZARR_ARRAYS = Kind("a zarr array", lambda value: isinstance(value, zarr.Array), zarr_records, labels=zarr_labels)
+@register("records", "zarr.Array")
+def zarr_kind(value: zarr.Array) -> Kind:
+    """Return the kind of a zarr array."""
+    return Kind("a zarr array", zarr_records, labels=zarr_labels)
 
 
 def _is_record_store(group: zarr.Group) -> bool:

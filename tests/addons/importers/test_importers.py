@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dsinga.addons.importers import KINDS
 from dsinga.base.errors import UserError
-from dsinga.base.registry import is_user_code
+from dsinga.base.registry import entries, is_user_code
 from dsinga.data import RecordStore, import_records
 from tests.support.data_sources import SOURCES, Source
 
@@ -33,7 +32,7 @@ def all_files(folder: Path) -> dict[str, bytes]:
 
 def test_every_kind_is_tested() -> None:
     tested = set(SOURCES) | {"textfile", "lmdb", "conll", "text", "sentences", "pairs", "contexts", "movielens"}
-    assert {kind for kind, importer in KINDS.items() if not is_user_code(importer)} <= tested
+    assert {kind for kind, importer in entries("importer").items() if not is_user_code(importer)} <= tested
 
 
 class TestImporter:

@@ -110,7 +110,7 @@ def test_names_of_arrays_where_there_is_one_array(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a is an array, not a group with arrays of the names in data: and label:"):
         open_store(tmp_path / "a", data="x")
     (tmp_path / "rows.csv").write_text("1,2\n")
-    with pytest.raises(UserError, match="rows.csv is a textfile, whose parts have no names; leave data and label out"):
+    with pytest.raises(UserError, match="rows.csv is no zarr: its parts have no names; leave data and label out"):
         open_store(tmp_path / "rows.csv", backend="textfile", data="x")
 
 
