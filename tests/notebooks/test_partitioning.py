@@ -7,7 +7,7 @@ from tests.support.notebook_cells import execute, outputs, shown, streams, value
 pytestmark = pytest.mark.ci
 
 FIXED_RATES = """from dsinga.addons.planner import pricing
-from dsinga.addons.planner.barrier import FREE_BARRIER
+from dsinga.addons.planner.link import FREE_BARRIER
 from tests.support.planner_nets import MACHINE
 
 pricing.measure_machine = lambda *arguments: MACHINE

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import click
 from distributed import Client
 
-from dsinga.addons.planner import choice
+from dsinga.addons.planner import cost_model
 from dsinga.addons.planner.benchmark import measure
 from dsinga.api import with_workers
 from dsinga.job import ClusterConf, Job
@@ -83,7 +83,7 @@ def run(client: Client, scaling: str, case: str, hosts: int, steps: int, batch: 
     job = job_of(case, batch, hosts)
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
         net = build(job, folder)
-    cuts = choice.named_strategies(net, hosts, names=names)
+    cuts = cost_model.named_strategies(net, hosts, names=names)
     for name, expected in predict_on_cluster(job, client, cuts).items():
         figures = measure(with_cuts(job, cuts[name]), client, steps=steps, synthetic=True)
         milliseconds = 1e3 * expected.prediction.seconds, figures["ms_per_iteration"]

@@ -30,11 +30,10 @@ import click
 from distributed import Client
 
 from dsinga import models
-from dsinga.addons.planner import choice
+from dsinga.addons.planner import cost_model
 from dsinga.addons.planner.automatic import machine_of, machines_of, measure_links, process_map_of
 from dsinga.addons.planner.benchmark import measure, with_synthetic_records
-from dsinga.addons.planner.choice import Cuts, PricedCuts
-from dsinga.addons.planner.cost_model import CostModel
+from dsinga.addons.planner.cost_model import CostModel, Cuts, PricedCuts
 from dsinga.addons.planner.link import Links
 from dsinga.addons.planner.rate_store import RateStore
 from dsinga.api import with_workers
@@ -153,8 +152,8 @@ def predict(
     process_map = process_map_of(placement, slicing)
     model, workers = CostModel(net, machine, links, process_map.first), len(process_map.workers)
     if cuts is None:
-        return choice.compared(model, workers, one_worker=one_worker)
-    return {name: choice.predict(model, cut, workers) for name, cut in cuts.items()}
+        return cost_model.compared(model, workers, one_worker=one_worker)
+    return {name: cost_model.predict(model, cut, workers) for name, cut in cuts.items()}
 
 
 def job_of(setup: Setup) -> Job:
@@ -170,7 +169,7 @@ def run(setup: Setup, client: Client) -> list[Figures]:
     job = job_of(setup)
     with tempfile.TemporaryDirectory(prefix="dsinga-bench-") as folder:
         net = build(job, folder)
-    cuts = choice.named_strategies(net, setup.workers, names=setup.strategies)
+    cuts = cost_model.named_strategies(net, setup.workers, names=setup.strategies)
     before = predict_on_cluster(job, client, cuts)
     measured = {}
     for name, predicted in before.items():

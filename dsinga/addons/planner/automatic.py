@@ -17,18 +17,21 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from dsinga.addons.planner.barrier import BarrierCost
-from dsinga.addons.planner.barrier_probe import (
+from dsinga.addons.planner.cost_model import CostModel, compared, needs_several_workers
+from dsinga.addons.planner.fitting import Fit, NetVariants, cheapest_that_fits, fit_or_refuse, whole_job, with_fit
+from dsinga.addons.planner.link import (
+    ENDS,
+    INSIDE,
+    LOOPBACK,
     TIMEOUT_SECONDS,
+    BarrierCost,
+    Link,
+    Links,
     measure_barrier,
     round_figure,
     rounded_cost,
     time_peer_barriers,
 )
-from dsinga.addons.planner.choice import compared, needs_several_workers
-from dsinga.addons.planner.cost_model import CostModel
-from dsinga.addons.planner.fitting import Fit, NetVariants, cheapest_that_fits, fit_or_refuse, whole_job, with_fit
-from dsinga.addons.planner.link import ENDS, INSIDE, LOOPBACK, Link, Links
 from dsinga.addons.planner.machine import MachineModel, measure_machine
 from dsinga.addons.planner.processes import ProcessMap, wire_bytes
 from dsinga.addons.planner.rate_store import RateStore, rates_file

@@ -16,8 +16,8 @@ from dsinga.addons.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, SHARED_M
 from dsinga.addons.planner.pricing import CostModels, describe_link, plan_net
 from dsinga.addons.planner.processes import ProcessMap
 from dsinga.addons.planner.rate_store import RateStore, rates_file
+from dsinga.addons.planner.search import by_rows
 from dsinga.addons.planner.simulate import Prediction
-from dsinga.addons.planner.strategies import by_rows
 from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
 from dsinga.job import Job, SlicingMethod

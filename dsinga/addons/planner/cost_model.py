@@ -1,20 +1,32 @@
-"""The cost model: the time of an iteration for a net, its cuts, and a cluster that need not exist."""
+"""The cost model: the time of an iteration for a net, its cuts, and a cluster that need not exist; the best cuts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import NamedTuple
 
 from dsinga.addons.planner.group_programs import NetParts, approximate_program, exact_program
 from dsinga.addons.planner.link import Links
 from dsinga.addons.planner.machine import MachineModel
 from dsinga.addons.planner.processes import ProcessMap
-from dsinga.addons.planner.search import Search
+from dsinga.addons.planner.search import (
+    Search,
+    by_features,
+    by_layer,
+    by_rows,
+    by_space,
+    describe_cuts,
+    few_rows,
+    has_space,
+    hybrid,
+)
 from dsinga.addons.planner.simulate import Prediction, simulate
-from dsinga.addons.planner.strategies import by_features, by_rows
-from dsinga.net import NeuralNet, partition
-from dsinga.net.cut import LayerCut
+from dsinga.job import JobError, NetConf
+from dsinga.net import NeuralNet, choose_cuts, partition
+from dsinga.net.cut import WHOLE_LAYER, LayerCut
 
 EXACT_WORKERS = 8  # for more workers the net is not partitioned but approximated: it would be too large
 
@@ -95,3 +107,101 @@ class CostModel:
     def efficiency(self, prediction: Prediction, workers: int) -> float:
         """Return the share of ``workers`` times one worker's speed that is reached: t1 / (n·tn)."""
         return self.single_worker.seconds / (workers * prediction.seconds)
+
+
+Cuts = Mapping[str, LayerCut]
+
+
+class PricedCuts(NamedTuple):
+    """Cuts of a net over ``workers`` workers, and what an iteration costs."""
+
+    cuts: Cuts
+    workers: int
+    prediction: Prediction
+
+    def text(self, net: NeuralNet) -> str:
+        """Return the cuts as text."""
+        return describe_cuts(net, self.cuts) if self.workers > 1 else "one worker computes all layers"
+
+
+STRATEGIES = {"data": by_rows, "hybrid": hybrid, "feature": by_features, "layers": by_layer, "space": by_space}
+
+
+def named_strategies(
+    net: NeuralNet, workers: int, fixed: Collection[str] = (), names: Collection[str] = tuple(STRATEGIES)
+) -> dict[str, Cuts]:
+    """Return the paper's strategies of these names, and "space" where :func:`has_space` says so.
+
+    Those that cut rows are left out where a batch has fewer of these than there are workers. Layers in ``fixed`` are
+    cut as the job says.
+    """
+    left_out = {"data", "hybrid"} if few_rows(net, workers) else set()
+    left_out |= set() if has_space(net, workers) else {"space"}
+    names = [name for name in names if name not in left_out]
+    return {name: _keep(net, workers, STRATEGIES[name](net, workers), fixed) for name in names}
+
+
+def predict(model: CostModel, cuts: Cuts, workers: int) -> PricedCuts:
+    """Return the cuts with what an iteration costs."""
+    return PricedCuts(cuts, workers, model.predict(cuts, workers))
+
+
+def scaled(model: CostModel, workers: int) -> dict[str, PricedCuts]:
+    """Return the partitionings that a plan shows for every number of workers: "data", "hybrid", "space" and "auto".
+
+    "auto" is the cheapest of these, one worker, and the one that the search finds.
+    """
+    single = predict(model, by_rows(model.net, 1), 1)
+    choices = {
+        name: predict(model, cuts, workers)
+        for name, cuts in named_strategies(model.net, workers, names=("data", "hybrid", "space")).items()
+    }
+    return {**choices, "auto": _cheapest(model, workers, [single, *choices.values()])}
+
+
+def compared(
+    model: CostModel, workers: int, fixed: Collection[str] = (), one_worker: bool = True
+) -> dict[str, PricedCuts]:
+    """Return the partitionings that a plan for several workers compares, by name.
+
+    "auto" is the cheapest of these and of the one that the search finds. ``one_worker`` says whether it may be one
+    worker. Raises JobError where layers in ``fixed`` cannot be cut as the job says.
+    """
+    single = predict(model, by_rows(model.net, 1), 1)
+    choices = {
+        name: predict(model, cuts, workers) for name, cuts in named_strategies(model.net, workers, fixed).items()
+    }
+    with contextlib.suppress(JobError):  # layers that cannot be cut over so many workers
+        choices["as the job says"] = predict(model, choose_cuts(model.net, workers), workers)
+    candidates = [*([single] if one_worker else []), *choices.values()]
+    return {"one worker": single, **choices, "auto": _cheapest(model, workers, candidates, fixed, one_worker)}
+
+
+def _cheapest(
+    model: CostModel,
+    workers: int,
+    candidates: Sequence[PricedCuts],
+    fixed: Collection[str] = (),
+    one_worker: bool = True,
+) -> PricedCuts:
+    """Return the cheapest of the candidates and of the partitioning that the search finds."""
+    cheapest = model.search(fixed).cuts(workers)
+    more = [] if one_worker and _is_on_one_worker(cheapest) else [predict(model, cheapest, workers)]
+    return min([*candidates, *more], key=lambda choice: choice.prediction.seconds)
+
+
+def needs_several_workers(conf: NetConf) -> bool:
+    """Whether a layer has a location that one worker does not have."""
+    return any(layer.location for layer in conf.layer)
+
+
+def _is_on_one_worker(cuts: Cuts) -> bool:
+    """Whether one worker computes everything, while the others only wait for it."""
+    return {cut[:2] for cut in cuts.values()} == {(WHOLE_LAYER, 0)}
+
+
+def _keep(net: NeuralNet, workers: int, cuts: Cuts, fixed: Collection[str]) -> Cuts:
+    """Return the cuts with the job's own of the layers in ``fixed``."""
+    if not fixed:
+        return cuts
+    return choose_cuts(net, workers, {name: cut for name, cut in cuts.items() if name not in fixed})

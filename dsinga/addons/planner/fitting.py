@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dsinga.addons.planner.choice import PricedCuts
+from dsinga.addons.planner.cost_model import PricedCuts
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.data import kept_bytes

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dsinga.addons.planner.layer_timing import LayerTime, LayerWork, time_arithmetic, time_layer
 from dsinga.addons.planner.net_timing import time_net
 from dsinga.addons.planner.rate_store import RateStore
-from dsinga.addons.planner.strategies import by_rows
+from dsinga.addons.planner.search import by_rows
 from dsinga.job import LRGenConf
 from dsinga.job.writer import lines, message_fields
 from dsinga.net import NeuralNet, PartitionedNet, Stage, partition

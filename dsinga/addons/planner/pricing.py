@@ -10,18 +10,32 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.addons.planner.barrier import FREE_BARRIER, BarrierCost
-from dsinga.addons.planner.barrier_probe import measure_barrier
-from dsinga.addons.planner.choice import PricedCuts, compared, needs_several_workers, predict, scaled
-from dsinga.addons.planner.cost_model import EXACT_WORKERS, CostModel
+from dsinga.addons.planner.cost_model import (
+    EXACT_WORKERS,
+    CostModel,
+    PricedCuts,
+    compared,
+    needs_several_workers,
+    predict,
+    scaled,
+)
 from dsinga.addons.planner.fitting import Fit, NetVariants, cannot_fit, fit, fit_or_refuse, whole_job
-from dsinga.addons.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, Link, Links
+from dsinga.addons.planner.link import (
+    ENDS,
+    FREE_BARRIER,
+    GIGABIT,
+    INSIDE,
+    LOOPBACK,
+    BarrierCost,
+    Link,
+    Links,
+    measure_barrier,
+)
 from dsinga.addons.planner.machine import MachineModel, measure_machine
 from dsinga.addons.planner.plan import Alternative, Plan
 from dsinga.addons.planner.processes import ProcessMap, process_map, wire_bytes
 from dsinga.addons.planner.rate_store import RateStore, rates_file
-from dsinga.addons.planner.search import explicitly_cut_layers, layers_with_whole_params
-from dsinga.addons.planner.strategies import by_rows, has_space
+from dsinga.addons.planner.search import by_rows, explicitly_cut_layers, has_space, layers_with_whole_params
 from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision

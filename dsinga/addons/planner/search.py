@@ -1,5 +1,7 @@
 """The search for the cheapest partitioning: each layer by rows, by features, or whole on one worker (section 5.4.1).
 
+Beside it are the partitionings that the paper names (section 5.3).
+
 Layers without params are cut like the layer with params that they follow: changing the cut at any other place costs a
 transfer and saves nothing. The search prices all patterns of these blocks that change the cut at most once ("by rows
 below, by features above" is among them), then changes single blocks of the best pattern until nothing is cheaper. In
@@ -9,12 +11,14 @@ together, such as those of the same kind in a Transformer: the number of prices 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from dsinga.job import NetConf
+from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet, choose_cuts
-from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut
-from dsinga.net.strategy import is_inserted_split
+from dsinga.net.cut import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
+from dsinga.net.layer_cost import layer_cost
+from dsinga.net.strategy import is_inserted_split, space_fault
 from dsinga.training import Updater
 
 DIMS = (ROWS, FEATURES, WHOLE_LAYER)
@@ -166,3 +170,87 @@ def layers_with_whole_params(net: NeuralNet, updater: Updater) -> set[str]:
     params = net.params
     whole = {name for name, param in params.items() if param.trainable and updater.of(name, param.shape).whole}
     return {node.layer.name for node in net.nodes if whole.intersection(node.params)}
+
+
+WORDS = {ROWS: "rows", FEATURES: "features"}  # from SPACE on: "space"
+
+
+def by_rows(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
+    """Return the cuts of data parallelism: every layer on dimension 0."""
+    return cuts_for_dims(net, workers, dict.fromkeys(_names(net), ROWS))
+
+
+def by_features(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
+    """Return the cuts of model parallelism: every layer from the first one with params on, on dimension 1."""
+    inputs, blocks = layer_blocks(net)
+    dims = dict.fromkeys((name for block in blocks for name in block), FEATURES)
+    return cuts_for_dims(net, workers, {**dict.fromkeys(inputs, ROWS), **dims})
+
+
+def hybrid(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
+    """Return the cuts of Krizhevsky (2014): by rows below the first fully connected layer, by features from there."""
+    _, blocks = layer_blocks(net)
+    upper = {name for block in blocks if len(net.layer(block[0]).shape) == 2 for name in block}
+    return cuts_for_dims(net, workers, {name: FEATURES if name in upper else ROWS for name in _names(net)})
+
+
+def by_layer(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
+    """Return whole layers on different workers: consecutive layers together, about as many operations on each."""
+    costs = [sum(layer_cost(node.layer)[:2]) for node in net.nodes]
+    total, done = sum(costs), 0
+    cuts = {}
+    for node, cost in zip(net.nodes, costs, strict=True):
+        location = min(workers - 1, (2 * done + cost) * workers // (2 * total))
+        cuts[node.layer.name] = LayerCut(WHOLE_LAYER, location)
+        done += cost
+    return cuts
+
+
+def by_space(net: NeuralNet, workers: int) -> dict[str, LayerCut]:
+    """Return the cuts of fields into stripes: every layer on dimension 2 that can be cut so."""
+    return choose_cuts(net, workers, dict.fromkeys(_names(net), LayerCut(SPACE, grid=(workers,))))
+
+
+def has_fields(net: NeuralNet, workers: int) -> bool:
+    """Whether a net can be cut by space from its input to a loss, because its targets are fields."""
+    return _any_by_space([node.layer for node in net.nodes if node.layer.is_loss], workers)
+
+
+def few_rows(net: NeuralNet, workers: int) -> bool:
+    """Whether a batch has fewer rows than there are workers."""
+    return net.nodes[0].layer.shape[0] < workers
+
+
+def has_space(net: NeuralNet, workers: int) -> bool:
+    """Whether it is worth while to cut a net by space: its targets are fields, or its batch has too few rows.
+
+    In the second case layers with params must have as many points as there are workers.
+    """
+    if not few_rows(net, workers):
+        return has_fields(net, workers)
+    return has_fields(net, workers) or _any_by_space([node.layer for node in net.nodes if node.params], workers)
+
+
+def _any_by_space(layers: Iterable[Layer], workers: int) -> bool:
+    return any(not space_fault(layer, SPACE, (workers,)) for layer in layers)
+
+
+def describe_cuts(net: NeuralNet, cuts: Mapping[str, LayerCut]) -> str:
+    """Return the cuts as text, in the order of the layers: "rows: data to pool5, features: fc6 to fc8"."""
+    runs: list[list[str]] = []
+    for name in _names(net):
+        cut = cuts[name]
+        word = "space" if cut.grid else WORDS.get(cut.dim, f"worker {cut.location}")
+        if runs and runs[-1][0] == word:
+            runs[-1].append(name)
+        else:
+            runs.append([word, name])
+    return ", ".join(f"{word}: {names[0]}{_to(names)}" for word, *names in runs)
+
+
+def _to(names: list[str]) -> str:
+    return f" to {names[-1]}" if len(names) > 1 else ""
+
+
+def _names(net: NeuralNet) -> Iterable[str]:
+    return (node.layer.name for node in net.nodes)

@@ -1,9 +1,8 @@
 """Slices of params and the shards that keep them: plain thread-safe objects, independent of processes and of Dask."""
 
-from dsinga.cluster.server.agreement import Agreement, LinkedShard, Policy
+from dsinga.cluster.server.agreement import Agreement, LinkedShard, Policy, Route, Routes, routes
 from dsinga.cluster.server.compression import Codec, create_codec
 from dsinga.cluster.server.gradient_accumulator import GroupStaleness, Push
-from dsinga.cluster.server.routes import Route, Routes, routes
 from dsinga.cluster.server.served_slice import ShardCopy, SliceSpec
 from dsinga.cluster.server.shard import Shard
 from dsinga.cluster.server.slicing import Bucket, Slice, cut_into_pieces, fill_buckets, slice_for_servers

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import RunError
-from dsinga.cluster.server.agreement import Agreement, LinkedShard, Policy, Send
+from dsinga.cluster.server.agreement import Agreement, LinkedShard, Policy, Routes, Send
 from dsinga.cluster.server.collectives import GroupCollectives
 from dsinga.cluster.server.gradient_accumulator import Generations, Push, StalenessMeter
 from dsinga.cluster.server.gradient_norms import GradientNorms
 from dsinga.cluster.server.pending_pulls import PendingPulls, Pull, Read, StalenessBound, resolve_all
-from dsinga.cluster.server.routes import Routes
 from dsinga.cluster.server.served_slice import DeviceSlice, ServedSlice, ShardCopy, SliceSpec, join_copies
 from dsinga.cluster.server.update_executors import InlineExecutor, SliceUpdate
 from dsinga.ops.processor import Processor

@@ -12,8 +12,7 @@ import pytest
 from distributed import Client
 
 from dsinga.addons.planner.automatic import CALLS, LARGE, SMALL, link_of, machines_of, measure_links
-from dsinga.addons.planner.barrier import BarrierCost
-from dsinga.addons.planner.link import ENDS, INSIDE, LOOPBACK, Links
+from dsinga.addons.planner.link import ENDS, INSIDE, LOOPBACK, BarrierCost, Links
 from dsinga.api import train, with_workers
 from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.placing.prepare import prepare_run

@@ -12,8 +12,8 @@ from dsinga.addons.planner.link import Links
 from dsinga.addons.planner.machine import Rates
 from dsinga.addons.planner.processes import MOST_PIECES, ParamUse, ProcessMap, WireBytes, process_map
 from dsinga.addons.planner.program import AllToAll, GroupProgram, Receive, Send, ServerWork, update_work
+from dsinga.addons.planner.search import by_layer
 from dsinga.addons.planner.simulate import simulate
-from dsinga.addons.planner.strategies import by_layer
 from dsinga.cluster.server import Slice
 from dsinga.cluster.server.slicing import PIECE_BYTES
 from dsinga.job import Phase

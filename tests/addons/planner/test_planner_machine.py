@@ -14,7 +14,7 @@ from dsinga.addons.planner.layer_timing import run_concurrently, time_layer
 from dsinga.addons.planner.machine import MachineModel, describe_work, measure_machine, work_of
 from dsinga.addons.planner.net_timing import NetTime, time_net
 from dsinga.addons.planner.rate_store import Figures, RateStore
-from dsinga.addons.planner.strategies import by_features, by_layer, by_rows
+from dsinga.addons.planner.search import by_features, by_layer, by_rows
 from dsinga.job import NetConf, Phase, UpdaterConf
 from dsinga.layers import RecordInfo
 from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc

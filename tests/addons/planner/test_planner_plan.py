@@ -15,7 +15,7 @@ import pytest
 import dsinga
 from dsinga import models
 from dsinga.addons.planner import cost_model, pricing
-from dsinga.addons.planner.barrier import FREE_BARRIER
+from dsinga.addons.planner.link import FREE_BARRIER
 from dsinga.addons.planner.plan_picture import draw_plan
 from dsinga.addons.planner.plan_table import format_bytes
 from dsinga.base.errors import UserError

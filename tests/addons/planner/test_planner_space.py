@@ -9,10 +9,9 @@ import pytest
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.planner.choice import named_strategies
-from dsinga.addons.planner.group_programs import NetParts, WorkerShare
-from dsinga.addons.planner.strategies import describe_cuts
-from dsinga.addons.planner.transfers import find_transfers
+from dsinga.addons.planner.cost_model import named_strategies
+from dsinga.addons.planner.group_programs import NetParts, WorkerShare, find_transfers
+from dsinga.addons.planner.search import describe_cuts
 from dsinga.base.errors import UserError
 from dsinga.job import Job, Phase
 from dsinga.net.cut import SPACE

@@ -9,8 +9,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dsinga.addons.planner.barrier import BARRIERS, BLOCKS, FREE_BARRIER, BarrierCost, barrier_cost, time_barriers
-from dsinga.addons.planner.link import Link, Links
+from dsinga.addons.planner.link import (
+    BARRIERS,
+    BLOCKS,
+    FREE_BARRIER,
+    BarrierCost,
+    Link,
+    Links,
+    barrier_cost,
+    time_barriers,
+)
 from dsinga.addons.planner.program import AllToAll, Compute, GroupProgram, Receive, Send, WorkerProgram
 from dsinga.addons.planner.simulate import simulate
 
@@ -41,7 +49,7 @@ def test_computing_and_barriers_are_timed_separately(monkeypatch: pytest.MonkeyP
     def advance(by: float) -> None:
         seconds[0] += by
 
-    monkeypatch.setattr("dsinga.addons.planner.barrier.time", SimpleNamespace(perf_counter=lambda: seconds[0]))
+    monkeypatch.setattr("dsinga.addons.planner.link.time", SimpleNamespace(perf_counter=lambda: seconds[0]))
     monkeypatch.setattr(np, "tanh", lambda numbers, out: advance(1.0))
     assert time_barriers(lambda: advance(0.25)) == [(passes, 0.25) for passes in BARRIERS]
 

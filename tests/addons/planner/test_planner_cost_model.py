@@ -7,8 +7,7 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.addons.planner.choice import PricedCuts, compared, needs_several_workers
-from dsinga.addons.planner.cost_model import CostModel
+from dsinga.addons.planner.cost_model import CostModel, PricedCuts, compared, needs_several_workers
 from dsinga.addons.planner.layer_timing import LayerTime, LayerWork
 from dsinga.addons.planner.link import ENDS, INSIDE, Link, Links
 from dsinga.addons.planner.machine import MachineModel, Rates, work_of
