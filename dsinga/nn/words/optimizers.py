@@ -163,8 +163,10 @@ def updater_conf(optimizer: Any) -> UpdaterConf:
         return optimizer
     if isinstance(optimizer, Mapping):
         return UpdaterConf(**optimizer)
-    known = {"sgd": SGD, **{name.lower(): function for name, function in optimizer_functions.items()}}
     name = str(optimizer).lower()
+    if name == "sgd":  # of every new model
+        return SGD()
+    known = {"sgd": SGD, **{name.lower(): function for name, function in optimizer_functions.items()}}
     if name in known:
         return known[name]()
     if isinstance(optimizer, str) and find("updater", optimizer):
