@@ -12,12 +12,12 @@ import rich.table
 
 from dsinga.api import roots
 from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.job import AlgType, Job, Phase, Precision
 from dsinga.job.topology import topology
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.net.worker_memory import Memory
-from dsinga.passes.processors import gpus
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.sequence_lengths import padding_share
 from dsinga.reading.training_memory import training_memory
@@ -88,7 +88,7 @@ def print_precision(job: Job, net: NeuralNet) -> None:
 
 def print_graphs(job: Job, net: NeuralNet) -> None:
     """Print how the iterations of a job on GPUs are captured, where that is known beforehand."""
-    line = gpus().describe_capture(job, net) if job.gpu else ""
+    line = lookup("hook", "describe_capture")(job, net) if job.gpu else ""
     if line:
         click.echo(line)
 

@@ -15,7 +15,7 @@ from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome, run_to_end
 from dsinga.net import NeuralNet
-from dsinga.passes.processors import check_precision, gpus, local_processor
+from dsinga.passes.processors import check_precision, local_processor
 from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.training import create_updater
 from dsinga.training.local_updater import LocalUpdater
@@ -68,7 +68,9 @@ def _choose_device(job: Job, net: NeuralNet) -> int | None:
     slots = len(create_updater(job.updater).state_slots)
 
     def bytes_needed() -> int:
-        return int(gpus().training_bytes(net, slots, job.micro_batches))
+        from dsinga.net.worker_memory import device_memory  # for those alone who want a GPU
+
+        return device_memory(net, slots, job.micro_batches)
 
     device = local_processor(job, bytes_needed).device
     check_precision(job, ((device,),))

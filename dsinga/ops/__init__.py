@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import threading
 from collections.abc import Callable
-from types import ModuleType
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import nearest
+from dsinga.base.registry import find, lookup, nearest
 from dsinga.ops.attention_blocks import computes_in_blocks
 from dsinga.ops.compiled.compiler import describe
 from dsinga.ops.interface import Capture, Ops
@@ -19,37 +17,23 @@ from dsinga.ops.types import Array, AsyncCopy, Pair
 from dsinga.ops.update import Update
 
 __all__ = [
-    "BACKENDS", "Array", "AsyncCopy", "Capture", "Ops", "Pair", "SparseRows", "Update", "backend_module",
-    "computes_in_blocks", "describe_kernels", "get_ops",
+    "BACKENDS", "Array", "AsyncCopy", "Capture", "Ops", "Pair", "SparseRows", "Update", "computes_in_blocks",
+    "describe_kernels", "get_ops",
 ]  # fmt: skip
 
 
-# The module of each backend, the default first: ``create_ops`` returns its kernels, or raises UserError, in one
-# sentence, if they cannot load here. That of a backend of GPUs also chooses them; it loads where there is none.
-MODULES = {
-    "onednn": "dsinga.ops.onednn.onednn_ops",
-    "numpy": "dsinga.ops.numpy.numpy_ops",
-    "cupy": "dsinga.addons.gpu.backend",
-}
-
-
-def backend_module(name: str) -> ModuleType:
-    """Return the module of a backend. Raises UserError where the add-on that has it is not installed."""
-    try:
-        return importlib.import_module(MODULES[name])
-    except ModuleNotFoundError as error:
-        if not MODULES[name].startswith(f"{error.name}"):
-            raise
-        raise UserError(f"the kernel backend {name!r} is of the add-on {error.name}, which is not installed") from error
-
-
 def _create(name: str) -> Ops:
-    ops: Ops = backend_module(name).create_ops()
+    ops: Ops = lookup("backend", name)()
     return ops
 
 
-BACKENDS: dict[str, Callable[[], Ops]] = {name: functools.partial(_create, name) for name in MODULES}
-"""Functions that create the backends, by name. The numpy backend always loads; those after it are used on request."""
+BACKENDS: dict[str, Callable[[], Ops]] = {
+    name: functools.partial(_create, name) for name in ("onednn", "numpy", "cupy")
+}
+"""Functions that create the backends by name, the default first; each raises UserError, in one sentence, if it cannot.
+
+The numpy backend always loads; those after it are used on request. Those of other distributions are entry points.
+"""
 
 _loaded: dict[str, Ops] = {}
 _lock = threading.Lock()
@@ -83,10 +67,11 @@ def describe_kernels() -> str:
 
 
 def _load(name: str, origin: str = "") -> Ops:
-    if name not in BACKENDS:
+    create = BACKENDS.get(name) or find("backend", name)
+    if create is None:
         known = ", ".join(sorted(BACKENDS))
         raise UserError(f"there is no kernel backend {name!r}{origin}{nearest(name, BACKENDS)} (known: {known})")
     with _lock:
         if name not in _loaded:
-            _loaded[name] = BACKENDS[name]()
+            _loaded[name] = create()
         return _loaded[name]

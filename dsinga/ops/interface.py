@@ -38,21 +38,15 @@ class PassResult(NamedTuple):
 
 
 class RepeatedPasses(Protocol):
-    """The passes of one worker, each captured once it has been computed some times; used by one thread."""
+    """The passes of one worker, which are captured once they have been computed some times; used by one thread."""
 
     def compute(
-        self,
-        key: Hashable,
-        net: Any,
-        records: Mapping[str, Any],
-        ctx: Any,
-        compute: Callable[[Any, Any, Any], Any],
+        self, key: Hashable, net: Any, records: Mapping[str, Any], ctx: Any, compute: Callable[[Any, Any, Any], Any],
         params: Mapping[str, Array] | None = None,
-    ) -> PassResult | None:
-        """Return the result of ``compute(records, params, ctx)``, by the capture of ``key`` where there is one.
+    ) -> PassResult | None:  # fmt: skip
+        """Return the result of ``compute(records, params, ctx)``, by the capture of ``key``; None if it must be called.
 
-        None where the caller must compute the pass: it cannot be captured, or one of its metrics is not finite.
-        ``records`` are by input layer, of the step of ``ctx``; ``params`` are those that differ from pass to pass.
+        ``records`` are by input layer, those of the step of ``ctx``, ``params`` those that differ from pass to pass.
         """
 
 
@@ -60,7 +54,7 @@ class RepeatedIterations(Protocol):
     """The training iterations and evaluations of one worker; used by one thread."""
 
     def train(self, records: Mapping[str, Any], ctx: Any) -> Any | None:
-        """Run the iteration of a step and return its metrics; None where it has changed nothing and must be called."""
+        """Run the iteration of a step and return its metrics; None if it must be called."""
 
     def begin(self, step: int) -> None:
         """Make ``step`` the present one again, where it or one after it was launched and changed nothing."""
@@ -69,13 +63,10 @@ class RepeatedIterations(Protocol):
         """Launch a captured iteration without waiting for it; return whether there is one, to be finished later."""
 
     def finish(self) -> Any | None:
-        """Return the metrics of the first iteration that was launched.
-
-        None if one of them is not finite: neither it nor one that was launched after it has changed a param.
-        """
+        """Return the metrics of the first iteration that was launched; None if it and those after must be called."""
 
     def evaluate(self, net: Any, records: Mapping[str, Any], ctx: Any) -> Any | None:
-        """Return the metrics of a batch of another phase; None where the pass must be called."""
+        """Return the metrics of a batch of another phase; None if it must be called."""
 
     def clear(self) -> None:
         """Forget what was captured, because params have other addresses now."""
@@ -85,16 +76,15 @@ class Capture(Protocol):
     """How a backend repeats a *pass*, a function that calls kernels: recorded, then replayed without that function.
 
     A worker asks its kernels once by :meth:`Ops.capture`; None stands for a backend without, whose passes are called. A
-    backend whose arrays are not in host memory has one, if only to exchange them.
-    What a capture is, a graph on a GPU or a list of calls of kernels on a CPU, is the backend's. All keep these rules:
+    backend whose arrays are not in host memory has one, if only to exchange them. What a capture is, a graph on a GPU
+    or a list of calls of kernels on a CPU, is the backend's. All keep these rules:
 
-    - A replay gives the bits of the calls. All that changes from pass to pass is among its records and params, of which
+    - A replay gives the bits of the call. All that changes from pass to pass is among its records and params, of which
       each set of shapes and dtypes has a capture of its own, or follows from the step: while a pass is recorded the
-      context has a :class:`RecordedStep`, and layers take numbers that depend on the step from :meth:`Ops.step_number`.
-    - What cannot be captured is called. A layer says so by :class:`NotCapturable`, as it reads or computes something in
-      memory that the capture does not see; the methods then return None, and no param has changed.
-    - A replay of which a metric is not finite changes no param, and returns None, so that the call says what is wrong.
-    - Params are at fixed addresses until :meth:`RepeatedIterations.clear`.
+      context has a :class:`~dsinga.ops.types.RecordedStep`, and layers take numbers that depend on the step from
+      :meth:`Ops.step_number`.
+    - None, in place of a result, says that the pass must be called, and that no param has changed: a layer has raised
+      :class:`~dsinga.ops.types.NotCapturable`, or a metric is not finite, so that the call says what is wrong.
     """
 
     def passes(self, what: str) -> RepeatedPasses:
@@ -105,19 +95,15 @@ class Capture(Protocol):
     ) -> RepeatedIterations:
         """Return the iterations of a worker.
 
-        Args:
-            step: its :class:`dsinga.passes.training_step.TrainingStep`.
-            updater: the updater of its params.
-            params: their values, by name.
-            updates: takes gradients, as ``dsinga.passes.training_step.Updates``, and has ``begin`` and ``discard``.
-            is_local: whether the worker updates all params itself; else ``params`` come from :meth:`exchange`.
+        ``step`` is its :class:`~dsinga.passes.training_step.TrainingStep`; ``updates`` takes gradients as its
+        ``Updates``, and has ``begin`` and ``discard``. Unless ``is_local``, servers update ``params``, which come from
+        :meth:`exchange`.
         """
 
     def exchange(self, exchange: Any, **options: Any) -> Any:
         """Return what a worker of a cluster calls in place of its exchange of params with servers.
 
-        That is ``exchange`` itself where kernels compute in host memory. The options are those of
-        :class:`dsinga.cluster.worker.group_worker.GroupWorker`.
+        That is ``exchange`` itself where kernels compute in host memory. ``GroupWorker`` gives the options.
         """
 
 

@@ -8,16 +8,15 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.job import Job, Precision
 from dsinga.job.enums import PRECISIONS
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import FLOAT_BYTES, feature_sizes
-from dsinga.ops import backend_module
-from dsinga.ops.processor import GPU_BACKEND, Processor
+from dsinga.ops.processor import Processor
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 
@@ -60,11 +59,6 @@ def describe_worker(group: int, number: int, address: str) -> str:
     return "this process" if address == THIS_PROCESS else f"the Dask worker {address}"
 
 
-def gpus() -> ModuleType:
-    """Return the module of the backend of GPUs, which chooses them. Raises UserError where it is not installed."""
-    return backend_module(GPU_BACKEND)
-
-
 def choose_devices(
     job: Job,
     groups: Groups,
@@ -89,7 +83,7 @@ def choose_devices(
     setting = read_device()
     if setting == "gpu" or setting == "auto" and job.gpu:
         try:
-            choose = gpus().choose_devices
+            choose = lookup("hook", "choose_devices")
         except UserError as error:
             if setting == "gpu":
                 raise

@@ -9,15 +9,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.job import Job
-from dsinga.net import NeuralNet
-from dsinga.ops import get_ops
+from dsinga.ops import Ops, get_ops
 from dsinga.ops.processor import GPU_BACKEND
 from dsinga.passes.processors import Ask, Devices, Groups
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)
 _reasons_said: set[str] = set()  # why members do not compute on the GPUs of a job, as far as a warning has said it
+
+
+@register("backend", "cupy")
+def create_ops() -> Ops:
+    """Return the kernels of GPUs. Raises UserError where CuPy, a device or a new enough driver is missing."""
+    from dsinga.addons.gpu.cupy.cupy_ops import CupyOps  # which loads CuPy
+
+    return CupyOps()
 
 
 class ProcessGpus(NamedTuple):
@@ -81,6 +89,7 @@ class GpuRequest(NamedTuple):
     description: str
 
 
+@register("hook", "choose_devices")
 def choose_devices(
     job: Job,
     groups: Groups,
@@ -123,13 +132,6 @@ def choose_devices(
     _warn_of_cpu_cores(refused)
     _warn_of_choices({request.address: gpus[request.address] for request in assigned if request not in refused})
     return tuple(map(tuple, devices))
-
-
-def training_bytes(net: NeuralNet, slots: int, micro_batches: int) -> int:
-    """Return the bytes of a GPU that a worker needs to train ``net`` with ``slots`` arrays of the updater."""
-    from dsinga.net.worker_memory import device_memory  # for those alone who want a GPU
-
-    return device_memory(net, slots, micro_batches)
 
 
 def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:

@@ -14,8 +14,9 @@ from dsinga.job import ClusterConf, Compression, Job, Phase, UpdatePlace
 from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
 from dsinga.net.partitioned import PartitionedNet
+from dsinga.net.worker_memory import device_memory
 from dsinga.ops.processor import Processor
-from dsinga.passes.processors import Devices, check_precision, choose_devices, describe_worker, gpus
+from dsinga.passes.processors import Devices, check_precision, choose_devices, describe_worker
 from dsinga.training import Updater
 
 
@@ -41,7 +42,7 @@ def choose_run_devices(
     locals_ = nets[Phase.kTrain].locals
 
     def needs(number: int) -> int:
-        return int(gpus().training_bytes(locals_[number], slots, job.micro_batches))
+        return device_memory(locals_[number], slots, job.micro_batches)
 
     devices = choose_devices(job, placement.workers, needs, describe_partition, partial(run_on_workers, client), host)
     check_precision(job, devices)

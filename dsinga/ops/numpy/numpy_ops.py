@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from dsinga.base.registry import register
 from dsinga.ops.interface import Ops
 
 
+@register("backend", "numpy")
 class NumpyOps(Ops):
     """All kernels in numpy; the images that it makes are channels-last, its arguments may have any strides."""
-
-
-create_ops = NumpyOps

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.registry import register
 from dsinga.ops import buffers
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import join_rows, to_rows
@@ -285,6 +286,7 @@ def _rows(x: Array) -> Array:
     return cast_contiguous(np.ascontiguousarray(x), BFLOAT16)
 
 
+@register("backend", "onednn")
 class OnednnOps(Float32Ops):
     """Kernels of oneDNN: in float32, and for workers of a job with kBF16 in bfloat16 where the processor has it."""
 
@@ -298,6 +300,3 @@ class OnednnOps(Float32Ops):
 
     def lacks_bf16(self) -> str:
         return "" if has_bf16() else "the processor has neither AVX512_BF16 nor AMX"
-
-
-create_ops = OnednnOps
