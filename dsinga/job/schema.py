@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
+from dsinga.base.errors import UserError
 from dsinga.job.component import Component
 from dsinga.job.enums import (
     AlgType,
@@ -158,7 +159,10 @@ class ClusterConf(Message):
         """How server groups agree by the mean, by default if the job does not say; None if changes add up."""
         if self.sync_method is not SyncMethod.kMean:
             return None
-        return added_message(ClusterConf, "mean_conf")() if self.mean_conf is None else self.mean_conf
+        try:
+            return self.mean_conf or added_message(ClusterConf, "mean_conf")()
+        except UserError as error:  # the add-on is missing
+            raise self.error(str(error), "sync_method") from None
 
     if TYPE_CHECKING:  # messages of add-ons are fields, too
 

@@ -60,3 +60,37 @@ def test_a_wrong_name_is_told_with_its_place(text, expected):
     with pytest.raises(JobError) as caught:
         loads(text, "job.conf")
     assert expected in str(caught.value)
+
+
+HIDDEN = """
+import sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("dsinga.rl", "dsinga.addons.")):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+from dsinga.base.errors import UserError
+from dsinga.job import check, loads
+for text in sys.argv[1:]:
+    try:
+        check(loads(text, "job.conf"))
+    except UserError as error:
+        print(error)
+"""
+GROUPS = "nworker_groups: 2 nserver_groups: 2 sync_method: kMean"
+
+
+def test_a_message_of_a_hidden_addon_is_told_with_its_place_and_what_installs_it():
+    texts = {
+        "train_steps: 1\nreinforcement { }": "job.conf:2: message 'Job.reinforcement' belongs to the add-on dsinga.rl",
+        f"cluster {{ {GROUPS}\n mean_conf {{ }} }}": "job.conf:2: message 'ClusterConf.mean_conf' belongs to",
+        f"train_steps: 1 cluster {{\n{GROUPS} }}": "job.conf:2: message 'ClusterConf.mean_conf' belongs to",
+        JOB.replace("batchsize", "\nwindows { } batchsize"): "job.conf:4: layer 'data': message 'StoreConf.windows' ",
+        JOB.replace("batchsize", "\ntext { } batchsize"): "job.conf:4: layer 'data': message 'StoreConf.text' ",
+    }
+    done = subprocess.run([sys.executable, "-c", HIDDEN, *texts], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(texts)
+    for line, expected in zip(lines, texts.values(), strict=True):
+        assert line.startswith(expected)
+        assert line.endswith("which is not installed; install all of dsinga by 'pip install --force-reinstall dsinga'")

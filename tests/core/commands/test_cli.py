@@ -85,7 +85,12 @@ def dsinga(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dsinga:
 @pytest.mark.parametrize(
     ("command", "output", "forbidden"),
     [
-        ("--help", "Commands:", {"numpy", "rich"}),
+        (
+            "--help",
+            "  train       Train the job file CONF.",
+            {"numpy", "rich", "dsinga.commands.training", "dsinga.addons"},
+        ),
+        ("--version", "dsinga, version", {"rich", "dask", "dsinga.job", "dsinga.commands.training", "dsinga.addons"}),
         ("show job.conf", "drawn to cli.svg", {"dask", "distributed"}),
         ("train job.conf", "after 20 steps", {"bokeh", "rich", "google.protobuf", "dsinga.addons.planner"}),
     ],
