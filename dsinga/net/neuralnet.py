@@ -26,7 +26,7 @@ OPERATIONS_PER_THREAD = 20_000_000
 class NeuralNet:
     """An immutable net that can run: ``nodes`` in topological order, ``params`` in the order of their first use.
 
-    ``by_step`` has the nets that are trained from some step on, with the same params, where fewer leads are at first.
+    ``by_step`` has the nets that are trained from some step on, with the same params, where a net grows with training.
     """
 
     nodes: tuple[Node, ...]
@@ -42,7 +42,7 @@ class NeuralNet:
         if not self.by_step:
             return self
         if isinstance(step, RecordedStep):
-            raise NotCapturable("the number of leads depends on the step")
+            raise NotCapturable("the net that is trained depends on the step")
         return next(net for first, net in reversed(self.by_step) if step >= first)
 
     @cached_property

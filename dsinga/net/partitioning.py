@@ -52,7 +52,7 @@ def partition(
     if net.by_step and parts > 1:
         whole = partition(replace(net, by_step=()), parts, rows, cuts, axes, gather)
         earlier = [(step, partition(part, parts, rows, cuts, axes, gather)) for step, part in net.by_step[:-1]]
-        by_step = [*earlier, (net.by_step[-1][0], whole)]  # the last has all leads
+        by_step = [*earlier, (net.by_step[-1][0], whole)]  # the last is the whole net
         parts_by_step = (
             replace(local, by_step=tuple((step, each.locals[number]) for step, each in by_step))
             for number, local in enumerate(whole.locals)

@@ -1,1 +1,1 @@
-"""What is run on batches: forward passes, generation, translation, predictions of fields."""
+"""What is run on batches: the training step, evaluation and forward passes."""

@@ -17,8 +17,7 @@ import dsinga.api as api
 from dsinga.api.engines import find_engine, find_runner
 from dsinga.base.arguments import is_at, is_whole
 from dsinga.base.errors import UserError
-from dsinga.data import FieldWindows
-from dsinga.data.array_kinds import is_a, is_dask_collection
+from dsinga.data.array_kinds import is_a, is_dask_collection, is_of
 from dsinga.data.text_codes import TextEncoder
 from dsinga.job import Job
 from dsinga.net.layer_classes import with_member
@@ -42,6 +41,8 @@ from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
     from xarray import Dataset
+
+    from dsinga.data import FieldWindows
 
 
 class Predictable(ModelParams):
@@ -158,7 +159,7 @@ class Predictable(ModelParams):
 
     def _evaluate_fields(self, x: Any, batch_size: int | None, client: Any, by: Any, against: Any) -> Any:
         """Return the errors of the output as a prediction of the targets of windows, by group."""
-        if not isinstance(x, FieldWindows):
+        if not is_of(x, "dsinga", "FieldWindows"):
             raise UserError("by and against are for windows of a Dataset, as of dsinga.windows")
         layers = self.output_layers()
         if len(layers) != 1:

@@ -128,7 +128,7 @@ NETS: dict[str, Callable[[], Made]] = {
     "rollout": lambda: fields(leads=3),
     "rollout with a mask": lambda: fields(nn.MeanSquaredError(masked=True), leads=2, mask="t", fill=0.5),
     "rollout that grows": lambda: fields(
-        leads=2, lead_start=[0, 2], why="the number of leads depends on the step"
+        leads=2, lead_start=[0, 2], why="the net that is trained depends on the step"
     ),
     "leads at once": lambda: fields(leads=2, direct=True),
     "fields, scored": lambda: fields(metrics=[nn.FieldError()], why=HOST_READS.format("'fields'")),
