@@ -174,7 +174,7 @@ class Layer(ABC):
         """Return which points of its sources the layer needs, along each axis after the channels; None for all points.
 
         That of phases other than training. A net of layers that need neighbouring points only predicts large fields in
-        tiles; see :mod:`dsinga.addons.fields.prediction.receptive_field`.
+        tiles; see :mod:`dsinga.addons.fields.prediction.tiles`.
         """
         return None
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
-from dsinga.addons.fields.records.chunk_variable import reading_files
+from dsinga.addons.fields.records.backend_arrays import reading_files
 from dsinga.addons.fields.records.readers import VariableReader
 from dsinga.base.errors import UserError
 from dsinga.data.stores.chunk_files import RegionReader, has_plain_chunks

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.evaluation.label_points import LabelPoints
+from dsinga.addons.fields.evaluation.label_groups import LabelPoints
 from dsinga.addons.fields.records.climatology import FieldClimatology, climatology_of
 from dsinga.addons.fields.records.definition import SAMPLER_SHARE
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout

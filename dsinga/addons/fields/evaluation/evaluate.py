@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dsinga.addons.fields.evaluation.grouped_errors import GroupedErrors
+import numpy as np
+
+from dsinga.addons.fields.evaluation.baselines import CLIMATOLOGY, Persistence, make_baselines
+from dsinga.addons.fields.evaluation.field_error import correlations, error_terms
+from dsinga.addons.fields.evaluation.label_groups import NONE, LabelPoints, make_groupings
 from dsinga.addons.fields.prediction.rollout_records import rollout_records
+from dsinga.addons.fields.records.climatology import DEPARTURE
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.api.engines import awaitable
 from dsinga.api.inference import open_phase
@@ -17,10 +24,167 @@ from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import Job
+from dsinga.layers.interface.layer import as_text
+from dsinga.layers.metrics.composed_metrics import errors_of
 from dsinga.passes import inference
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
+
+FORECAST, MODEL = "forecast", "model"
+PART_NUMBERS = 1 << 20  # of labels whose errors are added at once
+MOST_GROUPS = 1 << 26
+
+
+class GroupedErrors:
+    """Adds up the errors of predictions of the targets of windows by group.
+
+    Errors are those of kFieldError: of points that are not masked, weighted where the windows have weights. Where there
+    are baselines, points that one of them lacks are left out for all. So are those of several leads fed back that the
+    last step of the inputs has masked, of which there is no prediction.
+
+    Args:
+        windows: the windows, which have targets.
+        by: names of groups, regions, DataArrays; see :func:`dsinga.evaluate_fields`.
+        against: baselines.
+
+    Raises:
+        UserError: groups or baselines that the windows do not have.
+    """
+
+    def __init__(self, windows: FieldWindows, by: Any = (), against: Any = ()):
+        self.windows, self._points = windows, LabelPoints(windows)
+        self._groupings = make_groupings(self._points, by)
+        self._baselines = make_baselines(self._points, against)
+        self._masks = _masks(self._points)
+        self._names = [MODEL, *(baseline.name for baseline in self._baselines)]
+        if len(set(self._names)) < len(self._names):
+            raise UserError("against has one baseline of a kind; compare others in a further call")
+        if any(grouping.dim == FORECAST for grouping in self._groupings):
+            raise UserError(
+                f"by names {FORECAST!r}, which the dimension of baselines is called; rename that of the data"
+            )
+        self._sizes = tuple(grouping.count for grouping in self._groupings)
+        groups = math.prod(self._sizes)
+        if groups > MOST_GROUPS:
+            raise UserError(f"by makes {groups} groups; give fewer names, at most {MOST_GROUPS} groups")
+        terms = 12 if CLIMATOLOGY in self._names else 5
+        self.sums = np.zeros((len(self._names), terms, groups))
+
+    def add_all(self, predictions: Iterable[np.ndarray]) -> GroupedErrors:
+        """Add predictions (n, C, *space), or as many numbers a row, of the windows in their order."""
+        first = 0
+        for part in self._parts(predictions):
+            self._add(np.arange(first, first + len(part)), part)
+            first += len(part)
+        return self
+
+    def _parts(self, predictions: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield predictions (n, C, *space) whose n depends on no batch."""
+        size = math.prod(self._shape)
+        step, kept = max(1, PART_NUMBERS // size), np.empty((0, *self._shape), np.float32)
+        for batch in predictions:
+            if math.prod(batch.shape[1:]) != size:
+                raise UserError(
+                    f"the prediction has {as_text(batch.shape[1:])} for a window, but the targets "
+                    f"{as_text(self._shape)}; errors are those of predictions of the targets themselves: of quantiles "
+                    "and others compare one with the data, as predict(dataset).sel(quantile=0.5)"
+                )
+            batch = batch.reshape(len(batch), *self._shape)
+            kept = np.concatenate([kept, batch]) if len(kept) else batch
+            whole = len(kept) - len(kept) % step
+            yield from (kept[start : start + step] for start in range(0, whole, step))
+            kept = kept[whole:]
+        if len(kept):
+            yield kept
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """The shape of a label without its weights."""
+        return (self._points.channels, *self.windows.label_shape[1:])
+
+    def _add(self, rows: np.ndarray, prediction: np.ndarray) -> None:
+        fields = self.windows.read_labels(rows)
+        assert fields is not None, "windows with targets have labels"
+        channels = self._points.channels
+        labels, weights = fields[:, :channels], fields[:, channels:] if fields.shape[1] > channels else None
+        forecasts = [prediction, *(baseline.read(rows) for baseline in self._baselines)]
+        valid: Any = ~np.isnan(labels)
+        for forecast in forecasts[1:]:
+            valid &= ~np.isnan(forecast)
+        if self._masks is not None:
+            is_masked, last = self._masks
+            valid &= ~(np.isnan(last.read(rows)) & is_masked)
+        known = None if valid.all() else valid
+        climatology = None
+        if CLIMATOLOGY in self._names:
+            climatology = forecasts[self._names.index(CLIMATOLOGY)]
+            climatology = np.where(valid, climatology, 0) if known is not None else climatology
+        terms = [error_terms(forecast, labels, known, weights, climatology) for forecast in forecasts]
+        for index in self._indices(rows):
+            self._add_groups(terms, index)
+
+    def _indices(self, rows: np.ndarray) -> Iterator[np.ndarray]:
+        """Yield the number of the group of each number, of all combinations; ``NONE`` is no group."""
+        ones = (1,) * (2 + len(self.windows.layout.space))
+        for combination in itertools.product(*(grouping.groups(rows) for grouping in self._groupings)):
+            index, is_out = np.zeros(ones, np.int64), np.zeros(ones, bool)
+            for numbers, size in zip(combination, self._sizes, strict=True):
+                index, is_out = index * size + numbers, is_out | (numbers == NONE)
+            yield np.where(is_out, NONE, index)
+
+    def _add_groups(self, terms: Sequence[Sequence[np.ndarray]], index: np.ndarray) -> None:
+        alike = tuple(axis for axis, size in enumerate(index.shape) if size == 1)  # whose numbers are of one group
+        inside = index.reshape(-1) != NONE
+        groups = index.reshape(-1)[inside]
+        shape = np.broadcast_shapes(*(term.shape for term in terms[0]))
+        for sums, of_forecast in zip(self.sums, terms, strict=True):
+            for total, term in zip(sums, of_forecast, strict=True):
+                added = np.broadcast_to(term, shape).sum(axis=alike, dtype=np.float64, keepdims=True)
+                added = np.broadcast_to(added, index.shape).reshape(-1)[inside]
+                total += np.bincount(groups, added, len(total))
+
+    def dataset(self) -> Any:
+        """Return a Dataset of "rmse", "mae", "bias" and "count" by group, maybe "anomaly_correlation"."""
+        import xarray
+
+        dims, has_baselines = [grouping.dim for grouping in self._groupings], len(self._names) > 1
+        figures = [{**errors_of(sums), **correlations(sums), "count": sums[1]} for sums in self.sums]
+        variables = {}
+        for name in figures[0]:
+            values = np.stack([figure[name].reshape(self._sizes) for figure in figures])
+            if name == "count":
+                variables[name] = (dims, values[0].astype(np.int64))
+            else:
+                variables[name] = ([FORECAST, *dims], values) if has_baselines else (dims, values[0])
+        coordinates = {
+            grouping.dim: (grouping.dim, grouping.labels)
+            if isinstance(grouping.labels, (list, np.ndarray))
+            else grouping.labels
+            for grouping in self._groupings
+        }
+        names = {FORECAST: self._names} if has_baselines else {}
+        return xarray.Dataset(variables, {**names, **coordinates, **self._others()})
+
+    def _others(self) -> dict[str, Any]:
+        """Return the coordinates of the data along the dimensions that are groups, such as a latitude (y, x)."""
+        points = {grouping.dim: grouping.points for grouping in self._groupings if grouping.points is not None}
+        return {
+            str(name): array.variable.isel({dim: points[dim] for dim in array.dims})
+            for name, array in self.windows.dataset.coords.items()
+            if name not in {*points, DEPARTURE} and array.dims and set(array.dims) <= set(points)
+        }
+
+
+def _masks(points: LabelPoints) -> tuple[np.ndarray, Persistence] | None:
+    """Return which channels (C, 1, ...) a prediction of several leads has masked where the last inputs are, and these.
+
+    None where no target is fed back whose points may be masked.
+    """
+    layout = points.layout
+    masked = {part.name for part in layout.inputs if part.masked} if points.windows.leads is not None else set()
+    channels = np.array([points.names[variable] in masked for variable in points.variables])
+    return (channels.reshape(-1, *(1,) * len(layout.space)), Persistence(points)) if channels.any() else None
 
 
 @awaitable

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dsinga.addons.fields.microscopes.ome_metadata import VERSIONS
-from dsinga.addons.fields.microscopes.opening import image_at, label_names, lazy_variable
+from dsinga.addons.fields.microscopes.opening import VERSIONS, image_at, label_names, lazy_variable
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest_or_listed

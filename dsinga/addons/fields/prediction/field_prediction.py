@@ -11,15 +11,13 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dsinga.addons.fields.prediction.memory_reader import described
+from dsinga.addons.fields.leads.feedback import check_lead_names, lead_axis, windows_for_leads
 from dsinga.addons.fields.prediction.predicted_dataset import dataset_of_leads, predicted_dataset
-from dsinga.addons.fields.prediction.prediction_blocks import PredictionBlocks
-from dsinga.addons.fields.prediction.predictor import FieldPredictor, MaskedTarget, PredictionBlock
+from dsinga.addons.fields.prediction.prediction_blocks import BlockPlan, PredictionBlocks, map_selections
+from dsinga.addons.fields.prediction.predictor import FieldPredictor, MaskedTarget, PredictionBlock, described
 from dsinga.addons.fields.prediction.rollout import FedBack, FieldRollout
-from dsinga.addons.fields.prediction.tile_graph import BlockPlan, map_selections
 from dsinga.addons.fields.prediction.tiles import FieldTiles, plan_tiles
 from dsinga.addons.fields.records.definition import WindowDefinition
-from dsinga.addons.fields.records.leads import check_lead_names, lead_axis, windows_for_leads
 from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
 from dsinga.addons.fields.records.trained_layout import with_trained_layout
 from dsinga.base.arguments import check_whole

@@ -8,9 +8,9 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
+from dsinga.addons.fields.leads.feedback import LEAD, VALID_TIME, lead_axis
 from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.climatology import MARKS
-from dsinga.addons.fields.records.leads import LEAD, VALID_TIME, lead_axis
 from dsinga.addons.fields.records.prediction_windows import BOUNDS, CLASS, MAPPING, PredictionWindows, Target, copied
 
 # Encodings that coordinates keep. Targets do not keep how they were packed: predictions may be larger.

@@ -3,16 +3,188 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
+from typing import Any, NamedTuple
 
 import dask.array as da
+import numpy as np
+from dask._task_spec import Alias, DataNode, Dict, GraphNode, Task, TaskRef
+from dask.highlevelgraph import HighLevelGraph
 
 from dsinga.addons.fields.prediction.predictor import FieldPredictor, PredictionBlock, Range
 from dsinga.addons.fields.prediction.rollout import FieldRollout
-from dsinga.addons.fields.prediction.tile_graph import BlockPlan
+from dsinga.base.errors import UserError
+from dsinga.base.redaction import redacted_cause
+from dsinga.data.missing_values import plain_array
+
+Points = Sequence[np.ndarray]  # selected of an array: increasing points along each of its axes
+
+
+class BlockPlan(NamedTuple):
+    """One block of the result: its position, the points of each array that it is computed of, and plain arguments."""
+
+    position: tuple[int, ...]
+    selections: Mapping[str, Points]
+    arguments: tuple[Any, ...] = ()
+
+
+class _Run(NamedTuple):
+    """Neighbouring points along an axis of a selection that one chunk has: where they go, and where they are in it."""
+
+    chunk: int
+    target: slice
+    source: slice
+
+
+@dataclass
+class _Piece:
+    """The part of a selection that is in one chunk, which a task computes, or which it gets by its key."""
+
+    chunk: Any
+    target: tuple[slice, ...]
+    source: tuple[slice, ...]
+
+
+@dataclass
+class _Selection:
+    """The pieces of a selection. Dask does not look for tasks in it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    pieces: list[_Piece]
+
+    def fill(self, values: Mapping[Any, Any]) -> np.ndarray:
+        """Return the selection; one chunk after the other is in memory where the task computes it."""
+        selection = np.empty(self.shape, self.dtype)
+        for piece in self.pieces:
+            chunk = piece.chunk(values) if isinstance(piece.chunk, GraphNode) else values[piece.chunk]
+            selection[piece.target] = plain_array(chunk, "x")[piece.source]
+        return selection
+
+
+def map_selections(
+    function: Callable[..., np.ndarray],
+    shared: Any,
+    arrays: Mapping[str, da.Array],
+    plans: Iterable[BlockPlan],
+    chunks: tuple[tuple[int, ...], ...],
+    dtype: Any,
+    name: str,
+    computed: Mapping[str, da.Array] | None = None,
+) -> da.Array:
+    """Return the dask array whose blocks are ``function(shared, selections, *arguments)``, numpy arrays.
+
+    ``selections`` are numpy arrays by name. ``shared`` is a delayed object, which Dask sends to each worker once, and
+    ``name`` that of the result, unique to its contents. ``arrays`` are optimised (``dask.optimize``), but for those
+    that a cluster keeps.
+
+    Each block is one task. Chunks that depend on no other chunk, such as those of a store, or of a store and functions
+    of each element, are computed by the tasks that need them, by several of them where selections overlap: shared
+    chunks would stay in memory until the last task that needs them, and Dask takes the tasks in any order. Other
+    chunks, such as those that a cluster keeps, and those of the arrays ``computed``, are computed once; Dask runs the
+    task where they are.
+    """
+    sources = {key: _Source(array) for key, array in arrays.items()}
+    sources |= {key: _Source(array, is_computed=True) for key, array in (computed or {}).items()}
+    layer: dict[Any, Task] = {}
+    for plan in plans:
+        selections = {key: sources[key].plan(selection) for key, selection in plan.selections.items()}
+        needed = {ref for selection in selections.values() for piece in selection.pieces for ref in _needs(piece.chunk)}
+        values = Dict({ref: TaskRef(ref) for ref in sorted(needed, key=str)})
+        task_key = (name, *plan.position)
+        layer[task_key] = Task(
+            task_key, _compute_block, function, TaskRef(shared.key), values, selections, plan.arguments
+        )
+    dependencies = [shared, *(source.array for source in sources.values())]
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=dependencies)
+    return da.Array(graph, name, chunks, meta=np.empty((0,) * len(chunks), dtype))
+
+
+def _needs(chunk: Any) -> Iterable[Any]:
+    """Return the keys whose values a task needs for a chunk."""
+    return chunk.dependencies if isinstance(chunk, GraphNode) else (chunk,)
+
+
+def _compute_block(
+    function: Callable[..., np.ndarray],
+    shared: Any,
+    values: Mapping[Any, Any],
+    selections: Mapping[str, _Selection],
+    arguments: tuple[Any, ...],
+) -> np.ndarray:
+    """Task: one block of the result."""
+    return function(shared, {key: _filled(key, selection, values) for key, selection in selections.items()}, *arguments)
+
+
+def _filled(name: str, selection: _Selection, values: Mapping[Any, Any]) -> np.ndarray:
+    """Return a selection of the variable ``name``; its chunks may be read here. Raises UserError where one cannot."""
+    try:
+        return selection.fill(values)
+    except UserError:  # which names the chunk
+        raise
+    except Exception as error:  # of files, codecs and the user's functions: any class
+        fault = f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"variable {name!r} cannot be read ({fault}); see whether ds[{name!r}].compute() can"
+        ) from redacted_cause(error)
+
+
+class _Source:
+    """A dask array that tiles are read from; its chunks stay tasks of their own where they are computed."""
+
+    def __init__(self, array: da.Array, is_computed: bool = False):
+        self.array, self._is_computed = array, is_computed
+        self._starts = [np.cumsum((0, *sizes)) for sizes in array.chunks]
+        self._graph = {} if is_computed else dict(array.__dask_graph__())
+        self._chunks: dict[tuple[int, ...], Any] = {}
+        self._known: dict[tuple[int, bytes], list[_Run]] = {}
+
+    def plan(self, selection: Points) -> _Selection:
+        """Return the pieces of a selection."""
+        runs = [self._runs(axis, points) for axis, points in enumerate(selection)]
+        pieces = [
+            _Piece(
+                self._chunk(tuple(run.chunk for run in piece)),
+                tuple(run.target for run in piece),
+                tuple(run.source for run in piece),
+            )
+            for piece in product(*runs)
+        ]
+        return _Selection(tuple(len(points) for points in selection), self.array.dtype, pieces)
+
+    def _runs(self, axis: int, points: np.ndarray) -> list[_Run]:
+        """Return the runs of points along an axis, which many selections share."""
+        key = axis, points.tobytes()
+        if key not in self._known:
+            self._known[key] = list(_runs(points, self._starts[axis]))
+        return self._known[key]
+
+    def _chunk(self, index: tuple[int, ...]) -> Any:
+        """Return the task that computes a chunk, or its key where it depends on other tasks."""
+        if self._is_computed:
+            return (self.array.name, *index)
+        if index not in self._chunks:
+            key: Any = (self.array.name, *index)
+            while isinstance(node := self._graph.get(key), Alias):
+                key = node.target
+            inputs = [self._graph.get(ref) for ref in node.dependencies] if isinstance(node, Task) else [None]
+            is_alone = all(isinstance(value, DataNode) for value in inputs)
+            self._chunks[index] = node if is_alone else key
+        return self._chunks[index]
+
+
+def _runs(points: np.ndarray, bounds: np.ndarray) -> Iterator[_Run]:
+    """Yield the runs of increasing ``points`` along an axis with chunks between ``bounds``."""
+    chunks = np.searchsorted(bounds, points, side="right") - 1
+    breaks = np.flatnonzero((np.diff(points) != 1) | (np.diff(chunks) != 0)) + 1
+    for start, stop in pairwise([0, *breaks.tolist(), len(points)]):
+        if start < stop:
+            first = int(points[start] - bounds[chunks[start]])
+            yield _Run(int(chunks[start]), slice(start, stop), slice(first, first + stop - start))
+
 
 BLOCK_BYTES = 1 << 26  # that a task reads and gives, at most, where it makes several calls
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.prediction.memory_reader import MemoryReader
-from dsinga.addons.fields.prediction.predictor import FieldPredictor, PredictionBlock
+from dsinga.addons.fields.prediction.predictor import FieldPredictor, MemoryReader, PredictionBlock
 from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.layout import ChannelGroup
 from dsinga.addons.fields.records.readers import VariableReader

@@ -16,7 +16,7 @@ import zarr
 from dsinga.addons.fields.microscopes.opening import open_path_of_image
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.readers import is_date
-from dsinga.addons.fields.records.time_gaps import date_index, is_date_index
+from dsinga.addons.fields.records.times import date_index, is_date_index
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed, nearest
@@ -32,10 +32,10 @@ OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
 
 
 def reading_files(dataset: Any) -> Any:
-    """Return a Dataset whose variables in files are read as :mod:`.chunk_variable` says, which imports xarray."""
-    from dsinga.addons.fields.records import chunk_variable
+    """Return a Dataset whose variables in files are read as :mod:`.backend_arrays` says, which imports xarray."""
+    from dsinga.addons.fields.records import backend_arrays
 
-    return chunk_variable.reading_files(dataset)
+    return backend_arrays.reading_files(dataset)
 
 
 def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tuple[Any, str | None]:

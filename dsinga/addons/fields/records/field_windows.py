@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.leads.channels import check_ends, lead_plan
+from dsinga.addons.fields.leads.feedback import check_ends, check_lead_names, lead_plan
 from dsinga.addons.fields.records.dataset import check_dataset, open_dataset, used_variables
 from dsinga.addons.fields.records.definition import SAMPLER_SHARE, WindowDefinition
 from dsinga.addons.fields.records.layout import Layout, make_layout
-from dsinga.addons.fields.records.leads import check_lead_names
 from dsinga.addons.fields.records.remarks import chunk_texts, gap_texts, left_out_texts, period_texts, uneven_texts
 from dsinga.addons.fields.records.selection import select, split_ends
 from dsinga.addons.fields.records.trained_layout import align, trained_layout_of

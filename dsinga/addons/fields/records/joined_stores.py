@@ -99,6 +99,6 @@ def _check_order(datasets: Sequence[Any], names: Sequence[str], dim: str) -> Non
 
 def _joined(variables: Sequence[Any], dim: str) -> Any:
     """Return variables as one along a dimension, lazily where they are in files."""
-    from dsinga.addons.fields.records import joined_variable  # which imports xarray
+    from dsinga.addons.fields.records import backend_arrays  # which imports xarray
 
-    return joined_variable.joined(variables, dim)
+    return backend_arrays.joined(variables, dim)

@@ -14,7 +14,7 @@ from dsinga.addons.fields.records.axis import Axis, make_axis
 from dsinga.addons.fields.records.dataset import is_time
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.readers import VariableReader, coordinate_reader
-from dsinga.addons.fields.records.time_gaps import date_index, gaps_of
+from dsinga.addons.fields.records.times import date_index, gaps_of
 from dsinga.base.errors import UserError
 from dsinga.data.array_order import label_text
 from dsinga.data.column import PointRanges

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.addons.fields.prediction.receptive_field import AxisField, receptive_field
-from dsinga.addons.fields.prediction.tiles import AxisTiles, cut_axis, whole_axis
+from dsinga.addons.fields.prediction.tiles import AxisField, AxisTiles, cut_axis, receptive_field, whole_axis
 from dsinga.job import LayerConf, Phase
 from dsinga.layers import Records
 from dsinga.models.blocks import conv, layer, pool

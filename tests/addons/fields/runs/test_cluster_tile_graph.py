@@ -9,7 +9,7 @@ from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.addons.fields.prediction.tile_graph import BlockPlan, map_selections
+from dsinga.addons.fields.prediction.prediction_blocks import BlockPlan, map_selections
 
 
 def _sum_boxes(shared: float, boxes: dict[str, np.ndarray], factor: float) -> np.ndarray:

@@ -1,14 +1,19 @@
-"""Lets xarray read the chunks of a zarr store as files, and errors of files name the variable and the chunk."""
+"""Arrays that xarray reads lazily: chunks of a zarr store as files, with errors that name them; several files as one.
+
+This file imports xarray, and is imported where somebody has a Dataset.
+"""
 
 from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from xarray import Variable
 from xarray.backends import BackendArray
-from xarray.core.indexing import BasicIndexer
+from xarray.core.indexing import BasicIndexer, IndexingSupport, LazilyIndexedArray, explicit_indexing_adapter
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redacted_cause
@@ -118,3 +123,54 @@ def _bounds(part: Any, size: int) -> tuple[int, int, int]:
         return (start, stop, step) if step > 0 else (stop + 1, start + 1, step)
     points = np.asarray(part) % max(size, 1)
     return (int(points.min()), int(points.max()) + 1, 0) if points.size else (0, 0, 0)
+
+
+class _Joined(BackendArray):
+    """Variables that follow one another along an axis, or, of ``is_new``, are the points of a first axis."""
+
+    def __init__(self, variables: Sequence[Any], axis: int, is_new: bool):
+        self._variables, self._axis, self._is_new = variables, axis, is_new
+        self._ends = np.cumsum([1 if is_new else variable.shape[axis] for variable in variables])
+        shape = variables[0].shape
+        self.shape = (*shape[:axis], int(self._ends[-1]), *shape[axis + (not is_new) :])
+        self.dtype = np.result_type(*(variable.dtype for variable in variables))
+
+    def __getitem__(self, key: Any) -> Any:
+        return explicit_indexing_adapter(key, self.shape, IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> np.ndarray:
+        points = np.arange(self.shape[self._axis])[key[self._axis]]
+        place = sum(not isinstance(each, (int, np.integer)) for each in key[: self._axis])
+        parts = [self._part(key, each, place) for each in self._runs(np.atleast_1d(points))]
+        joined = np.concatenate(parts, axis=place) if len(parts) > 1 else parts[0]
+        return joined if np.ndim(points) else joined.take(0, axis=place)
+
+    def _runs(self, points: np.ndarray) -> list[np.ndarray]:
+        """Return points in parts that each lie in one variable, at least one part."""
+        owners = np.searchsorted(self._ends, points, "right")
+        return np.split(points, np.flatnonzero(np.diff(owners)) + 1)
+
+    def _part(self, key: tuple[Any, ...], points: np.ndarray, place: int) -> np.ndarray:
+        """Return the numbers at points of the axis that lie in one variable."""
+        owner = int(np.searchsorted(self._ends, points[0], "right")) if len(points) else 0
+        before, after = key[: self._axis], key[self._axis + 1 :]
+        if self._is_new:
+            values = np.expand_dims(self._variables[owner][(*before, *after)].values, place)
+            return np.repeat(values, len(points), axis=place)
+        places = points - (int(self._ends[owner - 1]) if owner else 0)
+        is_range = len(places) > 0 and bool((np.diff(places) == 1).all())
+        chosen = slice(int(places[0]), int(places[-1]) + 1) if is_range else places
+        return np.asarray(self._variables[owner][(*before, chosen, *after)].values)
+
+
+def joined(variables: Sequence[Any], dim: str) -> Any:
+    """Return variables joined along a dimension, which may be a new one; lazily where the first is in a file."""
+    first, is_new = variables[0], dim not in variables[0].dims
+    if getattr(first, "_in_memory", True):
+        result: Any = Variable.concat(list(variables), dim)  # type: ignore[no-untyped-call]
+        return Variable(result.dims, result.data, first.attrs, first.encoding)
+    encoding = dict(first.encoding)
+    if is_new and "preferred_chunks" in encoding:
+        encoding["preferred_chunks"] = {dim: 1, **encoding["preferred_chunks"]}
+    data = LazilyIndexedArray(_Joined(variables, 0 if is_new else first.dims.index(dim), is_new))
+    return Variable((dim, *first.dims) if is_new else first.dims, data, first.attrs, encoding)
