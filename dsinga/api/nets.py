@@ -10,8 +10,7 @@ from dsinga.base.argument_types import typed
 from dsinga.job import Job
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet, PartitionedNet
-from dsinga.reading.checked_job import check_job
-from dsinga.reading.nets import build_partitioned_net
+from dsinga.reading.checked_job import build_partitioned_net, check_job
 
 
 @typed()

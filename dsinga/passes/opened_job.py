@@ -12,10 +12,8 @@ from dsinga.job.topology import Topology
 from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet, create_net
 from dsinga.passes.evaluation import EvaluationPass
-from dsinga.reading.all_records import count_batches, readers_of_all_records, tests_all_records
-from dsinga.reading.batch_reader import BatchReader
-from dsinga.reading.checked_job import CheckedJob
-from dsinga.reading.nets import check_same_names, check_same_params
+from dsinga.reading.batch_reader import BatchReader, count_batches, readers_of_all_records, tests_all_records
+from dsinga.reading.checked_job import CheckedJob, check_same_names, check_same_params
 from dsinga.training.bp import no_loss
 
 _log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from dsinga.job import Job, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.ops.processor import Processor
 from dsinga.passes.opened_job import open_job
-from dsinga.reading.checked_job import CheckedJob
-from dsinga.reading.nets import cut_nets
+from dsinga.reading.checked_job import CheckedJob, cut_nets
 from dsinga.training import Metrics, create_updater, initial_values
 from tests.support import emulated_cupy
 from tests.support.emulated_cudnn import FakeCudnn

@@ -19,8 +19,7 @@ from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.ops.processor import Processor
 from dsinga.passes.opened_job import open_job
-from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
-from dsinga.reading.nets import cut_nets
+from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets, resolve_epochs
 from dsinga.training import Metrics, add_metrics, create_updater, initial_values
 
 TIMEOUT_SECONDS = 60.0  # of one wait of a worker

@@ -47,8 +47,7 @@ from dsinga.layers import Connection, Cut, Layer, Output, ParamSpec
 from dsinga.loop.initial_state import RunOptions
 from dsinga.models.blocks import layer, make_job, read, updater
 from dsinga.passes.opened_job import open_job
-from dsinga.reading.checked_job import CheckedJob
-from dsinga.reading.nets import cut_nets
+from dsinga.reading.checked_job import CheckedJob, cut_nets
 from dsinga.training import create_updater
 
 # The layers with params of the net, and the numbers of each param.

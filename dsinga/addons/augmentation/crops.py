@@ -1,4 +1,4 @@
-"""Augmentations that cut a part out of images: kRandomCrop and kRandomResizedCrop."""
+"""Augmentations that cut a part out: kRandomCrop and kRandomResizedCrop of images, kTruncate of sequences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.addons.augmentation.augmentation import Augmentation, RecordFacts, between, pick
 from dsinga.addons.augmentation.resampling import Boxes, crop, resize
 from dsinga.base.registry import register
-from dsinga.job.component import Fault, Settings, setting
+from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.job.limits import Count, Padding, Positive
 
 ATTEMPTS = 10  # to find a box that lies within the image
@@ -151,3 +151,26 @@ def range_faults(name: str, bounds: list[float], most: float = math.inf) -> Iter
     if len(bounds) != 2 or bounds[0] > bounds[1] or bounds[1] > most:
         limit = "" if most == math.inf else f", which is at most {most:g}"
         yield Fault(f"{name} must be two numbers, the least and the largest{limit}, not {bounds}", name)
+
+
+@register("augmentation", kTruncate=11)
+class Truncate(Augmentation):
+    """Keep the first ``length`` steps of sequences (T,), and of their labels where each step has one; in all phases."""
+
+    class Conf(Settings):
+        """Settings of kTruncate."""
+
+        length: Count = required("how many steps are kept; shorter sequences stay as they are")
+
+    dtypes = (np.uint8, np.int32, np.float32)
+    axes = 1
+
+    def __init__(self, conf: Any, facts: RecordFacts):
+        super().__init__(conf, facts)
+        self.shape = (min(facts.shape[0], self.settings.length),)
+
+    def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        return self.evaluate(records)
+
+    def evaluate(self, records: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(records[:, : self.shape[0]])

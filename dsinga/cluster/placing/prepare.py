@@ -36,8 +36,7 @@ from dsinga.net.partitioned import ParamPart
 from dsinga.net.worker_memory import FIXED
 from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.passes.processors import Devices
-from dsinga.reading.checked_job import CheckedJob, check_job
-from dsinga.reading.nets import cut_nets
+from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets
 from dsinga.reading.training_memory import training_memory
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 from dsinga.training.epochs import Epochs

@@ -16,7 +16,7 @@ from dsinga.net.cut import LayerCut
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.passes.evaluation import EvaluationPass
 from dsinga.passes.opened_job import OpenedJob
-from dsinga.reading.nets import cut_like
+from dsinga.reading.checked_job import cut_like
 from dsinga.training import Updater, algorithm, create_updater
 
 NEVER = (1 << 31) - 1  # steps

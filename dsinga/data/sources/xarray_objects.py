@@ -28,7 +28,7 @@ from dsinga.data.sources.arrays import (
     convert,
 )
 from dsinga.data.sources.dask_arrays import DaskColumn
-from dsinga.data.sources.zarr_names import DATA_NAMES, LABEL_NAMES
+from dsinga.data.sources.zarr_source import DATA_NAMES, LABEL_NAMES
 from dsinga.data.stores.store_format import block_rows
 
 

@@ -21,8 +21,7 @@ from dsinga.data import write_store
 from dsinga.job import ClusterConf, Phase
 from dsinga.job.topology import topology
 from dsinga.passes.opened_job import open_job
-from dsinga.reading.checked_job import CheckedJob
-from dsinga.reading.nets import cut_nets
+from dsinga.reading.checked_job import CheckedJob, cut_nets
 from tests.support.train_in_threads import create_servers, create_workers, prepare, running
 from tools.benchmarks.bench_many import null_job, write_records
 

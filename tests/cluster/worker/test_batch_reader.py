@@ -18,8 +18,7 @@ from dsinga.data.stores.chunk_files import RegionReader
 from dsinga.job import ClusterConf, Job, NetConf, Phase, SyncMethod, loads, to_text, training_phases
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import create_net, partition
-from dsinga.reading.all_records import count_batches, readers_of_all_records
-from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.batch_reader import BatchReader, count_batches, readers_of_all_records
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 from dsinga.reading.sampler import Sampler
 from dsinga.training.epochs import Epochs, offset_of

@@ -18,8 +18,7 @@ from dsinga.commands.cli import main_group
 from dsinga.data import open_records, write_store
 from dsinga.job import Job, Phase, loads
 from dsinga.reading.checked_job import CheckedJob
-from dsinga.reading.sampler import Sampler
-from dsinga.reading.sequence_lengths import SequenceLengths, padding_share
+from dsinga.reading.sampler import Sampler, SequenceLengths, padding_share
 from tests.support.small_job import assert_close, assert_same
 
 STEPS = 12

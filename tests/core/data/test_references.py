@@ -19,7 +19,7 @@ import dsinga
 from dsinga.base.errors import UserError
 from dsinga.commands.cli import main_group
 from dsinga.data import open_store
-from dsinga.data.references import LONGEST, VARIABLE
+from dsinga.data.filesystem import LONGEST, VARIABLE
 from tests.support.web_server import serve
 
 DATA = np.random.default_rng(0).normal(size=(6, 2, 3)).astype(np.float32)

@@ -16,7 +16,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed
 from dsinga.data.filesystem import has_zarr_metadata, join, resolve, zarr_store
-from dsinga.data.sources.zarr_faults import check_extent, check_group
+from dsinga.data.stores.store_faults import check_extent, check_group
 
 VERSIONS: dict[str, Literal[2, 3]] = {"0.4": 2, "0.5": 3}  # and the format of zarr that each has
 WRITE_AGAIN = "write it again as version 0.4 or 0.5, for instance with bioformats2raw or the package ome-zarr"

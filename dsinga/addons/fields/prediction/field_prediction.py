@@ -24,7 +24,7 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.data import resolve
-from dsinga.data.sources.dask_graph import cluster_futures
+from dsinga.data.sources.dask_arrays import cluster_futures
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
 from dsinga.layers.interface.layer import Shape, as_text

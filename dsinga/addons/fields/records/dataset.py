@@ -26,7 +26,7 @@ from dsinga.data.array_order import label_text
 from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.xarray_objects import missing_name
-from dsinga.data.sources.zarr_faults import check_group, check_members
+from dsinga.data.stores.store_faults import check_group, check_members
 
 OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
 

@@ -14,7 +14,7 @@ from dsinga.base.registry import listed, nearest
 from dsinga.base.rounding import warn_of_rounding
 from dsinga.data.conversion import as_records, record_dtype
 from dsinga.data.missing_values import check_decoded, plain_array
-from dsinga.data.sources.dask_graph import DaskRegions, cluster_futures
+from dsinga.data.sources.dask_arrays import DaskRegions, cluster_futures
 
 Region = tuple[slice, ...]
 _CALL = re.compile(r"(sin|cos)\((.+)\)")

@@ -17,9 +17,8 @@ from dsinga.base.errors import UserError
 from dsinga.data.array_order import label_text
 from dsinga.data.filesystem import has_zarr_metadata, resolve
 from dsinga.data.inspection import SAMPLED_BLOCKS, statistics
-from dsinga.data.sources.zarr_faults import check_members
-from dsinga.data.sources.zarr_names import DATA_NAMES, arrays_of
-from dsinga.data.sources.zarr_source import open_zarr
+from dsinga.data.sources.zarr_source import DATA_NAMES, arrays_of, open_zarr
+from dsinga.data.stores.store_faults import check_members
 
 NETCDF = (".nc", ".nc4", ".cdf", ".h5", ".hdf5")
 SAMPLE_BYTES = 1 << 20  # of a variable that are read at once
