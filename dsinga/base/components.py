@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 TABLE = Path(__file__).with_suffix(".csv")
 GROUP = "dsinga.addons"  # of entry points
+WRITTEN = re.compile(r"^# (\w+)\.(\S+) is of the distribution ([\w.-]+)$", re.MULTILINE)
+_written: dict[tuple[str, str], str] = {}  # the distributions of components, as the texts of jobs say
 
 
 class Row(NamedTuple):
@@ -80,3 +83,24 @@ def import_component(what: str, module: str) -> types.ModuleType:
             f"{what} belongs to the add-on {addon_of(str(error.name))}, which is not installed; "
             "install all of dsinga by 'pip install --force-reinstall dsinga'"
         ) from error
+
+
+def distribution_comments(text: str) -> str:
+    """Return the comments of a job's text that name the distributions of its components, for processes without them."""
+    points = [(kind, name, point) for kind, by_name in _entry_points().items() for name, (point, *_) in by_name.items()]
+    return "".join(
+        f"# {kind}.{name} is of the distribution {point.dist.name}\n"
+        for kind, name, point in points
+        if point.dist and re.search(rf"\b{re.escape(name.rpartition('.')[2])}\b", text)
+    )
+
+
+def note_distributions(text: str) -> None:
+    """Keep what the comments of a job's text say of distributions, for :func:`written_distribution`."""
+    _written.update({(kind, name): distribution for kind, name, distribution in WRITTEN.findall(text)})
+
+
+def written_distribution(kind: str, name: str) -> str:
+    """Return half a sentence on the distribution of a component that a job had when it was written, "" for none."""
+    distribution = _written.get((kind, name))
+    return f"; it is of the distribution {distribution}: pip install {distribution}" if distribution else ""

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dsinga.base.advice import option
-from dsinga.base.components import Row, built_in, import_component, offered, scanned
+from dsinga.base.components import Row, built_in, import_component, offered, scanned, written_distribution
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import METADATA_BYTES, read_regular
 
@@ -177,9 +177,14 @@ def lookup(kind: str, name: str) -> Any:
     """Return the class or function of a name as :func:`find` does; raise UserError, with the nearest, for no name."""
     entry = find(kind, name)
     if entry is None:
-        hint = nearest(name, registered(kind))
-        raise UserError(f"no {kind} is registered as {name!r}{hint}{'' if hint else ';'} {how_to_register(kind, name)}")
+        raise UserError(f"no {kind} is registered as {name!r}{missing_hint(kind, name)}")
     return entry
+
+
+def missing_hint(kind: str, name: str) -> str:
+    """Return what to do where no component has a name: "; " and the distribution, or the nearest name and a remedy."""
+    hint = written_distribution(kind, name)
+    return hint or f"{(near := nearest(name, registered(kind)))}{'' if near else ';'} {how_to_register(kind, name)}"
 
 
 def how_to_register(kind: str, name: str) -> str:

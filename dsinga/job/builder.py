@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from dsinga.base.components import written_distribution
 from dsinga.base.errors import UserError
-from dsinga.base.registry import find, how_to_register, nearest
+from dsinga.base.registry import find, missing_hint, nearest
 from dsinga.job.component import Component
 from dsinga.job.layerconf import LayerConf
 from dsinga.job.message import (
@@ -64,7 +65,7 @@ class MessageBuilder:
             name = field_name(self.cls, spelled)
         except JobError as error:
             self.check_registered(where)
-            hint = self.placement_hint(spelled)
+            hint = written_distribution("message", f"{self.cls.__name__}.{spelled}") or self.placement_hint(spelled)
             text = f"{self.cls.__name__} has no field {spelled!r}{hint}" if hint else str(error)
             raise self.error(text, where) from None
         try:
@@ -77,7 +78,7 @@ class MessageBuilder:
         cls: Any = self.cls
         name = self.values.get(cls.user_field) if issubclass(cls, Component) else None
         if name and find(cls.kind, name) is None:
-            raise self.error(f"no {cls.kind} is registered as {name!r}; {how_to_register(cls.kind, name)}", where)
+            raise self.error(f"no {cls.kind} is registered as {name!r}{missing_hint(cls.kind, name)}", where)
 
     def import_components(self, block: Block) -> None:
         """Import the components of other distributions that a block names, so that the fields of settings are known."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
 
+from dsinga.base.components import note_distributions
 from dsinga.base.durable_files import finish_save
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_regular
@@ -42,6 +43,7 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
 
 def loads(text: str, file: str = "<string>", overrides: Iterable[str] = ()) -> Job:
     """Return the job in ``text``; errors name ``file`` as its path. Raises JobError as :func:`load` does."""
+    note_distributions(text)
     try:
         block = parse(text, file)
     except UnclosedError as error:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
+from dsinga.base.components import distribution_comments, scanned
 from dsinga.base.redaction import redact
 from dsinga.job.enums import Phase
 from dsinga.job.layerconf import LayerConf, ParamConf
@@ -43,7 +44,8 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 
 def to_text(job: Job) -> str:
     """Return ``job`` in text format, without the fields that have their default values."""
-    return "".join(f"{line}\n" for line in lines(message_fields(job)))
+    text = "".join(f"{line}\n" for line in lines(message_fields(job)))
+    return (distribution_comments(text) if scanned() else "") + text
 
 
 def _job_text(job: Job) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsinga.base.arguments import shown
+from dsinga.base.components import written_distribution
 from dsinga.base.errors import UserError
 from dsinga.base.functions import value_of
 from dsinga.base.registry import find, is_user_code, lookup, nearest_or_listed, register, registered
@@ -57,7 +58,8 @@ class GatheredMetrics(Layer):
         self.metric_names = tuple(self.settings.metric)
         for name in self.metric_names:
             if find("metric", name) is None:
-                hint = nearest_or_listed(name, registered("metric"), "these are")
+                hint = written_distribution("metric", name)
+                hint = hint or nearest_or_listed(name, registered("metric"), "these are")
                 raise self.fail(f"there is no metric {name!r}{hint}", self.settings, "metric")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -1,0 +1,1 @@
+"""Waves: a layer, its message, a metric, files of records, and a command."""
