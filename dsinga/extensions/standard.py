@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
 from dsinga.extensions.best_value import checked_number
 from dsinga.extensions.extension import Extension, LoopView, State
@@ -18,7 +19,6 @@ from dsinga.job.message import JobError, field_types
 from dsinga.layers.metrics.metric_state import MetricState, restore_state, saved_state
 from dsinga.monitor import NOT_METRICS
 from dsinga.training import Metrics, add_metrics
-from dsinga.training.epochs import Epochs
 
 # What dsinga.train takes as an extension.
 ExtensionLike = Extension | Callable[[int, dict[str, float]], object]

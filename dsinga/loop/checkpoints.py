@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.base.advice import how_to_resume, job_field, short_path
+from dsinga.base.epochs import offset_of
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, latest_finite, latest_step, remove_old_checkpoints, write_checkpoint
 from dsinga.engine.engine import Snapshot
 from dsinga.extensions.best_value import BAD_STATE, checked_number
 from dsinga.job import Job, redact_job, to_text
-from dsinga.training.epochs import offset_of
 
 
 class Checkpoints:

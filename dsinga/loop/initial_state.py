@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from dsinga.base.advice import job_field, option, short_path
+from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays, first_not_finite
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
@@ -27,7 +28,6 @@ from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in, off
 from dsinga.net import NeuralNet, Param
 from dsinga.reading.checked_job import CheckedJob, rows_per_step
 from dsinga.training import check_start, create_updater, initial_values, schedule
-from dsinga.training.epochs import Epochs
 
 _log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
 from dsinga.data import RecordSource, kept_bytes
 from dsinga.job import Job, Phase
@@ -15,7 +16,6 @@ from dsinga.layers import Layer, RecordInfo, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
 from dsinga.net import NeuralNet, Stage, cut_evenly
 from dsinga.reading.sampler import Sampler
-from dsinga.training.epochs import Epochs
 
 
 @dataclass(frozen=True)

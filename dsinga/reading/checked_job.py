@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
 from dsinga.data import RecordNames, RecordSource, check_names
 from dsinga.data.filesystem import PathNotFound
@@ -22,7 +23,6 @@ from dsinga.net.partitioning import partition
 from dsinga.reading.batch_reader import BatchReader, SiteReader, site_job
 from dsinga.reading.open_layer import augmented_info, open_layer, with_store
 from dsinga.reading.sampler import Sampler, SequenceLengths
-from dsinga.training.epochs import Epochs
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
+from dsinga.base.epochs import Epochs
 from dsinga.base.registry import lookup
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import available_workers, host, on_several_hosts, process
@@ -39,7 +40,6 @@ from dsinga.passes.processors import Devices
 from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets
 from dsinga.reading.training_memory import training_memory
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
-from dsinga.training.epochs import Epochs
 
 _log = logging.getLogger(__name__)
 

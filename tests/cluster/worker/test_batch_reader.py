@@ -13,6 +13,7 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsinga.base.epochs import Epochs, offset_of
 from dsinga.base.errors import UserError
 from dsinga.data.stores.chunk_files import RegionReader
 from dsinga.job import ClusterConf, Job, NetConf, Phase, SyncMethod, loads, to_text, training_phases
@@ -21,7 +22,6 @@ from dsinga.net import create_net, partition
 from dsinga.reading.batch_reader import BatchReader, count_batches, readers_of_all_records
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 from dsinga.reading.sampler import Sampler
-from dsinga.training.epochs import Epochs, offset_of
 
 
 def reader(records: int, sizes: list[int]) -> BatchReader:
