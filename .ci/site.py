@@ -41,7 +41,7 @@ API = {
     "data": ("Data", ["dsinga.data"]),
     "models": ("Models", ["dsinga.models", *sorted(f"dsinga.models.{path.stem}" for path in MODELS)]),
     "extensions": ("Extensions", ["dsinga.extensions"]),
-    "monitor": ("History and pictures", ["dsinga.monitor", "dsinga.api.plotting"]),
+    "monitor": ("History and pictures", ["dsinga.monitor", "dsinga.addons.pictures.plotting"]),
     "checkpoint": ("Checkpoints", ["dsinga.checkpoint"]),
     "layers": ("Layers", ["dsinga.layers", "dsinga.layers.interface.layer", "dsinga.layers.interface.context"]),
     "training": ("Updaters and algorithms", ["dsinga.training"]),

@@ -8,7 +8,7 @@ from dsinga.base.registry import register
 from dsinga.base.version import __version__
 
 if TYPE_CHECKING:
-    import dsinga.api.plotting as plotting
+    import dsinga.addons.pictures.plotting as plotting
     import dsinga.convert as convert
     import dsinga.data as data
     import dsinga.estimators as estimators

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
-from dsinga.base.registry import listed, nearest
-from dsinga.monitor.history_plot import plot_history
-from dsinga.monitor.rows import NOT_METRICS, Row, draw_curves, rows_of_metrics
+from dsinga.base.registry import listed, lookup, nearest
+from dsinga.monitor.rows import NOT_METRICS, Row, picture, rows_of_metrics
 
 
 class History(Sequence[Row]):
@@ -73,7 +72,7 @@ class History(Sequence[Row]):
         Returns the axes if ``metrics`` is a name, else an array (number of metrics,) of axes. Raises UserError where
         Matplotlib is missing, a column does not exist, there is no metric, or ``ax`` has not as many axes as metrics.
         """
-        return plot_history(self._rows, metrics, x=x, label=label, ax=ax, line=line)
+        return lookup("hook", "plot_history")(self._rows, metrics, x=x, label=label, ax=ax, line=line)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -116,7 +115,7 @@ class History(Sequence[Row]):
         return f"<History of {len(self)} rows{span}>"
 
     def _repr_html_(self) -> str:
-        return draw_curves(self._rows)
+        return picture(self._rows)
 
 
 def _missing_column(names: Sequence[str], columns: Sequence[str]) -> str:

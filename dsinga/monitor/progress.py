@@ -12,7 +12,7 @@ from typing import Self, TextIO
 
 from dsinga.base.advice import in_notebook
 from dsinga.base.standard_streams import error_stream
-from dsinga.monitor.rows import NOT_METRICS, Row, draw_curves
+from dsinga.monitor.rows import NOT_METRICS, Row, picture
 
 # Columns of a row that are shown as a speed, with their units.
 SPEEDS = {"samples_per_second": "samples/s", "env_steps_per_second": "env steps/s"}
@@ -187,7 +187,7 @@ class Picture(Progress):
         return "\n".join([state, *self._remarks])
 
     def _repr_html_(self) -> str:
-        return f'{draw_curves(self._rows)}<div style="white-space: pre-wrap">{escape(repr(self))}</div>'
+        return f'{picture(self._rows)}<div style="white-space: pre-wrap">{escape(repr(self))}</div>'
 
 
 def values(row: Row) -> str:

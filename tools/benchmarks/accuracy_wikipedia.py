@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 import dsinga
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, draw_panels
 from dsinga.addons.retrieval import chance, mean_average_precision, precision_at_recall, ranked_relevance
 from dsinga.data import import_records, open_store
 from dsinga.job import load
-from dsinga.monitor.panels import COLOURS, Line, Panel, draw_panels
 
 CONF = Path(__file__).parents[2] / "datasets" / "wikipedia" / "job.conf"
 SEEDS = (1, 2, 3)

@@ -21,9 +21,8 @@ import click
 from distributed import Client
 
 import dsinga
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, draw_panels
 from dsinga.job import ClusterConf
-from dsinga.monitor import Line, Panel, draw_panels
-from dsinga.monitor.panels import COLOURS
 
 FRAMEWORKS = {
     "one worker": ClusterConf(),

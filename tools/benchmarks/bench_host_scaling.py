@@ -25,12 +25,12 @@ from typing import NamedTuple
 import click
 from distributed import Client
 
+from dsinga.addons.pictures.axes import YAxis
+from dsinga.addons.pictures.panels import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, Line, Panel, draw_frame, draw_panel
 from dsinga.addons.planner import cost_model
 from dsinga.addons.planner.benchmark import measure
 from dsinga.api import with_workers
 from dsinga.job import ClusterConf, Job
-from dsinga.monitor.axes import YAxis
-from dsinga.monitor.panels import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, Line, Panel, draw_frame, draw_panel
 from tools.benchmarks.bench_plan import NETS, build, predict_on_cluster, with_cuts
 
 BATCHES = {  # records of a batch: of each host, and of all together

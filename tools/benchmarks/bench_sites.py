@@ -16,11 +16,11 @@ import numpy as np
 
 import dsinga
 from dsinga import nn
+from dsinga.addons.pictures.axes import YAxis
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, draw_panels
 from dsinga.cluster.server.compression import BITS
 from dsinga.data import open_store
 from dsinga.job import Compression
-from dsinga.monitor.axes import YAxis
-from dsinga.monitor.panels import COLOURS, Line, Panel, draw_panels
 
 MEAN_OF_PARAMS = {"updater": nn.SGD(1.0)}  # local SGD
 PERIODS, SITES, DELAYED = (1, 10, 100, 500), (1, 2, 4, 8), {"delay": 5, "mixing": 0.5}

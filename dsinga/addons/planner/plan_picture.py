@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
+from dsinga.addons.pictures.axes import YAxis
+from dsinga.addons.pictures.panels import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, Line, Panel, Point, draw_frame, draw_panel
 from dsinga.addons.planner.plan import Alternative, Plan
 from dsinga.base.arguments import format_bytes
-from dsinga.monitor.axes import YAxis
-from dsinga.monitor.panels import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, Line, Panel, Point, draw_frame, draw_panel
 
 ROW_HEIGHT, BAR_HEIGHT = 22, 13  # pixels
 TITLE_HEIGHT = 46

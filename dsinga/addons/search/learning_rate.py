@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dsinga.addons.pictures.panels import Line, Panel, draw_panels
 from dsinga.api.engines import awaitable
 from dsinga.api.jobs_with_data import job_with_data
 from dsinga.api.training import train
@@ -18,7 +19,6 @@ from dsinga.base.errors import Diverged, UserError
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.extensions.extension import State
 from dsinga.job import ChangeMethod, ClusterConf, Job, LRGenConf, Phase
-from dsinga.monitor.panels import Line, Panel, draw_panels
 from dsinga.reading.batch_reader import site_job
 from dsinga.training import Metrics
 

@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, overload
 
+from dsinga.addons.pictures.panels import Line, Panel, draw_panels
 from dsinga.addons.search.space import Setting
 from dsinga.api.result import Result
 from dsinga.base.durable_files import explained_writing, replace_file
@@ -20,7 +21,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest
 from dsinga.base.regular_files import read_json
-from dsinga.monitor import History, Line, Panel, Row, draw_panels, read_metrics
+from dsinga.monitor import History, Row, read_metrics
 
 # The columns of a row besides those of the setting: those before and those after them.
 NUMBER = "number"

@@ -10,10 +10,9 @@ from bokeh.plotting import figure
 
 from dsinga.cluster.dashboard.history import SLOTS, RunHistory
 from dsinga.cluster.dashboard.records import RunRecord
-from dsinga.monitor.panels import COLOURS
 
 NO_RUN = "no run of dsinga yet"
-SLOT_COLOURS = (*COLOURS, "#777777")
+SLOT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#777777")
 assert len(SLOT_COLOURS) == SLOTS
 
 # Returns the runs that a page shows.

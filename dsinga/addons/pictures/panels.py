@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from dsinga.monitor.axes import PlotArea, Scale, YAxis, decade_ticks, make_scale, power_text, step_text, ticks
+from dsinga.addons.pictures.axes import PlotArea, Scale, YAxis, decade_ticks, make_scale, power_text, step_text, ticks
 
 Point = tuple[float, float]
 

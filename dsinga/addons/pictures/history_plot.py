@@ -1,16 +1,47 @@
-"""Drawing the metrics of runs by Matplotlib."""
+"""Drawing the metrics of runs: a few, such as the loss, as SVG, and all by Matplotlib."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from dsinga.addons.pictures.panels import Line, Panel, Point, draw_panels, thin
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed, nearest
-from dsinga.monitor.panels import Point, thin
-from dsinga.monitor.rows import NAMES, lines_by_phase, metric_names
+from dsinga.base.registry import listed, nearest, register
+from dsinga.monitor.rows import metric_names, rows_of_metrics
+
+COLOURS = {"train": "#0072b2", "val": "#009e73", "test": "#d55e00"}
+OTHER_COLOUR = "#7f7f7f"
+NAMES = "episode_return", "loss", "accuracy"  # the metrics that are drawn by default
+
+
+@register("hook", "draw_curves")
+def draw_curves(rows: Iterable[Mapping[str, Any]], names: Sequence[str] = NAMES) -> str:
+    """Return an SVG element with a panel for each of ``names`` that occurs in ``rows``, and a line for each phase.
+
+    The horizontal axis is "step". ``rows`` are mappings with "step", "phase" and numbers; values that are not finite
+    leave a gap. Without any value the picture says "no rows yet".
+    """
+    rows = list(rows)
+    panels = [Panel(name, lines) for name in names if (lines := lines_by_phase(rows, name))]
+    titles = " and ".join(panel.title for panel in panels)
+    return draw_panels(panels, f"{titles} by step" if panels else "no rows yet")
+
+
+def lines_by_phase(rows: Iterable[Mapping[str, Any]], name: str, x: str = "step") -> dict[str, Line]:
+    """Return a line of points (x, value) for each phase with finite values of ``name``: train, val, test, others."""
+    lines: dict[str, list[Point]] = {phase: [] for phase in COLOURS}
+    for row in rows_of_metrics(rows):
+        if name in row and x in row:
+            lines.setdefault(row["phase"], []).append((row[x], float(row[name])))
+    return {
+        phase: Line(points, COLOURS.get(phase, OTHER_COLOUR))
+        for phase, points in lines.items()
+        if any(math.isfinite(y) for _, y in points)
+    }
 
 
 def new_axes(count: int, columns: int, width: float, height: float) -> np.ndarray:
@@ -43,6 +74,7 @@ RETURN = "episode_return"
 Rows = Sequence[Mapping[str, Any]]
 
 
+@register("hook", "plot_history")
 def plot_history(
     rows: Rows, metrics: str | Sequence[str], *, x: str, label: str, ax: Any, line: Mapping[str, Any]
 ) -> Any:

@@ -7,15 +7,15 @@ They need Matplotlib: ``pip install 'dsinga[plot]'``. The metrics of a run are d
 from collections.abc import Mapping
 from typing import Any
 
+from dsinga.addons.pictures.curve_plots import plot_precision_recall_curve as precision_recall_curve
+from dsinga.addons.pictures.curve_plots import plot_roc_curve as roc_curve
+from dsinga.addons.pictures.history_plot import plot_curves
+from dsinga.addons.pictures.history_plot import plot_returns as returns
+from dsinga.addons.pictures.record_plots import plot_confusion_matrix as confusion_matrix
+from dsinga.addons.pictures.record_plots import plot_images as images
+from dsinga.addons.pictures.record_plots import plot_wrong_predictions as wrong_predictions
 from dsinga.base.errors import UserError
 from dsinga.job import Job, LRGenConf, UpdaterConf
-from dsinga.monitor.curve_plots import plot_precision_recall_curve as precision_recall_curve
-from dsinga.monitor.curve_plots import plot_roc_curve as roc_curve
-from dsinga.monitor.history_plot import plot_curves
-from dsinga.monitor.history_plot import plot_returns as returns
-from dsinga.monitor.record_plots import plot_confusion_matrix as confusion_matrix
-from dsinga.monitor.record_plots import plot_images as images
-from dsinga.monitor.record_plots import plot_wrong_predictions as wrong_predictions
 from dsinga.training import schedule
 
 __all__ = [

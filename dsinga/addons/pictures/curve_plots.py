@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.pictures.history_plot import single_axes
 from dsinga.base.errors import UserError
 from dsinga.base.score_curves import average_precision, binary_columns, counts_by_score, roc_auc
-from dsinga.monitor.history_plot import single_axes
 
 MOST_CURVES = 12  # on one picture
 INCHES = 4.0

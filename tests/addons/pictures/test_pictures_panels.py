@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.monitor.axes import YAxis, decade_ticks, ticks
-from dsinga.monitor.panels import COLOURS, Line, Panel, draw_panels, thin
-from dsinga.monitor.rows import draw_curves
+from dsinga.addons.pictures.axes import YAxis, decade_ticks, ticks
+from dsinga.addons.pictures.history_plot import draw_curves
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, draw_panels, thin
 
 SVG = "{http://www.w3.org/2000/svg}"
 finite = st.floats(-1e9, 1e9, allow_subnormal=False).map(lambda x: float(f"{x:.6g}"))

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.addons.pictures.history_plot import new_axes, single_axes
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
-from dsinga.monitor.history_plot import new_axes, single_axes
 
 COLOURS = 3  # channels of an image in colour
 MOST_CLASSES = 2000  # of a confusion matrix
