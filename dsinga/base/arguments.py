@@ -140,7 +140,7 @@ def missing_names(
         values = {} if name.startswith("_") else derived()
         if name in values:
             return values[name]
-        names = known or [each for each in vars(sys.modules[module]) if each[0].isalpha()]
+        names = known or [each for each in dir(sys.modules[module]) if each[0].isalpha()]
         fail_for_name(public or module, name, [*names, *values], instead)
 
     return find

@@ -15,6 +15,7 @@ from typing import Any
 
 from distributed import Client
 
+from dsinga.addons.search.median_stopping import MedianRule, MedianStopping, MetricValues
 from dsinga.addons.search.result import SearchResult, describe_setting, read_outcome, setting_folder, write_outcome
 from dsinga.addons.search.search_progress import SearchProgress
 from dsinga.addons.search.space import Setting
@@ -30,7 +31,7 @@ from dsinga.cluster.calls.clients import ClusterSource, select_workers
 from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.placing.room import await_room
 from dsinga.cluster.queue.usable_workers import usable_workers
-from dsinga.extensions import Extension, ExtensionLike, KeepBest, MedianRule, MedianStopping, MetricValues
+from dsinga.extensions import Extension, ExtensionLike, KeepBest
 from dsinga.job import ExtensionType, Job
 from dsinga.loop.cancellation import CANCELLED, Cancellation, deferred_interrupts
 from dsinga.monitor import History, Row

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from dsinga.addons.trackers.mlflow import job_params
 from dsinga.base.errors import UserError
 from dsinga.extensions import MLflow, create_extensions
-from dsinga.extensions.mlflow import job_params
 from dsinga.job import Job, loads, to_text
 from dsinga.testing import SimulatedLoop
 

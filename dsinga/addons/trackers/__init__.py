@@ -1,0 +1,1 @@
+"""Records of runs for others to read: MLflow, TensorBoard, CSV files, and Keras's callbacks that save models."""

@@ -1,0 +1,42 @@
+from collections.abc import Mapping
+
+from dsinga.addons.search.median_stopping import MedianRule, MedianStopping, MetricValues
+from dsinga.addons.trackers.csv_table import CSV
+from dsinga.addons.trackers.keras_callbacks import CSVLogger, ModelCheckpoint, ReduceLROnPlateau, TerminateOnNaN
+from dsinga.addons.trackers.mlflow import MLflow
+from dsinga.addons.trackers.tensorboard import TensorBoard
+from dsinga.extensions.best_value import BestValue
+from dsinga.extensions.extension import Extension, LoopView, State
+from dsinga.extensions.keras_callbacks import (
+    BackupAndRestore,
+    Callback,
+    KerasEvents,
+    LambdaCallback,
+    LearningRateScheduler,
+    is_keras_callback,
+)
+from dsinga.extensions.plateaus import EarlyStopping, KeepBest, ReduceOnPlateau
+from dsinga.extensions.runner import ExtensionRunner
+from dsinga.extensions.standard import (
+    Checkpointing,
+    Display,
+    Evaluation,
+    ExtensionLike,
+    FunctionExtension,
+    create_extension,
+    create_extensions,
+)
+from dsinga.extensions.stop_on_time import StopOnTime
+from dsinga.extensions.triggers import AtEnd, Either, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest
+from dsinga.extensions.validation import check_extensions, check_metric
+
+__all__ = [
+    "CSV", "AtEnd", "BackupAndRestore", "BestValue", "CSVLogger", "Callback", "Checkpointing", "Display",
+    "EarlyStopping", "Either", "Evaluation", "EverySeconds", "EverySteps", "Extension", "ExtensionLike",
+    "ExtensionRunner", "FunctionExtension", "KeepBest", "KerasEvents", "LambdaCallback", "LearningRateScheduler",
+    "LoopView", "MLflow", "MedianRule", "MedianStopping", "MetricValues", "ModelCheckpoint", "Moment", "OnMetric",
+    "ReduceLROnPlateau", "ReduceOnPlateau", "State", "StopOnTime", "TensorBoard", "TerminateOnNaN", "Trigger",
+    "WhenBest", "check_extensions", "check_metric", "create_extension", "create_extensions", "is_keras_callback",
+]  # fmt: skip
+
+def classes() -> Mapping[str, type]: ...
