@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import contextvars
 import functools
-import importlib
 import inspect
 import os
 import sys
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.base.registry import nearest
+from dsinga.base.registry import lookup, nearest
 from dsinga.engine.local_job import trains_locally
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
@@ -37,21 +36,6 @@ T = TypeVar("T")
 
 # Trains a job, for an observer.
 Train = Callable[[Observer, RunOptions], Outcome]
-
-# What is not of the core, by the name that the API asks for it with: its module and its name there.
-ENGINES = {
-    "agents": ("dsinga.rl.agent_training", "AgentTraining"),
-    "cluster": ("dsinga.cluster.calls.clients", "ClusterSource"),
-    "evaluate_fields": ("dsinga.addons.fields.evaluation.evaluate", "evaluate_fields"),
-    "predict_dataset": ("dsinga.addons.fields.prediction.field_prediction", "predict_dataset"),
-    "predict_lazily": ("dsinga.cluster.calls.lazy", "predict_lazily"),
-}
-
-
-def find_engine(name: str) -> Any:
-    """Return an engine by its name, imported when it is first asked for."""
-    module, attribute = ENGINES[name]
-    return getattr(importlib.import_module(module), attribute)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +135,7 @@ class ThisProcess(Runner):
 
     def for_call(self, asks_for_cluster: bool) -> Runner:
         """Return this, or a cluster that is started here."""
-        return cast(Runner, find_engine("cluster")()) if asks_for_cluster else self
+        return cast(Runner, lookup("engine", "cluster")()) if asks_for_cluster else self
 
     @contextlib.contextmanager
     def training(self, checked: CheckedJob, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
@@ -188,7 +172,7 @@ def find_runner(client: Any = None, *, waits: bool = False) -> Runner:
     """
     if client is None and not _may_have_cluster():
         return THIS_PROCESS
-    runner = client if isinstance(client, Runner) else cast(Runner, find_engine("cluster").find(client))
+    runner = client if isinstance(client, Runner) else cast(Runner, lookup("engine", "cluster").find(client))
     if waits and runner.in_loop:
         raise UserError(
             "this call waits for its result, so it cannot use an asynchronous Dask client in the event loop of that; "

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from dsinga.api.engines import RunLimits, Runner, Train, TrainingOptions, find_engine
+from dsinga.api.engines import RunLimits, Runner, Train, TrainingOptions
 from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, say_overlaps, with_workers
 from dsinga.api.result import Result
 from dsinga.api.workspaces import RemoteWorkspace
 from dsinga.base.errors import Cancelled, RunError, UserError
+from dsinga.base.registry import lookup
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, params_of
 from dsinga.data.filesystem import is_url
@@ -120,7 +121,7 @@ class Execution:
             checked, resume = place_in_data(checked, folder, resume)
             agents: JobTraining | None = None
             if checked.job.experience is not None:
-                agents = (self.make_training or find_engine("agents"))(checked.job)
+                agents = (self.make_training or lookup("engine", checked.job.experience.engine))(checked.job)
             job = checked.job if agents is None else agents.job
             self.steps = job.train_steps  # those of worker groups of an agent are updates
             if agents is not None:
@@ -157,7 +158,7 @@ class Execution:
         options = self.options
         job = job_with_data(self.job, None, Phase.kTrain, options.data_root)
         if job.experience is not None:
-            find_engine("agents").check(job, options)
+            lookup("engine", job.experience.engine).check(job, options)
         job = job_with_data(job, options.data, Phase.kTrain, options.data_root)
         if options.workers is not None:
             job = with_workers(job, options.workers)

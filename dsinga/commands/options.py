@@ -158,12 +158,13 @@ def job_and_connection(
 
 def job_and_runner(conf: Path, options: dict[str, Any]) -> tuple[Job, Runner]:
     """Return the job with its overrides, and what trains it: the cluster that the options name, or this process."""
-    from dsinga.api.engines import find_engine, find_runner
+    from dsinga.api.engines import find_runner
     from dsinga.api.jobs_with_data import with_workers
+    from dsinga.base.registry import lookup
     from dsinga.job import load
 
     job = load(conf, options["overrides"])
     if options["workers"] is not None:
         job = with_workers(job, options["workers"])
     named = {name: options[name] for name in CLUSTER_OPTIONS}
-    return job, find_engine("cluster").named(**named) if any(named.values()) else find_runner()
+    return job, lookup("engine", "cluster").named(**named) if any(named.values()) else find_runner()

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from dsinga.base.advice import join_resume, short_path
-from dsinga.base.registry import register
+from dsinga.base.registry import lookup, register
 from dsinga.commands.options import CHECKPOINT, DEVICE, cluster_options, job_and_runner, job_options, where_options
 
 NEWEST = "newest"  # the value of --resume without a path
@@ -70,7 +70,6 @@ def train(
     Metrics and checkpoints are written to the workspace.
     """
     from dsinga import api
-    from dsinga.api.engines import find_engine
     from dsinga.api.workspaces import default_workspace
     from dsinga.base.errors import RunError
 
@@ -78,7 +77,7 @@ def train(
     job, source = job_and_runner(conf, options)
     workspace = workspace or str(default_workspace(job))
     if job.experience is not None:
-        refuse_without_effect(find_engine("agents").without_effect(job))
+        refuse_without_effect(lookup("engine", job.experience.engine).without_effect(job))
     result = api.train(
         job, source, epochs=epochs, workspace=workspace, data_root=data_root,
         resume=resume == NEWEST or resume or False, grain=grain, resources=resources, hosts=hosts,
@@ -127,9 +126,7 @@ def test(
     source: Any  # which stands for a client
     job, source = job_and_runner(conf, options)
     if job.experience is not None:
-        from dsinga.api.engines import find_engine
-
-        agents = find_engine("agents")
+        agents = lookup("engine", job.experience.engine)
         refuse_without_effect(agents.without_effect_on_test())
         click.echo(json.dumps(agents.test(job, checkpoint)))
         return

@@ -48,8 +48,8 @@ class Message:
 
     aliases: ClassVar[Mapping[str, str]] = {}  # other spellings of fields, as older documentation has them
 
-    # Whether a job that has this message learns from it in place of records (dsinga.job.Job.experience).
-    is_experience: ClassVar[bool] = False
+    # The engine that trains a job with this message in place of records (dsinga.job.Job.experience).
+    engine: ClassVar[str] = ""
 
     # The text reader sets on each instance the place of the message and of each value of each field.
     _where: ClassVar[Where | None] = None

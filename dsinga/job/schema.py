@@ -266,9 +266,7 @@ class Job(Message):
     @property
     def experience(self) -> Any:
         """The message of an add-on from which the job learns in place of records, None where it reads records."""
-        return next(
-            (value for value in vars(self).values() if isinstance(value, Message) and value.is_experience), None
-        )
+        return next((value for value in vars(self).values() if isinstance(value, Message) and value.engine), None)
 
     @property
     def net(self) -> NetConf:

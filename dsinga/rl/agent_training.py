@@ -16,6 +16,7 @@ from dsinga.api.jobs_with_data import patience_of, wanted_workers
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
 from dsinga.base.advice import option
+from dsinga.base.registry import register
 from dsinga.commands.options import CLUSTER_OPTIONS
 from dsinga.job import Job
 from dsinga.loop.cancellation import Cancellation
@@ -69,6 +70,7 @@ class AgentResult(Result):
         return f"<Result of {name} after {self.step} steps: {text}>"
 
 
+@register("engine", "agents")
 class AgentTraining:
     """The training of an agent, as :class:`dsinga.api.execution.JobTraining` says it.
 

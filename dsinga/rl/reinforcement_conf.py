@@ -56,7 +56,7 @@ class ReinforcementConf(Component):
     are no sources of others.
     """
 
-    is_experience: ClassVar = True
+    engine: ClassVar = "agents"
     no_records: ClassVar = NO_RECORDS
     kind: ClassVar = "learning_algorithm"
     type_field: ClassVar = "algorithm"

@@ -15,13 +15,14 @@ from dsinga.addons.search.result import NUMBER, OUTCOME, SearchResult, keep_earl
 from dsinga.addons.search.runs import SearchPlan, SearchRuns
 from dsinga.addons.search.search_progress import show_search
 from dsinga.addons.search.space import Setting, Space, make_settings
-from dsinga.api.engines import THIS_PROCESS, TrainingOptions, find_engine, in_thread
+from dsinga.api.engines import THIS_PROCESS, TrainingOptions, in_thread
 from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import patience_of, wanted_workers
 from dsinga.api.result import Result
 from dsinga.base.advice import option, short_path
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, read_params
 from dsinga.cluster.calls.clients import ClusterSource, find_cluster
@@ -189,8 +190,8 @@ def _first_valid(
             if isinstance(job, Job):
                 checked = Execution(job, source, options).prepare_job()
                 ready = checked.job
-                if ready.reinforcement is not None:
-                    return ready, {}, find_engine("agents")(ready).metric_names()
+                if ready.experience is not None:
+                    return ready, {}, lookup("engine", ready.experience.engine)(ready).metric_names()
                 return ready, {phase: checked.net(phase) for phase in training_phases(ready)}, None
         except UserError as error:
             errors.append(error)
@@ -200,7 +201,7 @@ def _first_valid(
 def _default_monitor(job: Job) -> str:
     phases = training_phases(job)
     evaluated = [name for name, phase in (("val", Phase.kVal), ("test", Phase.kTest)) if phase in phases]
-    metric = "loss" if job.reinforcement is None else "episode_return"
+    metric = "loss" if job.experience is None else "episode_return"
     return f"{evaluated[0] if evaluated else 'train'}/{metric}"
 
 
@@ -224,6 +225,7 @@ def _read_result(plan: SearchPlan, result: SearchResult) -> Result | None:
     checked = Execution(job, THIS_PROCESS, plan.options).prepare_job()
     job = checked.job
     row, history, params = result.best, result.histories[number], read_params(path)
-    if job.reinforcement is not None:
-        return find_engine("agents").earlier_result(job, params, history, row["steps"], folder, row["remark"])
+    if job.experience is not None:
+        earlier_result = lookup("engine", job.experience.engine).earlier_result
+        return cast(Result, earlier_result(job, params, history, row["steps"], folder, row["remark"]))
     return Result(job, params, history, checked.net(Phase.kTrain), row["steps"], folder, row["remark"])

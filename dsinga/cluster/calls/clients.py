@@ -21,6 +21,7 @@ from dsinga.api.engines import THIS_PROCESS, ForwardRun, RunLimits, Runner, Trai
 from dsinga.api.jobs_with_data import patience_of, wanted_workers
 from dsinga.base.errors import SchedulerLost, UserError
 from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.registry import register
 from dsinga.cluster.calls.shared_cluster import SHARED_CLUSTER
 from dsinga.cluster.connecting.credentials import read_credentials
 from dsinga.cluster.connecting.embedded import check_client, connect
@@ -42,6 +43,7 @@ ADDRESS_SETTING, ADDRESS_VARIABLE = "scheduler-address", "DASK_SCHEDULER_ADDRESS
 _log = logging.getLogger(__name__)
 
 
+@register("engine", "cluster")
 @dataclass
 class ClusterSource(Runner):
     """A cluster that a call is going to use, found in the thread of the call, and opened in any thread.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from dsinga.api.engines import find_engine
 from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
@@ -13,6 +12,7 @@ from dsinga.base.argument_types import typed
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.registry import lookup, register
 from dsinga.cluster.inference import lazy_prediction
 from dsinga.cluster.inference.lazy_prediction import join_members
 from dsinga.data.array_kinds import is_a
@@ -21,6 +21,7 @@ from dsinga.job.enums import find_phase
 from dsinga.net.layer_classes import with_member
 
 
+@register("hook", "predict_lazily")
 @typed()
 def predict_lazily(
     job: Job | str | os.PathLike[str],
@@ -61,7 +62,7 @@ def predict_lazily(
     if is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike)):
         job = job_with_data(job, None, job_phase, data_root)
         where = roots(job, data_root)
-        predict_dataset = find_engine("predict_dataset")
+        predict_dataset = lookup("hook", "predict_dataset")
         return predict_dataset(job, trained_params(job, params, where), layer, x, job_phase, where, leads=leads)
     if leads is not None:
         raise UserError("leads are those of a Dataset, whose windows have a lead; leave leads out for a dask array")

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import numpy as np
 
 import dsinga.api as api
-from dsinga.api.engines import find_engine, find_runner
+from dsinga.api.engines import find_runner
 from dsinga.base.arguments import is_at, is_whole
 from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.data.array_kinds import is_a, is_dask_collection, is_of
 from dsinga.data.text_codes import TextEncoder
 from dsinga.job import Job
@@ -167,7 +168,7 @@ class Predictable(ModelParams):
         cluster: Any = find_runner(client, waits=True)
         opened = open_inputs(self._pairs(x, None), self.record_names()).in_order_of(self.trained_windows())
         job, data = self._test_job(opened, batch_size)
-        return find_engine("evaluate_fields")(
+        return lookup("hook", "evaluate_fields")(
             job, self._require_params(), layers[0], client=cluster, by=by, against=against, data=data
         )
 
@@ -258,7 +259,7 @@ class Predictable(ModelParams):
         layers = self.output_layers()
         if len(layers) != 1:
             raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
-        predict_lazily = find_engine("predict_lazily")
+        predict_lazily = lookup("hook", "predict_lazily")
         return predict_lazily(job, self._require_params(), layers[0], dataset, leads=leads, members=members)
 
     @checked

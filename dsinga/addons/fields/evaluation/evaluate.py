@@ -23,6 +23,7 @@ from dsinga.api.result import Result
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.registry import register
 from dsinga.job import Job
 from dsinga.layers.interface.layer import as_text
 from dsinga.layers.metrics.composed_metrics import errors_of
@@ -187,6 +188,7 @@ def _masks(points: LabelPoints) -> tuple[np.ndarray, Persistence] | None:
     return (channels.reshape(-1, *(1,) * len(layout.space)), Persistence(points)) if channels.any() else None
 
 
+@register("hook", "evaluate_fields")
 @awaitable
 @typed()
 def evaluate_fields(

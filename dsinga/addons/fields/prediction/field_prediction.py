@@ -23,6 +23,7 @@ from dsinga.addons.fields.records.trained_layout import with_trained_layout
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.registry import register
 from dsinga.data import resolve
 from dsinga.data.sources.dask_arrays import cluster_futures
 from dsinga.job import Job, Phase
@@ -40,6 +41,7 @@ MOST_TASKS = 1 << 20  # of a prediction of several leads: a task takes about a m
 LEAST_TASKS = 16  # for which each lead counts
 
 
+@register("hook", "predict_dataset")
 def predict_dataset(
     job: Job,
     params: ParamArrays,
