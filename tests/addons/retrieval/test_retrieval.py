@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dsinga.addons import retrieval
 from dsinga.addons.retrieval import (
     average_precision,
     chance,
@@ -20,6 +19,7 @@ from dsinga.addons.retrieval import (
     precision_at_recall,
     ranked_relevance,
 )
+from dsinga.addons.retrieval import ranking as retrieval
 from dsinga.base.errors import UserError
 
 RANKED = np.array([[1, 0, 1, 0, 0], [0, 0, 1, 1, 0], [1, 1, 1, 1, 1]], bool)

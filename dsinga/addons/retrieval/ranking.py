@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import click
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.base.registry import register
 from dsinga.data import open_store
 
 DISTANCES = ("cosine", "euclidean")
@@ -122,7 +120,7 @@ def mean_average_precision(
 ) -> float:
     """Return MAP, the mean average precision over all queries and all ranks, in [0, 1].
 
-    Arguments and errors are those of :func:`dsinga.addons.retrieval.ranked_relevance`.
+    Arguments and errors are those of :func:`dsinga.addons.retrieval.ranking.ranked_relevance`.
     """
     blocks = ranked_relevance(queries, database, query_labels, database_labels, distance)
     return float(np.concatenate([average_precision(relevant) for relevant in blocks]).mean())
@@ -146,7 +144,7 @@ def compare_stores(queries: str, database: str, distance: str = "cosine", k: int
     """Return MAP, the precision of the first ``k``, and the MAP of chance, for two stores of features with labels.
 
     Raises UserError where a store is missing or has no labels, where the database has fewer than ``k`` rows, and as
-    :func:`dsinga.addons.retrieval.ranked_relevance` does.
+    :func:`dsinga.addons.retrieval.ranking.ranked_relevance` does.
     """
     (query_rows, query_labels), (rows, labels) = _read(queries), _read(database)
     check_count(k, len(rows))
@@ -167,30 +165,3 @@ def _read(location: str) -> tuple[np.ndarray, np.ndarray]:
     if labels is None:
         raise UserError(f"{location} has no labels, which decide what is relevant; predict from records with labels")
     return data, labels
-
-
-@register("command", "retrieve")
-@click.command()
-@click.argument("queries")
-@click.argument("database")
-@click.option(
-    "--distance", type=click.Choice(["cosine", "euclidean"]), default="cosine", show_default=True,
-    help="Distance between two rows.",
-)  # fmt: skip
-@click.option(
-    "--at",
-    default=10,
-    show_default=True,
-    type=click.IntRange(min=1),
-    metavar="K",
-    help="K, the number of nearest rows for the precision.",
-)
-def retrieve(queries: str, database: str, distance: str, at: int) -> None:
-    """Measure how well features find rows of the same class.
-
-    Ranks the rows of the store DATABASE by their distance from each row of the store QUERIES, and prints the mean
-    average precision and the precision at K. Both are zarr stores of features with labels, as dsinga predict writes
-    them.
-    """
-    for name, value in compare_stores(queries, database, distance, at).items():
-        click.echo(f"{name:24} {value:.4f}")
