@@ -8,15 +8,11 @@ from typing import Any
 import numcodecs
 import numpy as np
 import pytest
-import xarray as xr
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
-from dsinga.addons.fields.records.backend_arrays import reading_files
-from dsinga.addons.fields.records.readers import VariableReader
-from dsinga.base.errors import UserError
 from dsinga.data.stores.chunk_files import RegionReader, has_plain_chunks
 
 SHAPE, CHUNKS = (11, 6, 5), (4, 3, 5)
@@ -73,26 +69,3 @@ def test_files_of_chunks_have_the_numbers_that_zarr_reads(
 @pytest.mark.parametrize("number", range(len(OTHERS)))
 def test_zarr_itself_reads_all_other_arrays(tmp_path: Path, number: int) -> None:
     assert not has_plain_chunks(stored(tmp_path, OTHERS[number]))
-
-
-def test_variables_of_xarray_are_read_as_files_and_damage_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    array = stored(tmp_path, PLAIN[3])
-    regions: list[Any] = []
-    read = RegionReader.read
-    monkeypatch.setattr(RegionReader, "read", lambda self, region: regions.append(region) or read(self, region))
-    with xr.open_zarr(tmp_path, chunks=None, consolidated=False) as data:
-        variable = VariableReader(reading_files(data.isel(t=slice(3, 11))).f.variable, "f")
-        got = variable.read((slice(1, 6), slice(0, 6), slice(2, 5)))
-        np.testing.assert_array_equal(got, array[4:9, :, 2:])
-        assert regions == [(slice(4, 9), slice(0, 6), slice(2, 5))]
-        chosen = VariableReader(reading_files(data.isel(t=[1, 5])).f.variable, "f").read((slice(0, 2),) * 3)
-        np.testing.assert_array_equal(chosen, array.oindex[[1, 5], :2, :2])
-        assert len(regions) == 1
-        chunk = tmp_path / "f" / "c" / "1" / "0" / "0"
-        chunk.write_bytes(chunk.read_bytes()[:-9])
-        with pytest.raises(
-            UserError, match="variable 'f': .*: chunk f/c/1/0/0 cannot be read or decoded .*; write the"
-        ):
-            variable.read((slice(1, 6), slice(0, 6), slice(2, 5)))

@@ -16,7 +16,6 @@ import pytest
 import xarray as xr
 import zarr
 
-import dsinga
 from dsinga import nn
 from dsinga.base.rounding import EXACT, warn_of_rounding
 from dsinga.data import open_records
@@ -43,10 +42,6 @@ SOURCES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "frame of Dask": (
         lambda folder: dd.from_pandas(frame_of("two"), npartitions=3),
         "column 'two' of the data frame has",
-    ),
-    "windows": (
-        lambda folder: dsinga.windows(xr.Dataset({"t": (("n", "f"), X)}), input_dims={"n": 1, "f": -1}),
-        "variable 't' has integers",
     ),
 }
 
