@@ -18,9 +18,9 @@ from dsinga.job.topology import topology
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
 from dsinga.net.worker_memory import Memory
+from dsinga.passes.training_memory import training_memory
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.reading.sampler import padding_share
-from dsinga.reading.training_memory import training_memory
 from dsinga.training import check_patterns, describe_settings
 
 PADDING_BATCHES = 200  # that are read for the share of padding

@@ -25,9 +25,9 @@ from dsinga.net.cut import LayerCut
 from dsinga.net.memory_check import as_size
 from dsinga.net.stretches import narrow_places
 from dsinga.net.worker_memory import FIXED, Memory, worker_memory
+from dsinga.passes.training_memory import slots_and_bf16
 from dsinga.reading.batch_reader import BatchReader, batch_bytes
 from dsinga.reading.checked_job import CheckedJob
-from dsinga.reading.training_memory import slots_and_bf16
 
 _log = logging.getLogger(__name__)
 

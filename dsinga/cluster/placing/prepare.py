@@ -37,8 +37,8 @@ from dsinga.net.partitioned import ParamPart
 from dsinga.net.worker_memory import FIXED
 from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.passes.processors import Devices
+from dsinga.passes.training_memory import training_memory
 from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets
-from dsinga.reading.training_memory import training_memory
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 
 _log = logging.getLogger(__name__)
