@@ -10,13 +10,13 @@ from dsinga.addons.fields.records.summary import describe_dataset, is_dataset
 from dsinga.addons.fields.records.windows import windows
 from dsinga.addons.importers import import_records
 from dsinga.addons.importers.batches import Batch, Record, StoreContents, stack
+from dsinga.addons.text.text_windows import TextWindows, open_text
 from dsinga.data.column import Column
 from dsinga.data.filesystem import resolve
 from dsinga.data.inspection import Verified, describe, verify_store
 from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources, kept_bytes
 from dsinga.data.sources.named_in_jobs import open_labels, open_store, read_mean
 from dsinga.data.sources.open_records import DataSource, RecordNames, check_names, open_like, open_records
-from dsinga.data.sources.text_windows import TextWindows, open_text
 from dsinga.data.sources.zarr_source import ZarrSource
 from dsinga.data.stores.record_store import RecordStore
 from dsinga.data.stores.writer import write_csv, write_store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
@@ -210,6 +211,11 @@ class RecordSource:
     def in_training_order(self, settings: Mapping[str, Any]) -> RecordSource:
         """Return these records in the order of those of training, which had these :meth:`job_settings`."""
         return self
+
+    def codes(self) -> dict[str, Any]:
+        """Return the number of codes of a text, "codes", and a hash of the words that they stand for, "words"."""
+        words = "\n".join(self.vocabulary)
+        return {"codes": len(self.vocabulary), "words": hashlib.sha256(words.encode()).hexdigest() if words else ""}
 
     def label_range(self) -> tuple[int, int] | None:
         """Return the smallest and the largest integer label, or None for float labels or none; reads all labels.

@@ -8,6 +8,7 @@ import sys
 from collections import ChainMap
 
 from dsinga import extensions
+from dsinga.addons.text.text_vectorization import TextVectorization
 from dsinga.engine.local_net import LocalNet
 from dsinga.nn.model.from_job import from_job, load_model
 from dsinga.nn.model.model import CD, Model
@@ -72,7 +73,6 @@ from dsinga.nn.words.schedules import (
     SequentialSchedule,
     schedule_functions,
 )
-from dsinga.nn.words.text_vectorization import TextVectorization
 
 __all__ = [
     "CD", "CRF", "ELU", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad",

@@ -27,7 +27,7 @@ from dsinga.nn.words.optimizers import Rate
 from dsinga.nn.words.regularisers import Penalty
 from dsinga.nn.words.schedules import LearningRateSchedule as LearningRateSchedule
 from dsinga.nn.words.schedules import Rate
-from dsinga.nn.words.text_vectorization import TextVectorization as TextVectorization
+from dsinga.addons.text.text_vectorization import TextVectorization as TextVectorization
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.symbol import Symbol
 from numpy import ndarray

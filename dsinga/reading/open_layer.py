@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,14 +12,12 @@ from dsinga.base.registry import lookup
 from dsinga.data import (
     DataSource,
     RecordSource,
-    TextWindows,
     open_records,
     open_store,
-    open_text,
     read_mean,
     resolve,
 )
-from dsinga.job import LayerConf, LayerType, Phase, StoreConf
+from dsinga.job import LayerConf, Phase, StoreConf
 from dsinga.job.component import error_note
 from dsinga.job.component import resolve as resolve_class
 from dsinga.layers import RecordInfo
@@ -45,8 +42,8 @@ def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, Re
 
     Raises UserError (from the store, or naming the layer) where they are missing or are none for this layer.
     """
-    if layer.type is LayerType.kCharRNN:
-        return _open_text(layer, roots)
+    if (opened := layer_class(layer).open_records(layer, roots)) is not None:
+        return opened
     conf = layer.store_conf
     if conf is None:
         raise layer.error(f"layer {layer.name!r} needs a store_conf with the path of its records")
@@ -60,7 +57,7 @@ def open_layer(layer: LayerConf, roots: Sequence[str]) -> tuple[RecordSource, Re
         store.label_range(),
         **moments_of(conf, roots),
         label_shape=store.columns[1].shape if store.has_labels else (),
-        **_codes_of(store),
+        **store.codes(),
         label_dtype=store.label_dtype or np.int64,
         label_names=store.classes,
         leads=store.leads,
@@ -78,12 +75,6 @@ def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, ph
         return info, None
     first = resolve_class(layer.store_conf.augment[0])
     return first.augmented_info(layer, info, dtype, seed, bool(phase & Phase.kTrain))
-
-
-def _codes_of(store: RecordSource) -> dict[str, Any]:
-    """Return the number of codes of a text, and a hash of the words that they stand for."""
-    words = "\n".join(store.vocabulary)
-    return {"codes": len(store.vocabulary), "words": hashlib.sha256(words.encode()).hexdigest() if words else ""}
 
 
 def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
@@ -131,20 +122,3 @@ def _open_source(layer: LayerConf, conf: StoreConf, cls: Any, roots: Sequence[st
             return open_records(source, roots=roots)
         except UserError as error:
             raise conf.error(f"layer {layer.name!r}: source {conf.backend}: {error}", "backend") from error
-
-
-def _open_text(layer: LayerConf, roots: Sequence[str]) -> tuple[TextWindows, RecordInfo]:
-    """Open the text of a kCharRNN layer."""
-    conf = layer.char_rnn_conf
-    if conf is None or not conf.path:
-        raise (conf or layer).error(f"layer {layer.name!r}: char_rnn_conf needs the path of a text")
-    text = TextWindows(open_text(conf.path, conf.vocab_path, roots), conf.batchsize, conf.unroll_len, conf.labels)
-    info = RecordInfo(
-        text.shape,
-        conf.batchsize,
-        has_labels=conf.labels,
-        label_shape=text.label_shape,
-        **_codes_of(text),
-        continues=True,
-    )
-    return text, info

@@ -14,10 +14,10 @@ import zarr
 
 from dsinga import nn, windows
 from dsinga.addons.search.result import SearchResult, write_table
+from dsinga.addons.text.tokenizer import Tokenizer
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, read_newest_checkpoint
 from dsinga.data import describe_dataset, field_statistics, is_dataset
-from dsinga.data.tokenizer import Tokenizer
 from dsinga.estimators import Regressor, load
 
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "[UNK]"}

@@ -15,6 +15,7 @@ import zarr
 from dsinga.addons.planner.rate_store import RateStore
 from dsinga.addons.search.result import read_outcome
 from dsinga.addons.search.space_text import read_space
+from dsinga.addons.text.vocabulary import read_vocabulary
 from dsinga.base.errors import UserError
 from dsinga.base.registry import import_file
 from dsinga.checkpoint import read_checkpoint, read_newest_checkpoint, read_params, write_checkpoint
@@ -22,7 +23,6 @@ from dsinga.cluster.connecting.credentials import read_credentials, tls_context
 from dsinga.cluster.connecting.embedded import _read_address
 from dsinga.convert.weights import read_weights
 from dsinga.data import import_records, open_store, read_mean, write_store
-from dsinga.data.vocabulary import read_vocabulary
 from dsinga.loop.timings_file import read_timings
 from dsinga.monitor import read_metrics
 from dsinga.monitor.workspace_lock import locked_workspace, parse_holder

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsinga.addons.importers.batches import StoreContents, in_batches, text_lines
+from dsinga.addons.text.vocabulary import UNKNOWN, check_held_out, check_min_count, common_words
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
-from dsinga.data.vocabulary import UNKNOWN, check_held_out, check_min_count, common_words
 
 WORD = re.compile(r"<\w+>|[^\W\d_]+(?:'[^\W\d_]+)*|\d+|[^\w\s]")
 RECORDS_PER_BATCH = 1 << 16

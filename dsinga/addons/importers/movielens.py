@@ -10,10 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.addons.importers.batches import StoreContents, find, in_batches, text_lines
-from dsinga.base.errors import UserError
-from dsinga.base.registry import register
-from dsinga.data.filesystem import join
-from dsinga.data.vocabulary import (
+from dsinga.addons.text.vocabulary import (
     RECORDS_PER_BATCH,
     check_held_out,
     check_min_count,
@@ -21,6 +18,9 @@ from dsinga.data.vocabulary import (
     encode_sentences,
     is_held_out,
 )
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.data.filesystem import join
 
 GENRES = (
     "unknown", "action", "adventure", "animation", "children", "comedy", "crime", "documentary", "drama", "fantasy",

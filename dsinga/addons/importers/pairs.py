@@ -15,10 +15,7 @@ from typing import NamedTuple
 
 from dsinga.addons.importers.batches import Batch, StoreContents
 from dsinga.addons.importers.sentences import sentence_lines
-from dsinga.base.errors import UserError
-from dsinga.base.registry import register
-from dsinga.data.filesystem import join
-from dsinga.data.vocabulary import (
+from dsinga.addons.text.vocabulary import (
     RECORDS_PER_BATCH,
     SENTENCE_END,
     SENTENCE_START,
@@ -27,6 +24,9 @@ from dsinga.data.vocabulary import (
     encode_sentences,
     training_store,
 )
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.data.filesystem import join
 
 MARKS = (SENTENCE_START, SENTENCE_END)
 _log = logging.getLogger(__name__)

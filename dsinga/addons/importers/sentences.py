@@ -11,9 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.addons.importers.batches import SUFFIXES, Batch, StoreContents, text_lines
-from dsinga.base.errors import UserError
-from dsinga.base.registry import listed, register
-from dsinga.data.vocabulary import (
+from dsinga.addons.text.vocabulary import (
     RECORDS_PER_BATCH,
     check_held_out,
     check_min_count,
@@ -22,6 +20,8 @@ from dsinga.data.vocabulary import (
     is_held_out,
     training_store,
 )
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed, register
 
 
 class LabelledSentence(NamedTuple):

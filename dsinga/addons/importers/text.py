@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.addons.importers.batches import Batch, StoreContents, opened, text_lines
+from dsinga.addons.text.tokenizer import Tokenizer, read_tokenizer
+from dsinga.addons.text.vocabulary import UNKNOWN, read_vocabulary
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
-from dsinga.data.tokenizer import Tokenizer, read_tokenizer
-from dsinga.data.vocabulary import UNKNOWN, read_vocabulary
 
 BLOCK_BYTES = 1 << 20
 WORDS_PER_BATCH = 1 << 16

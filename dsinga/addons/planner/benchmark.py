@@ -14,13 +14,13 @@ import numpy as np
 from distributed import Client
 
 from dsinga.addons.planner.profile import profile
+from dsinga.addons.text.text_layers import CharRNNConf
 from dsinga.base.errors import UserError
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.driver import train
 from dsinga.data import write_store
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.job.enums import CPU_PRECISIONS
-from dsinga.layers.records.text import CharRNNConf
 from dsinga.loop.initial_state import RunOptions
 from dsinga.net import input_layers
 from dsinga.ops import get_ops

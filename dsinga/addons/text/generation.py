@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.addons.text.tokenizer import Tokenizer, read_tokenizer, stored_tokenizer
+from dsinga.addons.text.vocabulary import SymbolEncoder, read_vocabulary
 from dsinga.api.jobs_with_data import roots
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
@@ -19,8 +21,6 @@ from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.data import RecordStore, open_text, resolve
-from dsinga.data.tokenizer import Tokenizer, read_tokenizer, stored_tokenizer
-from dsinga.data.vocabulary import SymbolEncoder, read_vocabulary
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, load
 from dsinga.layers import RecordInfo, Records
 from dsinga.layers.sequences.attention import AttentionLayer

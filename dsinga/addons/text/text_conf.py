@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsinga.addons.text.text_codes import TextEncoder
 from dsinga.base.registry import register
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
@@ -18,3 +19,7 @@ class TextConf(Settings):
     )
     split: str = setting("whitespace", 'what are words: "whitespace" is between them, "character", or "" for the text')
     steps: Count | None = setting(None, "the codes of a record; without it those of the longest text")
+
+    def encoder(self) -> TextEncoder:
+        """Return what makes codes of texts in this way."""
+        return TextEncoder(self.vocabulary.split("\n"), self.standardize, self.split, self.steps)

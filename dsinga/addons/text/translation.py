@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.addons.text.beam_search import Hypothesis, beam_search
+from dsinga.addons.text.vocabulary import SENTENCE_END, SENTENCE_START, UNKNOWN, SymbolEncoder
 from dsinga.api.jobs_with_data import roots
 from dsinga.api.result import Result
 from dsinga.api.workspaces import trained_params
@@ -20,7 +21,6 @@ from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.data import RecordStore, resolve
-from dsinga.data.vocabulary import SENTENCE_END, SENTENCE_START, UNKNOWN, SymbolEncoder
 from dsinga.job import Job, LayerType, NetConf, Phase, load
 from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, create_net, filter_layers

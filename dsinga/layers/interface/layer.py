@@ -25,7 +25,6 @@ FLOAT_BYTES = 4  # of a number in float32
 Arrays = Sequence[Any]  # of the backend; among sources also Records, labels and tuples of parts
 Gradients = tuple[Sequence[Array | None], Sequence[Array | None]]  # for the sources, for the params
 
-
 DRAWN_WHOLE = 1 << 16  # random numbers of a row, from which on a part draws its own only
 COMPUTING = ("compute_feature", "compute_gradient", "forward", "backward")  # methods that take features
 
@@ -150,6 +149,11 @@ class Layer(ABC):
         """Return the configuration of the store that an input layer reads, ``store_conf`` by default."""
         return conf.store_conf
 
+    @classmethod
+    def open_records(cls, conf: LayerConf, roots: Sequence[str]) -> tuple[Any, RecordInfo] | None:
+        """Return the source of records of an input layer and what its net needs to know; None for its store's."""
+        return None
+
     def regions_read(self) -> tuple[PointRanges | None, PointRanges | None]:
         """Return which points of records, as stored, and of labels an input layer cut by space needs; None for all."""
         return None, None
@@ -224,10 +228,7 @@ class Layer(ABC):
         return shape
 
     def check_groups(self, groups: int, **counts: int) -> None:
-        """Raise UserError where one of ``counts``, by what is counted, cannot be divided into ``groups`` equal groups.
-
-        The number of groups is the setting ``group`` of the layer.
-        """
+        """Raise UserError where ``counts``, by what is counted, do not divide into ``group`` equal groups ."""
         for what, count in counts.items():
             if count % groups:
                 text = f"cannot divide {count} {what} into {groups} equal groups; give a group that divides {count}"
@@ -254,8 +255,7 @@ class Layer(ABC):
     def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
         """Return which points of each source, along an axis, the points ``start`` to ``stop`` - 1 of the feature need.
 
-        They are numbered from 0, and FILL (-1) for points of padding. A part of a layer cut by space gets sources of
-        just these points, those of :meth:`reach` by default.
+        FILL (-1) stands for points of padding. A part of a layer cut by space gets sources of just these points.
         """
         reach = self.reach()
         return reach[axis - 2].points(start, stop, self.source_shapes[0][axis]) if reach else np.arange(start, stop)

@@ -1,10 +1,9 @@
-"""Output layers, without gradients: kArgSort, kAccuracy, kCharRNNOutput, kCSVOutput and kRecordOutput."""
+"""Output layers, without gradients: kArgSort, kAccuracy, kCSVOutput and kRecordOutput."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, to_matrix
 from dsinga.layers.records.label import check_topk, class_labels
-from dsinga.layers.records.text import CharRNNConf
 
 
 @register("layer", kArgSort=401)
@@ -71,19 +69,6 @@ class Accuracy(ArgSort):
         hits = ctx.ops.hits(to_matrix(sources[0], ctx.ops), ctx.ops.asarray(labels), self.topk)
         largest = self.largest(self.scores(sources[0], ctx))
         return Output(largest, metrics={"accuracy": (hits, len(labels))})
-
-
-@register("layer", kCharRNNOutput=404)
-class CharRNNOutput(Layer):
-    """Mark the codes of the source as a text, which ``dsinga generate`` writes."""
-
-    Conf: ClassVar = CharRNNConf
-    source_count = 1
-    is_output = True
-    cut = Cut(gathered_because="writes whole records")
-
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        return Output(sources[0])
 
 
 @register("layer", kCSVOutput=402, kRecordOutput=403)

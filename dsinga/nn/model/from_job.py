@@ -14,7 +14,6 @@ from dsinga.base.arguments import shown
 from dsinga.base.durable_files import finish_save, local_folder
 from dsinga.base.errors import UserError
 from dsinga.checkpoint.tensors import check_marks
-from dsinga.data.text_codes import TextEncoder
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.job import load as load_job
@@ -182,7 +181,7 @@ class JobModel(Trainable):
         """Whether an input has images with their channels last; so have labels and outputs that are images then."""
         return any(layer.store_conf is not None and layer.store_conf.channels_last for layer in self._train_inputs())
 
-    def text_encoders(self) -> dict[str, TextEncoder | None]:
+    def text_encoders(self) -> dict[str, Any]:
         """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
         layers = self.base.neuralnet.layer
         ends = [
@@ -191,11 +190,10 @@ class JobModel(Trainable):
             if layer.type is LayerType.kSequenceLength
             and (layer.sequencelength_conf is None or layer.sequencelength_conf.mask_value is None)
         ]
-        encoders: dict[str, TextEncoder | None] = dict.fromkeys(name for name in ends if name in self.input_names())
+        encoders: dict[str, Any] = dict.fromkeys(name for name in ends if name in self.input_names())
         for layer in self._records_inputs():
             if layer.store_conf is not None and (text := layer.store_conf.text):
-                words = text.vocabulary.split("\n")
-                encoders[layer.name] = TextEncoder(words, text.standardize, text.split, text.steps)
+                encoders[layer.name] = text.encoder()
         return encoders
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:

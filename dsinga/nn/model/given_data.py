@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any, TypedDict
 
 import numpy as np
@@ -16,7 +16,6 @@ from dsinga.data import RecordNames
 from dsinga.data.array_order import ArrayOrder, in_order, order_of
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.data.sources.data_loaders import is_iterable, read_batches
-from dsinga.data.text_codes import TextEncoder, record_without_text, sequences_of, texts_of
 
 
 class JobFields(TypedDict, total=False):
@@ -82,7 +81,7 @@ def read_iterable(
     return (x, y, weights), rows
 
 
-def as_codes(x: Any, name: str, encoders: Mapping[str, TextEncoder | None]) -> Any:
+def as_codes(x: Any, name: str, encoders: Mapping[str, Any]) -> Any:
     """Return the records of an input with codes in place of texts, or of sequences of codes of several lengths.
 
     Raises UserError where the input takes no such records.
@@ -96,6 +95,53 @@ def as_codes(x: Any, name: str, encoders: Mapping[str, TextEncoder | None]) -> A
     if (codes := sequences_of(x)) is not None and name not in encoders:
         raise UserError(f"the input {name!r} gets sequences of several lengths; write nn.Input((None,))")
     return x if codes is None else codes
+
+
+def texts_of(source: Any) -> list[str] | None:
+    """Return the texts of a list, an array (n,) or (n, 1), or a column of pandas; None for what has no texts."""
+    if isinstance(source, (list, tuple)):
+        first = source[0] if len(source) else None
+        first = first[0] if isinstance(first, (list, tuple, np.ndarray)) and len(first) == 1 else first
+        if not isinstance(first, (str, bytes)):
+            return None
+    elif getattr(getattr(source, "dtype", None), "kind", "") not in tuple("OSUT") or hasattr(source, "dask"):
+        return None
+    texts = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in np.asarray(source).tolist()]
+    texts = [text.decode() if isinstance(text, bytes) else text for text in texts]
+    return texts if texts and all(isinstance(text, str) for text in texts) else None
+
+
+def record_without_text(source: Any) -> int | None:
+    """Return the number of the first record that has no text, None or NaN, say, among others; None without such."""
+    if not isinstance(source, (list, tuple)) and getattr(getattr(source, "dtype", None), "kind", "") != "O":
+        return None
+    are_texts = [isinstance(each, (str, bytes)) for each in source]
+    return are_texts.index(False) if any(are_texts) and not all(are_texts) else None
+
+
+def sequences_of(source: Any) -> np.ndarray | None:
+    """Return sequences of codes of several lengths as an array (n, longest) int64, -1 after the ends; None for others.
+
+    ``source`` is a list, an array of objects, or a RaggedTensor of TensorFlow.
+    """
+    items = source.to_list() if type(source).__name__ == "RaggedTensor" else source
+    is_array = isinstance(items, np.ndarray) and items.dtype == np.object_
+    if not (isinstance(items, (list, tuple)) or is_array) or not all(isinstance(row, Sized) for row in items):
+        return None
+    if len({len(row) for row in items}) < 2:
+        return None
+    rows = [np.asarray(row) for row in items if not isinstance(row, (str, bytes))]
+    are_codes = len(rows) == len(items) and all(row.ndim == 1 and row.dtype.kind in "iu" for row in rows if len(row))
+    return padded(rows, -1) if are_codes else None
+
+
+def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndarray:
+    """Return sequences of codes as an array (n, ``steps``) int64, by default of the longest, ``after`` their ends."""
+    steps = max(1, *map(len, rows)) if steps is None and rows else steps or 1
+    array = np.full((len(rows), steps), after, np.int64)
+    for target, row in zip(array, rows, strict=True):
+        target[: len(row)] = row[:steps]
+    return array
 
 
 def batch_in_order(

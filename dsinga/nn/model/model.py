@@ -10,7 +10,6 @@ import numpy as np
 from dsinga.base.arguments import shown, values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
-from dsinga.data.text_codes import TextEncoder
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.records import PhaseRecords, labels_for_loss
@@ -23,7 +22,6 @@ from dsinga.nn.words.losses import is_loss, loss_kind
 from dsinga.nn.words.metric_layers import check_metric_names, metrics_by_output
 from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.words.regularisers import penalised
-from dsinga.nn.words.text_vectorization import TextVectorization
 from dsinga.nn.writing.net_conf import (
     Objective,
     layer_names,
@@ -269,15 +267,15 @@ class Model(Trainable):
         """Whether an input has images with their channels last; so have labels and outputs that are images then."""
         return any((symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs())
 
-    def text_encoders(self) -> dict[str, TextEncoder | None]:
+    def text_encoders(self) -> dict[str, Any]:
         """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
-        encoders: dict[str, TextEncoder | None] = {
+        encoders: dict[str, Any] = {
             symbol.builder.name or "": None
             for symbol in self._inputs()
             if symbol.builder.settings["shape"] in ((None,), [None])
         }
         for symbol in ancestors(self._outputs()):
-            if isinstance(symbol.builder, TextVectorization):
+            if symbol.builder.encoder is not None:
                 encoders[symbol.sources[0].builder.name or ""] = symbol.builder.encoder
         return encoders
 

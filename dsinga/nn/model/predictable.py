@@ -19,7 +19,6 @@ from dsinga.base.arguments import is_at, is_whole
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.data.array_kinds import is_a, is_dask_collection, is_of
-from dsinga.data.text_codes import TextEncoder
 from dsinga.job import Job
 from dsinga.net.layer_classes import with_member
 from dsinga.nn.model.given_data import as_codes, check_whole_numbers, read_iterable
@@ -62,7 +61,7 @@ class Predictable(ModelParams):
         encoders = self.text_encoders()
         return {name: (as_codes(x, name, encoders), y) for name, (x, y) in pairs.items()}
 
-    def text_encoders(self) -> dict[str, TextEncoder | None]:
+    def text_encoders(self) -> dict[str, Any]:
         """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
         return {}
 

@@ -47,9 +47,11 @@ class LayerBuilder(HasVariables):
         calls: the symbols of its calls.
         models: the models that have it.
         input_rows: the shape of a row of its source, where Keras's ``input_shape`` says it, else None.
+        encoder: makes codes of the texts of its source, an input; None for a layer that takes numbers.
     """
 
     input_rows: tuple[Any, ...] | None = None
+    encoder: Any = None
 
     def __init__(
         self,

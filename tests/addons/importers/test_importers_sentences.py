@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dsinga.addons.text.vocabulary import is_held_out
 from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, import_records
-from dsinga.data.vocabulary import is_held_out
 
 FILES = {"raw/reviews.pos": b"A good film\ngood , GOOD !\n", "raw/reviews.neg": b"a bad film\n"}
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.text.text_codes import PADDING, UNKNOWN, TextEncoder, frequent_words, texts_of
+from dsinga.addons.text.vocabulary import read_vocabulary
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
-from dsinga.data.text_codes import PADDING, UNKNOWN, TextEncoder, frequent_words, texts_of
-from dsinga.data.vocabulary import read_vocabulary
 from dsinga.nn.words.keras_arguments import checked_class
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol, flatten

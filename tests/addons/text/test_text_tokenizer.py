@@ -10,9 +10,9 @@ import pytest
 
 import dsinga
 from dsinga import models
+from dsinga.addons.text.tokenizer import Tokenizer, read_tokenizer
 from dsinga.base.errors import UserError
 from dsinga.data import import_records, open_text
-from dsinga.data.tokenizer import Tokenizer, read_tokenizer
 from dsinga.job import JobError
 
 tokenizers = pytest.importorskip("tokenizers")

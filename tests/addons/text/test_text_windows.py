@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dsinga.addons.text.vocabulary import SymbolEncoder, decode, encode
 from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, TextWindows, import_records, open_text, write_store
-from dsinga.data.vocabulary import SymbolEncoder, decode, encode
 from dsinga.reading.sampler import Sampler
 
 TEXT = "a cab\nabba\n" * 20  # 220 characters: blank, line end, a, b, c

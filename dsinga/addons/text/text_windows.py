@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dsinga.addons.text.tokenizer import read_tokenizer
+from dsinga.addons.text.vocabulary import has_words, read_vocabulary
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.data.column import Column
 from dsinga.data.filesystem import imported_name, resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.stores.record_store import RecordStore, is_complete
-from dsinga.data.tokenizer import read_tokenizer
-from dsinga.data.vocabulary import has_words, read_vocabulary
 
 
 class TextWindows(RecordSource):

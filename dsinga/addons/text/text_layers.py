@@ -1,4 +1,4 @@
-"""Text layers: kCharRNN reads a text, kRNNLabel gives the next code of each step, kRNNDummy makes random codes."""
+"""Layers of texts: kCharRNN reads, kCharRNNOutput, kRNNLabel gives the next codes, kRNNDummy makes random codes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dsinga.addons.text.text_windows import TextWindows, open_text
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
@@ -40,6 +41,23 @@ class CharRNN(Layer):
     source_count = 0
     is_input = True
     cut = Cut(gathered_because="reads whole sequences")
+
+    @classmethod
+    def open_records(cls, conf: LayerConf, roots: Sequence[str]) -> tuple[TextWindows, RecordInfo]:
+        text_conf = conf.char_rnn_conf
+        if text_conf is None or not text_conf.path:
+            raise (text_conf or conf).error(f"layer {conf.name!r}: char_rnn_conf needs the path of a text")
+        store = open_text(text_conf.path, text_conf.vocab_path, roots)
+        text = TextWindows(store, text_conf.batchsize, text_conf.unroll_len, text_conf.labels)
+        info = RecordInfo(
+            text.shape,
+            text_conf.batchsize,
+            has_labels=text_conf.labels,
+            label_shape=text.label_shape,
+            **text.codes(),
+            continues=True,
+        )
+        return text, info
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
@@ -133,3 +151,16 @@ class RNNDummy(Layer):
         self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
     ) -> Gradients:
         return [grad if need else None for need in needs], ()
+
+
+@register("layer", kCharRNNOutput=404)
+class CharRNNOutput(Layer):
+    """Mark the codes of the source as a text, which ``dsinga generate`` writes."""
+
+    Conf: ClassVar = CharRNNConf
+    source_count = 1
+    is_output = True
+    cut = Cut(gathered_because="writes whole records")
+
+    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
+        return Output(sources[0])
