@@ -6,9 +6,10 @@ docs/nn.md has examples, and what differs from Keras.
 
 import sys
 from collections import ChainMap
+from typing import Any
 
 from dsinga import extensions
-from dsinga.addons.text.text_vectorization import TextVectorization
+from dsinga.base.registry import find, registered
 from dsinga.engine.local_net import LocalNet
 from dsinga.nn.model.from_job import from_job, load_model
 from dsinga.nn.model.model import CD, Model
@@ -56,9 +57,7 @@ from dsinga.nn.words.inputs import (
 )
 from dsinga.nn.words.keras_arguments import missing_names
 from dsinga.nn.words.layer_functions import layer_functions
-from dsinga.nn.words.metric_layers import FieldError
 from dsinga.nn.words.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
-from dsinga.nn.words.own_layers import Lambda
 from dsinga.nn.words.regularisers import L1, L1L2, L2
 from dsinga.nn.words.schedules import (
     CosineDecay,
@@ -104,8 +103,14 @@ MODULES = {
     "regularizers": regularisers,
 }
 
-__getattr__ = missing_names(__name__, __all__, lambda: ChainMap(MODULES, *derived_functions.maps))
+_missing = missing_names(__name__, __all__, lambda: ChainMap(MODULES, *derived_functions.maps))
+
+
+def __getattr__(name: str) -> Any:
+    """Import a word of an add-on when it is first used, or return a function that follows from a component."""
+    word = None if name.startswith("_") else find("word", name)
+    return _missing(name) if word is None else word
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *derived_functions})
+    return sorted({*globals(), *derived_functions, *registered("word")})

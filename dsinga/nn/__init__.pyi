@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from dsinga.addons.text.text_vectorization import TextVectorization as TextVectorization
 from dsinga.engine.local_net import LocalNet as LocalNet
 from dsinga.job.layerconf import ParamConf
 from dsinga.job.layerconf import ParamGenConf
@@ -27,7 +28,6 @@ from dsinga.nn.words.optimizers import Rate
 from dsinga.nn.words.regularisers import Penalty
 from dsinga.nn.words.schedules import LearningRateSchedule as LearningRateSchedule
 from dsinga.nn.words.schedules import Rate
-from dsinga.addons.text.text_vectorization import TextVectorization as TextVectorization
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.symbol import Symbol
 from numpy import ndarray
@@ -1083,7 +1083,7 @@ def Lambda(function: Callable[..., Any], output_shape: Any = None, mask: Any = N
 def Layer(type: str, **fields: Any) -> LayerBuilder:
     """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``; the base of users' classes.
 
-    A class that inherits it defines ``call``; see :class:`dsinga.nn.words.own_layers.OwnLayer`.
+    A class that inherits it defines ``call``; see :class:`dsinga.addons.functions.own_layers.OwnLayer`.
 
     ``fields`` are settings of its type, fields of a layer in a job file, and the arguments of every layer. Raises
     UserError for an unknown type or field."""

@@ -14,7 +14,6 @@ import numpy as np
 from distributed import Client
 
 from dsinga.addons.planner.profile import profile
-from dsinga.addons.text.text_layers import CharRNNConf
 from dsinga.base.errors import UserError
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.driver import train
@@ -23,6 +22,7 @@ from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.job.enums import CPU_PRECISIONS
 from dsinga.loop.initial_state import RunOptions
 from dsinga.net import input_layers
+from dsinga.net.layer_classes import layer_class
 from dsinga.ops import get_ops
 from dsinga.reading.checked_job import check_job
 
@@ -153,7 +153,7 @@ def _with_synthetic_images(layer: LayerConf, folder: Path) -> LayerConf:
 
 def _with_synthetic_text(layer: LayerConf, folder: Path, codes: int) -> LayerConf:
     """Return the layer with a random text of ``codes`` different characters, long enough for four steps."""
-    conf = layer.settings_of(CharRNNConf)
+    conf: Any = layer.settings_of(layer_class(layer).Conf)  # type: ignore[arg-type]
     count = conf.batchsize * (4 * conf.unroll_len + 1)
     path = folder / f"{layer.name}.zarr"
     write_store(str(path), [(np.random.default_rng(0).integers(0, codes, count).astype(np.int32), None)])

@@ -45,7 +45,7 @@ class CTCLoss(Layer):
     settings: Conf
     source_count = 2
     optional_sources = 1
-    labels = Labels(source=1)
+    labels = Labels(source=1, of_scores=True)
     is_loss = True
     metric_names = ("loss", "accuracy")
     source_kind = SourceKind.kSequences

@@ -33,7 +33,7 @@ class CRF(Layer):
     """
 
     source_count = 2
-    labels = Labels(source=1, per="step")
+    labels = Labels(source=1, per="step", of_scores=True)
     is_loss = True
     metric_names = ("loss", "accuracy")
     source_kind = SourceKind.kSequences

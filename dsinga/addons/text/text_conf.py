@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dsinga.addons.text.text_codes import TextEncoder
+from typing import TYPE_CHECKING
+
 from dsinga.base.registry import register
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
+
+if TYPE_CHECKING:
+    from dsinga.addons.text.text_codes import TextEncoder
 
 
 @register("message", "StoreConf.text")
@@ -22,4 +26,6 @@ class TextConf(Settings):
 
     def encoder(self) -> TextEncoder:
         """Return what makes codes of texts in this way."""
+        from dsinga.addons.text.text_codes import TextEncoder
+
         return TextEncoder(self.vocabulary.split("\n"), self.standardize, self.split, self.steps)

@@ -9,16 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.text.text_codes import PADDING, UNKNOWN, TextEncoder, frequent_words, texts_of
+from dsinga.addons.text.text_codes import PADDING, UNKNOWN, TextEncoder, frequent_words
 from dsinga.addons.text.vocabulary import read_vocabulary
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.nn.model.given_data import texts_of
 from dsinga.nn.words.keras_arguments import checked_class
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol, flatten
 from dsinga.nn.writing.writer import LayerWriter
 
 
+@register("word", "TextVectorization")
 @checked_class
 class TextVectorization(LayerBuilder):
     """Codes (n, T) of the words of texts: 0 after the end of a text, 1 for words that the vocabulary lacks.

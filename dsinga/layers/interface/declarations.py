@@ -87,7 +87,8 @@ class Labels:
     layer takes one label, "row", (B,), or "step", (B, T) for a feature (B, T, ...), None if it takes any of these
     shapes; ``floats`` whether the labels may be float32. A net refuses other labels. ``shares`` says that a layer which
     takes a class also takes a share for each of its classes, (B, K) float32. ``any_shape`` says that they may have any
-    shape, which need not follow from that of the feature.
+    shape, which need not follow from that of the feature; ``of_scores`` that they are classes of scores, the first
+    source, so that ``nn`` leaves out a softmax before.
     """
 
     source: int | None = None
@@ -95,6 +96,7 @@ class Labels:
     floats: bool = False
     shares: bool = False
     any_shape: bool = False
+    of_scores: bool = False
 
     def layer_of(self, srclayers: Sequence[str]) -> str:
         """Return the name of the layer that gives the labels, the empty string if ``srclayers`` lack it."""

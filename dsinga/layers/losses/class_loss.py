@@ -171,7 +171,7 @@ class HingeLoss(Layer):
 
     settings: Conf
     source_count = 2
-    labels = Labels(source=1, per="row")
+    labels = Labels(source=1, per="row", of_scores=True)
     is_loss = True
     metric_names = ("loss", "accuracy")
     cut = Cut(gathered_because="compares the classes of a row")

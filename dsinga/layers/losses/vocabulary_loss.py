@@ -79,7 +79,7 @@ class ClassSoftmaxLoss(Layer):
 
     settings: Conf
     source_count = 2
-    labels = Labels(source=1)
+    labels = Labels(source=1, of_scores=True)
     is_loss = True
     metric_names = ("loss", "entropy")
     source_kind = SourceKind.kSequences
@@ -181,7 +181,7 @@ class SampledLoss(Layer):
 
     settings: Conf
     source_count = 2
-    labels = Labels(source=1)
+    labels = Labels(source=1, of_scores=True)
     is_loss = True
     metric_names = ("loss",)
     source_kind = SourceKind.kSequences

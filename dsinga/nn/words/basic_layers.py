@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.base.arguments import check_bool
 from dsinga.base.errors import UserError
-from dsinga.base.registry import find, nearest, registered
+from dsinga.base.registry import find, lookup, nearest, registered
 from dsinga.data import open_records
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
@@ -19,7 +19,6 @@ from dsinga.nn.words.image_layers import refuse_channels_last
 from dsinga.nn.words.inputs import normalise
 from dsinga.nn.words.keras_arguments import check_names
 from dsinga.nn.words.layer_adapters import channels_back, pixels_first
-from dsinga.nn.words.own_layers import OwnLayer
 from dsinga.nn.writing.feature import Feature, axis_of, row_shape
 from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer
 from dsinga.nn.writing.writer import LayerWriter, Write
@@ -165,7 +164,7 @@ def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
 def Layer(type: str, **fields: Any) -> LayerBuilder:
     """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``; the base of users' classes.
 
-    A class that inherits it defines ``call``; see :class:`dsinga.nn.words.own_layers.OwnLayer`.
+    A class that inherits it defines ``call``; see :class:`dsinga.addons.functions.own_layers.OwnLayer`.
 
     ``fields`` are settings of its type, fields of a layer in a job file, and the arguments of every layer. Raises
     UserError for an unknown type or field.
@@ -194,7 +193,7 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
 
 
 # class Scale(nn.Layer) inherits the base of users' layers.
-Layer.__mro_entries__ = lambda bases: (OwnLayer,)  # type: ignore[attr-defined]
+Layer.__mro_entries__ = lambda bases: (lookup("hook", "users_layer"),)  # type: ignore[attr-defined]
 
 
 BLOCK = 4096  # records that are read at a time

@@ -6,7 +6,7 @@ A function takes the settings that the layer's class declares. ``FORMS`` are tho
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dsinga.job.component import Settings
@@ -207,32 +207,25 @@ FORMS = {
         "(kDiceLoss).\n\nOne channel is the score of class 1 of two. Points with the label -1 or NaN are left out.",
     ),
     "Huber": mean_loss("kHuberLoss", "Huber's loss", "delta "),
-    **{
-        name: FunctionSpec(f"k{name}", details=compare_forecast)
-        for name in ("QuantileLoss", "DistributionLoss", "EnsembleLoss")
-    },
-    "HingeLoss": FunctionSpec("kHingeLoss", defaults={"norm": "L1"}, details=scores_and_labels),
+    "HingeLoss": FunctionSpec("kHingeLoss", defaults={"norm": "L1"}),
     "SigmoidCrossEntropyLoss": FunctionSpec(
         "kSigmoidCrossEntropyLoss", details=functools.partial(compare, activation="sigmoid")
     ),
     "FocalLoss": FunctionSpec("kFocalLoss", details=functools.partial(compare, activation="sigmoid")),
     "KLDivergenceLoss": FunctionSpec("kKLDivergenceLoss", details=functools.partial(compare, activation="softmax")),
-    "CRF": FunctionSpec("kCRF", details=scores_and_labels),
-    "CTCLoss": FunctionSpec("kCTCLoss", details=functools.partial(scores_and_labels, optional=1)),
     "ClassSoftmaxLoss": FunctionSpec(
         "kClassSoftmaxLoss",
         required=("class_start",),
         inits={"word": "random_uniform", "class": "random_uniform"},
-        details=scores_and_labels,
     ),
-    "SampledLoss": FunctionSpec("kSampledLoss", inits={"weight": "random_uniform"}, details=scores_and_labels),
+    "SampledLoss": FunctionSpec("kSampledLoss", inits={"weight": "random_uniform"}),
 }
 
 
 def layer_function(name: str, form: FunctionSpec, cls: Any) -> Any:
     """Return the function called ``name`` that makes layers of a class."""
     conf: type[Settings] | None = getattr(cls, "Conf", None)
-    details = form.details or (compare if issubclass(cls, PairLoss) else None)
+    details = form.details or details_of_loss(cls)
     has_activation = form.settings(None).get("activation") == ["activation"]
 
     def function(**arguments: Any) -> Write:
@@ -254,6 +247,13 @@ def layer_function(name: str, form: FunctionSpec, cls: Any) -> Any:
         return write
 
     return layer(named(function, name, form, cls))
+
+
+def details_of_loss(cls: Any) -> Callable[[LayerWriter, Mapping[str, Any]], Any] | None:
+    """Return what finds the sources and the scale of a loss whose form does not say so; None for other layers."""
+    if issubclass(cls, PairLoss):
+        return compare_forecast if cls.predicts_several else compare
+    return functools.partial(scores_and_labels, optional=cls.optional_sources) if cls.labels.of_scores else None
 
 
 def penalties_of(form: FunctionSpec, values: Mapping[str, Any]) -> dict[str, Penalty]:

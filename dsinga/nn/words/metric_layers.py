@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from dsinga.base.arguments import shown, values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, find, is_user_code, nearest, register
@@ -18,7 +16,6 @@ from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.needed_layers import PROBABILITIES
-from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.losses import metric_names
 from dsinga.nn.writing.feature import Feature, row_shape
 from dsinga.nn.writing.symbol import flatten
@@ -33,29 +30,6 @@ class MetricLayer:
     name: str
     field: str
     settings: dict[str, Any]
-
-
-@checked
-def FieldError(channel: Sequence[str] = (), climatology: Any = None) -> MetricLayer:
-    """Metrics "rmse", "mae" and "bias" of fields, and "anomaly_correlation" with a climatology (kFieldError).
-
-    The loss says whether points are masked or weighted.
-
-    Args:
-        channel: the names of the channels of the labels, for metrics of each, such as "rmse_t2m".
-        climatology: what anomalies are differences of: a number for each channel, (C,), or an array (C, *space); of
-            one channel also a number, or (*space).
-
-    Raises:
-        UserError: the climatology is no array of numbers, or has NaN.
-    """
-    settings: dict[str, Any] = {"channel": list(channel)} if channel else {}
-    if climatology is not None:
-        numbers = np.asarray(climatology)
-        if numbers.dtype.kind not in "iuf" or not np.isfinite(numbers).all():
-            raise UserError("FieldError: climatology has a number for each channel, or for each of its points; no NaN")
-        settings["climatology"] = numbers.astype(np.float64).ravel().tolist()
-    return MetricLayer("kFieldError", "fields", "fielderror_conf", settings)
 
 
 # Other names of metrics, in Keras and scikit-learn.

@@ -12,6 +12,7 @@ from dsinga.addons.functions.own_class import LayerCall, Weight
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.base.functions import CallableLayer, name_of
+from dsinga.base.registry import register
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.nn.words.regularisers import penalty
 from dsinga.nn.writing.feature import Feature
@@ -89,6 +90,7 @@ class _Lambda(FunctionBuilder):
         return writer.add("kFunction", function_conf=conf)
 
 
+@register("word", "Lambda")
 @checked
 def Lambda(
     function: Callable[..., Any],
@@ -120,6 +122,7 @@ def Lambda(
     return _Lambda(function, arguments or {}, name, again)
 
 
+@register("hook", "users_layer")
 class OwnLayer(FunctionBuilder, CallableLayer):
     """Base of layer classes of the user's own, what ``class Scale(nn.Layer)`` inherits: ``call`` is what they compute.
 
