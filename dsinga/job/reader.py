@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 from dsinga.base.components import note_distributions
 from dsinga.base.durable_files import finish_save
 from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest
 from dsinga.base.regular_files import read_regular
-from dsinga.job.builder import read
-from dsinga.job.message import JobError, Where
-from dsinga.job.overrides import override
+from dsinga.job.builder import MessageBuilder, builder_of, read
+from dsinga.job.enums import Phase
+from dsinga.job.layerconf import LayerConf, included
+from dsinga.job.message import JobError, Where, is_message, member
 from dsinga.job.schema import Job
-from dsinga.job.textformat import UnclosedError, parse
+from dsinga.job.textformat import UnclosedError, parse, parse_value
+from dsinga.job.writer import written
 
 LARGEST_BYTES = 4 << 20  # of a job file; that is enough for 20,000 layers
 
@@ -54,3 +58,138 @@ def loads(text: str, file: str = "<string>", overrides: Iterable[str] = ()) -> J
     for path_and_value in overrides:
         override(builder, path_and_value)
     return cast(Job, builder.build())
+
+
+STEP = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\.|\s*=|$)")
+
+
+class PathStep(NamedTuple):
+    """One step of a path: a field and, if it is repeated, the index or name of one of its values."""
+
+    name: str
+    which: str | None
+
+
+def with_fields(job: Job, fields: Mapping[str, Any]) -> Job:
+    """Return a copy of a job in which fields, given by their paths as in :func:`override`, have other values.
+
+    Values are numbers, strings, lists and mappings; the name of an enum's member is a string, and so is any value as
+    the text format writes it. Raises JobError, naming path and value, as :func:`override` does.
+    """
+    return cast(Job, _builder_with(job, fields).build())
+
+
+def check_fields(job: Job, fields: Mapping[str, Any]) -> None:
+    """Raise JobError for a path that a job lacks, and for a value of a wrong type, whatever its other fields are.
+
+    :func:`with_fields` also refuses values that are out of bounds, alone or beside others.
+    """
+    _builder_with(job, fields)
+
+
+def _builder_with(job: Job, fields: Mapping[str, Any]) -> MessageBuilder:
+    builder = builder_of(job, Where("the job"))
+    for path, value in fields.items():
+        text = f"{path}={value if isinstance(value, str) else written(plain(value))}"
+        override(builder, text, Where(text))
+    return builder
+
+
+def plain(value: Any) -> Any:
+    """Return a value of numpy, or a tuple, as numbers and lists."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def override(job: MessageBuilder, text: str, where: Where | None = None) -> None:
+    """Apply ``"path=value"`` to the builder of a job. ``where`` is the place of the text, by default a ``--set``.
+
+    The path has fields separated by dots, as in ``updater.learning_rate.base_lr``. A value of a repeated field is given
+    by index, ``layer[0]``, by name, ``layer[conv1]``, or by name and phase, ``layer[data,kTrain]``. Messages of the
+    path that the job lacks are created. The value is a scalar of the text format (a string needs no quotes), a list or
+    a block. Raises JobError, naming the path and the nearest valid field.
+    """
+    where = where or Where(f"--set {text}")
+    steps, value = split(text, where)
+    builder = job
+    for step in steps[:-1]:
+        name, kind, repeated = builder.field(step.name, where)
+        if not is_message(kind):
+            raise builder.error(f"{builder.cls.__name__}.{name} is a single value and has no fields", where)
+        if repeated:
+            builder = builder.values.get(name, [])[index(builder, name, step.which, where)]
+        elif step.which is None:
+            builder = builder.child(name, kind, where)
+        else:
+            raise builder.error(f"{builder.cls.__name__}.{name} has one value only: leave out [{step.which}]", where)
+    assign(builder, steps[-1], value, where)
+
+
+def split(text: str, where: Where) -> tuple[list[PathStep], str]:
+    """Return the steps of the path and the text of the value."""
+    steps, position = [], len(text) - len(text.lstrip())
+    while match := STEP.match(text, position):
+        steps.append(PathStep(match[1], match[2]))
+        position = match.end()
+        if match[3].endswith("="):
+            return steps, text[position:].strip()
+        if not match[3]:
+            break
+    raise JobError(f"{where}: expected path=value, as in updater.learning_rate.base_lr=0.1 or layer[conv1].name=x")
+
+
+def assign(builder: MessageBuilder, step: PathStep, text: str, where: Where) -> None:
+    """Set a field, or one value of a repeated field, to the value that ``text`` spells."""
+    name, kind, repeated = builder.field(step.name, where)
+    plain = kind is str and not text.startswith(("'", '"', "[") if repeated and step.which is None else ("'", '"'))
+    value = text if plain else parse_value(text, str(where))
+    if step.which is None:
+        builder.values.pop(name, None)
+        builder.lines.pop(name, None)
+        builder.add(name, value, where)
+    elif repeated:
+        place = index(builder, name, step.which, where)
+        builder.values[name][place] = builder.item(name, kind, value, where)
+        builder.lines[name][place] = where
+    else:
+        raise builder.error(f"{builder.cls.__name__}.{name} has one value only: leave out [{step.which}]", where)
+
+
+def index(builder: MessageBuilder, name: str, which: str | None, where: Where) -> int:
+    """Return the index of one value of a repeated field; ``which`` is an index, a name, or "name,phase"."""
+    values: list[Any] = builder.values.get(name, [])
+    what = f"{builder.cls.__name__}.{name}"
+    if which is None:
+        raise builder.error(f"{what} has several values: write {name}[0]{by_name(values, name)} to choose one", where)
+    if which.isdecimal():
+        if len(which) < 10 and int(which) < len(values):
+            return int(which)
+        raise builder.error(f"there is no {name}[{which}]; {what} has {len(values)} values, counted from 0", where)
+    key, _, phase = (part.strip() for part in which.partition(","))
+    builders = [(place, value) for place, value in enumerate(values) if isinstance(value, MessageBuilder)]
+    named = [place for place, inner in builders if inner.values.get("name") == key]
+    if not named:
+        names = [inner.values.get("name", "") for _, inner in builders]
+        raise builder.error(f"there is no {name}[{key}]{nearest(key, names)}", where)
+    if phase:
+        named = [place for place in named if runs_in(values[place], phase, where)]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        text = f"{len(named)} values are called {name}[{key}]: write {name}[{key},kTrain], or another phase"
+        raise builder.error(text, where)
+    raise builder.error(f"{name}[{key}] is not in phase {phase}", where)
+
+
+def by_name(values: list[Any], name: str) -> str:
+    """Return " or name[...]" with the name of the first value that has one."""
+    names = [value.values["name"] for value in values if isinstance(value, MessageBuilder) and "name" in value.values]
+    return f" or {name}[{names[0]}]" if names else ""
+
+
+def runs_in(layer: MessageBuilder, phase: str, where: Where) -> bool:
+    """Whether a layer belongs to the phase of this name."""
+    if layer.cls is not LayerConf:
+        raise layer.error(f"only layers have phases: leave out {phase!r}", where)
+    phase_value = Phase(member(phase, Phase, str(where)).value)
+    return included(layer.values.get("include", ()), layer.values.get("exclude", ()), phase_value)

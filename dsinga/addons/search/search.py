@@ -29,7 +29,7 @@ from dsinga.cluster.calls.clients import ClusterSource, find_cluster
 from dsinga.data.filesystem import is_url
 from dsinga.extensions import BestValue, check_metric
 from dsinga.job import Job, Phase, load, training_phases
-from dsinga.job.overrides import check_fields, with_fields
+from dsinga.job.reader import check_fields, with_fields
 from dsinga.net import NeuralNet
 
 JobSource = Job | str | os.PathLike[str] | Callable[..., Job]

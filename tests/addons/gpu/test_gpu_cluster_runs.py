@@ -26,7 +26,7 @@ from dsinga.base.errors import UserError
 from dsinga.cluster.dask.dask_workers import host
 from dsinga.data import import_records
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
-from dsinga.job.overrides import with_fields
+from dsinga.job.reader import with_fields
 from dsinga.ops.numpy.numpy_ops import NumpyOps
 from dsinga.passes.processors import Devices, choose_devices, describe_worker
 from dsinga.training import initial_values

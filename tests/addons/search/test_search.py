@@ -22,7 +22,7 @@ from dsinga.checkpoint import read_params
 from dsinga.cluster import connect
 from dsinga.extensions import KeepBest, StopOnTime
 from dsinga.job import Job
-from dsinga.job.overrides import with_fields
+from dsinga.job.reader import with_fields
 from dsinga.monitor import History
 from tests.support.async_client import async_client
 from tests.support.small_job import assert_same, with_topology

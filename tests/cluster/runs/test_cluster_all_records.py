@@ -11,7 +11,7 @@ from distributed import Client
 from dsinga.api import evaluate, train
 from dsinga.data import import_records, write_store
 from dsinga.job import ClusterConf, Job, loads
-from dsinga.job.overrides import with_fields
+from dsinga.job.reader import with_fields
 from tests.cluster.runs.test_cluster_text import JOB as TEXT_JOB
 from tests.support.small_job import assert_same
 

@@ -13,7 +13,7 @@ from dsinga.cluster import connect
 from dsinga.cluster.graph_grain.tasks import _restore
 from dsinga.cluster.transport.message import flatten
 from dsinga.job import AlgConf, AlgType, Job
-from dsinga.job.overrides import with_fields
+from dsinga.job.reader import with_fields
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import assert_same, with_topology
 

@@ -18,7 +18,7 @@ from dsinga.api import roots, train
 from dsinga.cluster.transport import endpoints
 from dsinga.cluster.transport.socket_loop import open_connections
 from dsinga.job import ClusterConf, Job, loads
-from dsinga.job.overrides import with_fields
+from dsinga.job.reader import with_fields
 from dsinga.loop.initial_state import RunOptions
 from tests.support.leftovers import nothing_left
 from tests.support.observers import AtRow

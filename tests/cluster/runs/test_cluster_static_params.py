@@ -11,7 +11,7 @@ from distributed import Client
 from dsinga.api import train
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job
-from dsinga.job.overrides import with_fields
+from dsinga.job.reader import with_fields
 
 
 def frozen(job: Job, *names: str, **fields: Any) -> Job:

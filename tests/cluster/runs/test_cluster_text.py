@@ -12,7 +12,7 @@ from dsinga.api import build_net, evaluate, train
 from dsinga.base.errors import UserError
 from dsinga.data import import_records, write_store
 from dsinga.job import ClusterConf, Job, LayerConf, Phase, loads
-from dsinga.job.overrides import with_fields
+from dsinga.job.reader import with_fields
 from dsinga.reading.checked_job import CheckedJob
 from tests.support.small_job import assert_close, with_topology
 

@@ -5,7 +5,7 @@ import pytest
 
 from dsinga.data import open_records
 from dsinga.job import ChangeMethod, JobError, LayerType, PoolMethod, UpdaterType, loads, to_text
-from dsinga.job.overrides import with_fields
+from dsinga.job.reader import with_fields
 
 JOB = """name: "small"
 train_steps: 10

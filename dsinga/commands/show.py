@@ -1,19 +1,21 @@
-"""Tables of nets on the terminal: a line for each layer, or for each part of a layer."""
+"""The command ``show``: tables of a net, with a line for each layer or for each part of one, and its picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import click
 import rich.box
 import rich.console
 import rich.table
 
-from dsinga.api import roots
+from dsinga.api import build_net, partition_net, roots
 from dsinga.base.errors import UserError
-from dsinga.base.registry import lookup
-from dsinga.job import AlgType, Job, Phase, Precision
+from dsinga.base.registry import lookup, register
+from dsinga.commands.options import job_options, write_picture
+from dsinga.job import AlgType, Job, Phase, Precision, load
 from dsinga.job.topology import topology
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
@@ -131,3 +133,46 @@ def _print_table(columns: Sequence[str], lines: Sequence[tuple[str, str, str, Se
     for *texts, shape, params, count in lines:
         table.add_row(*texts, " x ".join(map(str, shape)), params, f"{count:,}" if count else "")
     rich.console.Console(soft_wrap=True, highlight=False).print(table)
+
+
+@register("command", "show")
+@click.command()
+@click.option("--svg", type=click.Path(path_type=Path), help="File to draw the net to [default: NAME.svg].")
+@click.option("--phase", default="train", show_default=True, help="Phase whose net is shown: train, val or test.")
+@click.option("--partitions", type=int, metavar="N", help="Show the net cut for N workers, in a colour for each.")
+@job_options
+def show(
+    conf: Path, svg: Path | None, phase: str, partitions: int | None, data_root: str | None, overrides: tuple[str, ...]
+) -> None:
+    """Print and draw the net of the job file CONF.
+
+    Prints its layers, shapes and params, and the memory that training needs.
+    """
+    job = load(conf, overrides)
+    if job.experience is not None:
+        job = job.experience.net_job(job)
+    net: NeuralNet | PartitionedNet
+    if partitions is None:
+        net = build_net(job, phase, data_root=data_root)
+        print_net(net)
+    else:
+        net = partition_net(job, partitions, phase, data_root=data_root)
+        print_parts(net)
+    if phase == "train":
+        whole = net if isinstance(net, NeuralNet) else net.whole
+        print_topology(job)
+        print_settings(job, whole)
+        print_precision(job, whole)
+        print_graphs(job, whole)
+        print_padding(job, data_root)
+        print_memory(expected_memory(job, net, data_root))
+    try:
+        picture = lookup("hook", "picture")
+    except UserError as error:  # the add-on that draws is missing
+        if svg is not None:
+            raise
+        click.echo(str(error))
+        return
+    svg = svg or Path(f"{job.name}.svg")
+    write_picture(svg, picture(net, job))
+    click.echo(f"drawn to {svg}")
