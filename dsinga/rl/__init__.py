@@ -7,7 +7,7 @@ from dsinga.base.registry import entries, is_user_code
 
 if TYPE_CHECKING:
     from dsinga.rl.agent import Agent
-    from dsinga.rl.agents import AgentResult, train
+    from dsinga.rl.agent_training import AgentResult, train
     from dsinga.rl.algorithm import Algorithm
     from dsinga.rl.algorithms.ddpg import DDPG, TD3
     from dsinga.rl.algorithms.dqn import DQN

@@ -15,9 +15,9 @@ import pytest
 import dsinga
 from dsinga import models
 from dsinga.addons.planner import cost_model, pricing
+from dsinga.addons.planner.commands import format_bytes
 from dsinga.addons.planner.link import FREE_BARRIER
 from dsinga.addons.planner.plan_picture import draw_plan
-from dsinga.addons.planner.plan_table import format_bytes
 from dsinga.base.errors import UserError
 from dsinga.commands.cli import main
 from dsinga.data import write_store
