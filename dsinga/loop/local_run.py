@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from dsinga.base.error_frames import cleared_frames
-from dsinga.base.registry import lookup
 from dsinga.engine import local_job
 from dsinga.engine.local_engine import LocalEngine
 from dsinga.job import Job, PartitionMethod, Phase
@@ -16,7 +15,7 @@ from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome, run_to_end
 from dsinga.net import NeuralNet
 from dsinga.passes.processors import check_precision, local_processor
-from dsinga.reading.checked_job import CheckedJob, check_job
+from dsinga.reading.checked_job import CheckedJob, check_job, partition_hook
 from dsinga.training import create_updater
 from dsinga.training.local_updater import LocalUpdater
 
@@ -51,7 +50,7 @@ def continue_locally(
     with deferred_interrupts(cancellation):
         checked = check_job(job, options.roots)
         if checked.job.neuralnet.partition is PartitionMethod.auto:
-            checked = lookup("hook", "fit_to_memory")(checked, local_job.memory_limit())
+            checked = partition_hook(checked.job, "fit_to_memory")(checked, local_job.memory_limit())
         job, opened = checked.job, local_job.open_local_job(checked, shuffle)
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)

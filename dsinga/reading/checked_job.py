@@ -9,6 +9,7 @@ from typing import Any
 
 from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.data import RecordNames, RecordSource, check_names
 from dsinga.data.filesystem import PathNotFound
 from dsinga.job import ClusterConf, Job, LayerConf, LayerType, Phase, check
@@ -265,6 +266,14 @@ def rows_per_step(job: Job) -> int:
         sizes = [] if conf is None else [conf.batchsize] if isinstance(conf.batchsize, int) else conf.batchsize
         return sum(sizes) * _worker_groups(job)
     return 0
+
+
+def partition_hook(job: Job, name: str) -> Any:
+    """Return a function by which ``partition: auto`` is found; raise JobError where its add-on is missing."""
+    try:
+        return lookup("hook", name)
+    except UserError as error:
+        raise job.neuralnet.error(f"partition: auto: {error}", "partition") from error
 
 
 def build_partitioned_net(job: Job, phase: Phase, workers: int, roots: Sequence[str] = ()) -> PartitionedNet:

@@ -14,7 +14,6 @@ from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
 from dsinga.base.epochs import Epochs
-from dsinga.base.registry import lookup
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import available_workers, host, on_several_hosts, process
 from dsinga.cluster.dask.placement import Placement, place
@@ -38,7 +37,7 @@ from dsinga.net.worker_memory import FIXED
 from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.passes.processors import Devices
 from dsinga.passes.training_memory import training_memory
-from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets
+from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets, partition_hook
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 
 _log = logging.getLogger(__name__)
@@ -191,7 +190,7 @@ def fit_partition(
 
     That is where one worker is faster, or where the memory needs micro-batches or recomputation.
     """
-    choose_training = lookup("hook", "choose_training")
+    choose_training = partition_hook(placed.job, "choose_training")
     job, topology, cuts = choose_training(placed.job, placed.topology, placed.opened, updater, client, placed.placement)
     if job == placed.job:
         return Placed(job, topology, placed.opened, placed.placement, cuts, fitted=True)
