@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
 
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup, registered
 from dsinga.cluster.dashboard.history import RunHistory
 from dsinga.cluster.dashboard.line_panel import (
     LinePanel,
@@ -25,7 +28,7 @@ from dsinga.cluster.dashboard.line_panel import (
 )
 from dsinga.cluster.dashboard.panel import DashboardPanel
 from dsinga.cluster.dashboard.records import RunRecord
-from dsinga.cluster.dashboard.table_panels import QueuePanel, SitePanel
+from dsinga.cluster.dashboard.table_panels import QueuePanel
 from dsinga.cluster.dashboard.time_panel import TimePanel
 
 # Milliseconds between two looks for news by a page that is open.
@@ -54,9 +57,13 @@ PANELS: dict[str, Callable[..., DashboardPanel]] = {
     "bytes": lambda history, _, choose=None: _over_time(
         history, "Bytes moved", byte_curves, "bytes per second", in_bytes=True, choose=choose
     ),
-    "sites": lambda history, _, choose=None: SitePanel(history, choose),
     "queue": QueuePanel,
 }  # fmt: skip
+ADDED: list[str] = []  # the panels of add-ons that are installed
+for _name in registered("panel"):
+    with contextlib.suppress(UserError):
+        PANELS[_name] = lookup("panel", _name)
+        ADDED.append(_name)
 
 
 def panel_page(name: str, history: RunHistory, scheduler: Any, extra: Any, doc: Any) -> None:
@@ -74,7 +81,7 @@ def all_page(history: RunHistory, scheduler: Any, extra: dict[str, Any], doc: An
 
     panels = {name: make(history, scheduler, choose) for name, make in PANELS.items() if name != "queue"}
     panels["queue"] = queue
-    rows = [["queue", "loss", "metrics"], ["speed", "time"], ["staleness", "bytes", "sites"]]
+    rows = [["queue", "loss", "metrics"], ["speed", "time"], ["staleness", "bytes", *ADDED]]
     roots = [Row(*(panels[name].root for name in names), sizing_mode="stretch_both") for names in rows]
 
     def update_all(attr: str, old: Any, new: Any) -> None:

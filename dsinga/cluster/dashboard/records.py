@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 # The largest number of points that a series keeps: more than a panel has pixels.
 MAX_POINTS = 1000
@@ -54,17 +54,6 @@ KINDS = ("compute", "exchange", "data")
 Event = Mapping[str, Any]
 
 
-class Site(NamedTuple):
-    """A site's step, steps since it agreed, bytes sent, and its link's use until ``now``: ``share`` is the last one."""
-
-    step: int
-    age: int
-    sent: int
-    seconds: float
-    now: float
-    share: float = 0.0
-
-
 class RunRecord:
     """The figures of one run, read from its events (:mod:`dsinga.cluster.events.run_events`). Memory is bounded.
 
@@ -81,7 +70,7 @@ class RunRecord:
         speed: samples a second over the time.
         crossing, within: bytes a second over the time, between processes and within one.
         staleness: by worker group the mean staleness of gradients over the time.
-        sites: by server group that agrees with others by the mean, its figures in the last event.
+        sites: the times of the last two events with figures of servers that agree with others, and these figures.
         seconds: by worker (group, number) the seconds of an iteration in its last rounds, by kind.
         addresses: by worker the address of its Dask worker.
         version: changes with every change of the figures.
@@ -100,7 +89,7 @@ class RunRecord:
         self.last_batches: defaultdict[str, Series] = defaultdict(Series)
         self.speed, self.crossing, self.within = Series(), Series(), Series()
         self.staleness: defaultdict[int, Series] = defaultdict(Series)
-        self.sites: dict[int, Site] = {}
+        self.sites: deque[tuple[float, Sequence[Sequence[float]]]] = deque(maxlen=2)
         self.seconds: dict[tuple[int, int], dict[str, float]] = {}
         self.addresses = {
             (group, number): address
@@ -125,7 +114,8 @@ class RunRecord:
             self.speed.add(now, event["samples_per_second"])
         for group, updates, total, _ in event.get("staleness", ()):
             self.staleness[group].add(now, total / max(updates, 1))
-        self._read_sites(event.get("sites", ()), now)
+        if servers := event.get("sites"):
+            self.sites.append((now, servers))
         groups = event.get("groups", ())
         for group in groups:
             self._read_group(group)
@@ -134,15 +124,6 @@ class RunRecord:
         if groups:
             self.crossing.add(now, sum(crossing for crossing, _ in self._rates.values()))
             self.within.add(now, sum(within for _, within in self._rates.values()))
-
-    def _read_sites(self, servers: Sequence[Sequence[float]], now: float) -> None:
-        """Take the figures of servers into account: the group, its step and age, bytes, seconds of its busiest link."""
-        for group in {int(server[0]) for server in servers}:
-            step, age, sent, seconds = zip(*(server[1:] for server in servers if server[0] == group), strict=True)
-            site = Site(int(min(step)), int(max(age)), int(sum(sent)), max(seconds), now)
-            before = self.sites.get(group, site)
-            share = (site.seconds - before.seconds) / max(now - before.now, 1e-6)
-            self.sites[group] = site._replace(share=min(1.0, max(0.0, share)))  # servers that began anew count from 0
 
     def _read_group(self, group: Event) -> None:
         steps = max(group["steps"], 1)

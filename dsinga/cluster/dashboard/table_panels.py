@@ -1,4 +1,4 @@
-"""Panels with tables: of the runs that wait, run or have ended, and of the sites of runs that agree by the mean."""
+"""The panel with a table of the runs that wait, run or have ended."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bokeh.models import ColumnDataSource, CustomJS, DataTable, HTMLTemplateFormatter, NumberFormatter, TableColumn
+from bokeh.models import ColumnDataSource, CustomJS, DataTable, HTMLTemplateFormatter, TableColumn
 
-from dsinga.cluster.dashboard.history import RunHistory, labels, queued_runs
-from dsinga.cluster.dashboard.panel import NO_RUN, SLOT_COLOURS, Choice, DashboardPanel
+from dsinga.cluster.dashboard.history import RunHistory, queued_runs
+from dsinga.cluster.dashboard.panel import NO_RUN, SLOT_COLOURS, DashboardPanel
 from dsinga.cluster.dashboard.records import RunRecord
 from dsinga.monitor.progress import duration
 
@@ -18,12 +18,6 @@ WIDTHS = {"job": 95, "state": 60, "for": 62, "workers": 62, "step": 125, "user":
 # The name of a job is shown as text, whatever it contains; its square has the colour of the run's curves.
 JOB_TEMPLATE = '<span title="<%- run %>"><span style="color:<%= colour %>">■</span> <%- value %></span>'
 TEXT_TEMPLATE = '<span title="<%- value %>"><%- value %></span>'  # the title is whole where the column is narrow
-NOTHING = "no run with sites:<br>server groups that agree by the mean"
-# The heading of each column, and the format of its numbers.
-SITE_COLUMNS = {
-    "run": ("Run", ""), "site": ("Site", ""), "step": ("Step", "0,0"), "age": ("Age, steps", "0,0"),
-    "sent": ("Sent", "0.0 b"), "share": ("Link in use", "0%"),
-}  # fmt: skip
 
 
 class QueuePanel(DashboardPanel):
@@ -110,33 +104,3 @@ def _queue_row(record: Mapping[str, Any], now: float) -> dict[str, Any]:
         "run": record["run"],
         "colour": "transparent",
     }
-
-
-class SitePanel(DashboardPanel):
-    """Draws a row for each site: its step, how many steps ago it agreed with the others, its bytes, its link's use."""
-
-    def __init__(self, history: RunHistory, choose: Choice | None = None):
-        super().__init__(history, "Sites", choose)
-        self.source = ColumnDataSource({name: [] for name in SITE_COLUMNS}, name=self.title)
-        formats = {
-            name: {"formatter": NumberFormatter(format=form)} if form else {}
-            for name, (_, form) in SITE_COLUMNS.items()
-        }
-        columns = [TableColumn(field=name, title=title, **formats[name]) for name, (title, _) in SITE_COLUMNS.items()]
-        self._table = DataTable(
-            source=self.source, columns=columns, index_position=None, sizing_mode="stretch_both", row_height=22,
-            visible=False,
-        )  # fmt: skip
-        self.root.children = [self._sentence, self._table]
-
-    def draw(self, records: Sequence[RunRecord]) -> None:
-        """Draw the rows of these runs."""
-        names = labels(list(records))
-        rows: list[tuple[Any, ...]] = [
-            (names[record.run], str(group), site.step, site.age, site.sent, site.share)
-            for record in records
-            for group, site in sorted(record.sites.items())
-        ]
-        self.source.data = {name: [row[number] for row in rows] for number, name in enumerate(SITE_COLUMNS)}
-        self._table.visible = bool(rows)
-        self.say("" if rows else NOTHING if records else NO_RUN)

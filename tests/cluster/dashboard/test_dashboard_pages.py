@@ -17,14 +17,10 @@ from bokeh.models import ColumnDataSource
 from distributed import Client, LocalCluster, Scheduler
 
 import dsinga
-from dsinga import nn
 from dsinga.cluster.dashboard import NO_DASHBOARD, install, pages
 from dsinga.cluster.dashboard.history import RunHistory
 from dsinga.cluster.dashboard.pages import PANELS
-from dsinga.cluster.events import run_events
-from dsinga.extensions import LoopView
 from dsinga.job import loads
-from tests.support.extension_runs import Acting
 from tests.support.polling import wait_until
 from tests.support.small_job import JOB, with_topology
 
@@ -177,30 +173,6 @@ def test_installing_twice_changes_nothing(client: Client, results: dict[str, Any
     before = list(scheduler.http_application.applications)
     assert install(scheduler) is history_of(client)
     assert scheduler.http_application.applications == before
-
-
-def test_sites_tell_their_progress(client: Client, stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_events, "EVENT_SECONDS", 0.0)
-    seen: list[dict[int, Any]] = []
-
-    def wait_for_figures(loop: LoopView) -> None:
-        def sites_at_18() -> dict[int, Any] | None:
-            loop.record("test", {"probe": 1.0})  # with which servers are asked
-            records = [record for record in history_of(client).runs.values() if record.job == "sites"]
-            sites = records[0].sites if records else {}
-            return dict(sites) if {site.step for site in sites.values()} == {18} else None
-
-        wait_until(lambda: bool(seen) or bool(sites := sites_at_18()) and (seen.append(sites) or True))
-
-    job = loads(JOB, str(stores / "small.conf")).replace(name="sites", train_steps=20)
-    probe = Acting(18, wait_for_figures)
-    result = dsinga.train(
-        job.replace(cluster=nn.Cluster(sites=2, sync_freq=5)), client, progress=False, extensions=[probe]
-    )
-    weights = sum(value.nbytes for value in result.params.values())
-    for group in (0, 1):
-        assert (seen[0][group].age, seen[0][group].sent) == (3, 3 * weights)
-        assert 0 <= seen[0][group].share <= 1
 
 
 @pytest.mark.parametrize("dashboard", [True, False])

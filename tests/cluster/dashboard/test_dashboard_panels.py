@@ -136,18 +136,6 @@ def test_speed_bytes_and_staleness_over_the_time() -> None:
     assert curves(panel("staleness", history)) == {("mlp", "group 0"): (at, [1.5]), ("mlp", "group 1"): (at, [0.5])}
 
 
-def test_the_sites_of_a_run_and_the_use_of_their_links() -> None:
-    """Site 0 has two servers; its busiest link was in use for 0.25 of the second between the events."""
-    first = round_of("a", sites=[(0, 10, 2, 100, 1.0), (0, 11, 3, 50, 1.5), (1, 9, 1, 70, 0.5)])
-    second = round_of("a", sites=[(0, 20, 2, 300, 1.75), (0, 20, 2, 150, 1.75), (1, 19, 1, 70, 0.5)])
-    drawn = panel("sites", history_of(begin("a"), first, second))
-    assert drawn.source.data == {
-        "run": ["mlp"] * 2, "site": ["0", "1"], "step": [20, 19], "age": [2, 1], "sent": [450, 70],
-        "share": [0.25, 0.0],
-    }  # fmt: skip
-    assert "server groups that agree by the mean" in panel("sites", history_of(begin("a"))).root.children[0].text
-
-
 def test_synchronous_runs_have_no_staleness() -> None:
     drawn = panel("staleness", history_of(begin("a"), round_of("a", groups=[GROUP])))
     assert "synchronous runs have no stale gradients" in drawn.root.children[0].text
