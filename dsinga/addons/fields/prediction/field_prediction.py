@@ -14,7 +14,7 @@ import numpy as np
 from dsinga.addons.fields.leads.feedback import check_lead_names, lead_axis, windows_for_leads
 from dsinga.addons.fields.prediction.predicted_dataset import dataset_of_leads, predicted_dataset
 from dsinga.addons.fields.prediction.prediction_blocks import BlockPlan, PredictionBlocks, map_selections
-from dsinga.addons.fields.prediction.predictor import FieldPredictor, MaskedTarget, PredictionBlock, described
+from dsinga.addons.fields.prediction.predictor import FieldPredictor, MaskedTarget, described
 from dsinga.addons.fields.prediction.rollout import FedBack, FieldRollout
 from dsinga.addons.fields.prediction.tiles import FieldTiles, plan_tiles
 from dsinga.addons.fields.records.definition import WindowDefinition
@@ -277,7 +277,7 @@ def _as_dask(variable: Any) -> da.Array:
 
 def map_blocks(predictor: FieldPredictor, arrays: Mapping[str, da.Array], blocks: PredictionBlocks) -> da.Array:
     """Return the prediction as a dask array, a task for each block of it."""
-    return _map(_predict_block, _shared(predictor), arrays, blocks, blocks.plans())
+    return _map(FieldPredictor.predict, _shared(predictor), arrays, blocks, blocks.plans())
 
 
 def map_leads(
@@ -298,7 +298,7 @@ def map_leads(
     for lead in range(1, leads + 1):
         earlier = {f"lead {number}": predictions[number - 1] for number in rollout.earlier(lead)}
         plans = blocks.plans_of_lead(rollout, lead)
-        predictions.append(_map(_predict_lead, shared, arrays, blocks, plans, earlier))
+        predictions.append(_map(FieldRollout.predict, shared, arrays, blocks, plans, earlier))
     return predictions
 
 
@@ -318,18 +318,6 @@ def _map(
 def _shared(predictor: Any) -> Any:
     """Return an object, with the net and its params, as a single one of a task graph."""
     return dask.delayed(predictor, name=f"dsinga-net-{uuid.uuid4().hex}", traverse=False)
-
-
-def _predict_block(predictor: FieldPredictor, values: Mapping[str, np.ndarray], block: PredictionBlock) -> np.ndarray:
-    """Task: the prediction of a block."""
-    return predictor.predict(values, block)
-
-
-def _predict_lead(
-    rollout: FieldRollout, values: Mapping[str, np.ndarray], block: PredictionBlock, lead: int
-) -> np.ndarray:
-    """Task: the prediction of a block for a lead."""
-    return rollout.predict(values, block, lead)
 
 
 def _fed_back(windows: PredictionWindows) -> dict[str, FedBack]:

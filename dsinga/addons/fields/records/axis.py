@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.fields.records.coordinates import crossing
 from dsinga.addons.fields.records.definition import WindowDefinition
-from dsinga.addons.fields.records.times import crossing
 from dsinga.base.errors import UserError
 
 GAP_REMEDY = "; fill the gaps (ds.resample or ds.reindex), or cut windows that count points (over_gaps=True)"

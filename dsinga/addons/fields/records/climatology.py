@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.fields.records.coordinates import date_index, is_date_index, places_of
 from dsinga.addons.fields.records.dataset import open_dataset
-from dsinga.addons.fields.records.longitudes import places_of
 from dsinga.addons.fields.records.readers import VariableReader, turns_of
-from dsinga.addons.fields.records.times import date_index, is_date_index
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest
 from dsinga.base.regular_files import parse_json

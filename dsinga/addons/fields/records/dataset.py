@@ -14,9 +14,9 @@ import numpy as np
 import zarr
 
 from dsinga.addons.fields.microscopes.opening import open_path_of_image
+from dsinga.addons.fields.records.coordinates import date_index, is_date_index
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.readers import is_date
-from dsinga.addons.fields.records.times import date_index, is_date_index
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed, nearest

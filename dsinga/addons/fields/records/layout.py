@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.records.axis import Axis, make_axis
+from dsinga.addons.fields.records.coordinates import date_index, gaps_of
 from dsinga.addons.fields.records.dataset import is_time
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.readers import VariableReader, coordinate_reader
-from dsinga.addons.fields.records.times import date_index, gaps_of
 from dsinga.base.errors import UserError
 from dsinga.data.array_order import label_text
 from dsinga.data.column import PointRanges

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.records.axis import Axis
+from dsinga.addons.fields.records.coordinates import continued, goes_on
 from dsinga.addons.fields.records.dataset import check_dataset, is_time, open_dataset, used_variables
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.layout import Layout, make_layout
 from dsinga.addons.fields.records.remarks import gap_texts
-from dsinga.addons.fields.records.times import continued, goes_on
 from dsinga.addons.fields.records.trained_layout import Alignment, align
 from dsinga.base.errors import UserError
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.fields.records.coordinates import CIRCLE, LONG, date_index, is_date_index, is_longitude
 from dsinga.addons.fields.records.definition import WindowDefinition
-from dsinga.addons.fields.records.longitudes import CIRCLE, is_longitude
-from dsinga.addons.fields.records.times import LONG, date_index, is_date_index
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_order import is_number, label_text

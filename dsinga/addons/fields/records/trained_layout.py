@@ -8,11 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dsinga.addons.fields.records.coordinates import (
+    as_before,
+    date_index,
+    is_circle,
+    is_date_index,
+    months_in,
+    other_steps,
+    step_text,
+    with_begin,
+)
 from dsinga.addons.fields.records.dataset import check_dataset, is_time, open_dataset, used_variables
 from dsinga.addons.fields.records.definition import TrainedLayout, WindowDefinition
 from dsinga.addons.fields.records.layout import Layout, make_layout
-from dsinga.addons.fields.records.longitudes import as_before, is_circle, with_begin
-from dsinga.addons.fields.records.times import date_index, is_date_index, months_in, other_steps, step_text
 from dsinga.base.errors import UserError
 from dsinga.data.array_order import MOST_POINTS, chosen, has_labels, is_number, point_text, point_texts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dsinga.addons.fields.records.definition import DEFAULT_MEMORY, TrainedLayout, WindowDefinition, define_windows
@@ -10,7 +11,11 @@ from dsinga.base.registry import register
 from dsinga.data.record_source import RecordSource
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Share
+from dsinga.job.message import defaults
 
+# Settings by dimension: their names in a WindowDimConf and in a definition, and those of how the data of training lay.
+OF_DIM = {"size": "input_dims", "overlap": "input_overlap", "lead": "lead", "edges": "edges"}
+TRAINED_OF_DIM = {"points": "points", "step": "steps", "begin": "begins"}
 # The settings that a definition has in the same form.
 ALIKE = (
     "inputs", "targets", "leads", "direct", "lead_weights", "lead_start", "static", "coordinates", "mask", "max_nan",
@@ -83,65 +88,55 @@ class WindowsConf(Settings):
 
     def definition(self) -> WindowDefinition:
         """Return the definition that these settings describe. Raises UserError for what is wrong with them."""
-        dims = {dim.name: dim for dim in self.dim}
-        if len(dims) < len(self.dim):
+        if len({dim.name for dim in self.dim}) < len(self.dim):
             raise self.error("windows name a dimension twice; give each dimension once", "dim")
         definition = define_windows(
             **{name: getattr(self, name) for name in ALIKE},
-            input_dims={name: dim.size for name, dim in dims.items() if dim.size is not None},
-            input_overlap={name: dim.overlap for name, dim in dims.items() if dim.overlap},
-            context={name: (dim.before, dim.after) for name, dim in dims.items() if dim.before or dim.after},
-            lead={name: dim.lead for name, dim in dims.items() if dim.lead},
-            edges={name: dim.edges for name, dim in dims.items() if dim.edges != "inside"},
-            within={name: (dim.first, dim.last) for name, dim in dims.items() if (dim.first, dim.last) != (None, None)},
+            **self._by_dim(OF_DIM),
+            context={dim.name: (dim.before, dim.after) for dim in self.dim if dim.before or dim.after},
+            within={dim.name: (dim.first, dim.last) for dim in self.dim if (dim.first, dim.last) != (None, None)},
             channels=[name for name in self.channels if name] if self.channels else None,
             fill={fill.variable: fill.value for fill in self.fill},
         )
         trained = TrainedLayout(
+            **self._by_dim(TRAINED_OF_DIM),
             dims={variable.name: tuple(variable.dims) for variable in self.variable},
-            points={name: tuple(dim.points) for name, dim in dims.items() if dim.points},
-            steps={name: dim.step for name, dim in dims.items() if dim.step},
             units={variable.name: variable.units for variable in self.variable if variable.units},
-            begins={name: dim.begin for name, dim in dims.items() if dim.begin},
         )
         return definition if trained == TrainedLayout() else definition.replace(trained=trained)
+
+    def _by_dim(self, names: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """Return settings by dimension, under their ``names`` in a definition, where they are no defaults."""
+        default, result = defaults(WindowDimConf), {}
+        for field, name in names.items():
+            values = {dim.name: getattr(dim, field) for dim in self.dim}
+            given = {dim: value for dim, value in values.items() if value != default[field]}
+            result[name] = {dim: tuple(value) if isinstance(value, list) else value for dim, value in given.items()}
+        return result
 
     @classmethod
     def of(cls, definition: WindowDefinition) -> WindowsConf:
         """Return the settings of a job that describe a definition."""
         trained, channels = definition.trained or TrainedLayout(), definition.channels
+        of_dim = {field: getattr(definition, name) for field, name in OF_DIM.items()}
+        of_dim |= {field: getattr(trained, name) for field, name in TRAINED_OF_DIM.items()}
         by_dim = (definition.input_dims, definition.lead, definition.edges, definition.within)
         names = [name for each in (*by_dim, trained.points, trained.steps, trained.begins) for name in each]
         dims = []
         for name in dict.fromkeys(names):
-            before, after = definition.context.get(name, (0, 0))
+            settings = {field: values[name] for field, values in of_dim.items() if name in values}
+            settings["before"], settings["after"] = definition.context.get(name, (0, 0))
             ends = [None if end is None else str(end) for end in definition.within.get(name, (None, None))]
-            dims.append(
-                WindowDimConf(
-                    name=name,
-                    size=definition.input_dims.get(name),
-                    overlap=definition.input_overlap.get(name, 0),
-                    before=before,
-                    after=after,
-                    lead=definition.lead.get(name, 0),
-                    edges=definition.edge(name),
-                    first=ends[0],
-                    last=ends[1],
-                    points=list(trained.points.get(name, ())),
-                    step=trained.steps.get(name, ""),
-                    begin=trained.begins.get(name, ""),
-                )
-            )
-        variables = [
-            WindowVariableConf(name=name, dims=list(dims), units=trained.units.get(name, ""))
-            for name, dims in trained.dims.items()
-        ]
+            dims.append(WindowDimConf(name=name, first=ends[0], last=ends[1], **settings))
         return cls(
             **{name: getattr(definition, name) for name in ALIKE},
             dim=dims,
             channels=[] if channels is None else list(channels) or [""],
             fill=[WindowFillConf(variable=name, value=value) for name, value in definition.fill.items()],
-            variable=variables,
+            variable=[
+                WindowVariableConf(name=name, dims=list(dims), units=trained.units.get(name, ""))
+                for name, dims in trained.dims.items()
+            ],
         )
 
     def open_records(self, layer: str, dataset: Any, has_targets: bool) -> RecordSource:
