@@ -150,7 +150,7 @@ def show(
     """
     job = load(conf, overrides)
     if job.experience is not None:
-        job = job.experience.net_job(job)
+        job = lookup("hook", "net_job")(job)
     net: NeuralNet | PartitionedNet
     if partitions is None:
         net = build_net(job, phase, data_root=data_root)

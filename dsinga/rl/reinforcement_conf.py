@@ -81,12 +81,6 @@ class ReinforcementConf(Component):
         """Whether the job also has a phase of tests: evaluations in episodes."""
         return bool(self.evaluation_episodes)
 
-    def net_job(self, job: Job) -> Job:
-        """Return a job of the net that ``job`` trains, with the losses of its algorithm."""
-        from dsinga.rl.from_job import net_job  # which imports all algorithms
-
-        return net_job(job)
-
     def check(self, job: Job) -> None:
         """Raise JobError for what is not allowed, or has no meaning, in a job with ``reinforcement``."""
         for layer, message in iterate_messages(job):
