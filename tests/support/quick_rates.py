@@ -1,5 +1,6 @@
 """Measures rates of layers quickly, as if on an idle machine: what they are matters in no test, that they are does."""
 
+import importlib.util
 from collections.abc import Callable
 
 QUICK = {
@@ -12,6 +13,8 @@ QUICK = {
 
 
 def measure_quickly(replace: Callable[[str, object], object]) -> None:
-    """Call ``replace`` with the path of each attribute of the planner, and its value."""
+    """Call ``replace`` with the path of each attribute of the planner, if that add-on is there, and its value."""
+    if importlib.util.find_spec("dsinga.addons.planner") is None:
+        return
     for name, value in QUICK.items():
         replace(f"dsinga.addons.planner.{name}", value)
