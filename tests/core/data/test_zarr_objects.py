@@ -22,7 +22,6 @@ from dsinga.data import open_records
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources import dask_arrays
 from dsinga.data.sources.dask_arrays import in_chunks
-from dsinga.estimators import Classifier, Regressor
 from tests.support.small_job import assert_same
 
 ROWS, CHUNK = 40, 8
@@ -64,8 +63,6 @@ FACES: dict[str, Callable[[Any], Any]] = {
     "fit": lambda x: model().fit(x, Y, progress=False),
     "evaluate": lambda x: trained().evaluate(x, Y),
     "predict": lambda x: trained().predict(x),
-    "estimator's fit": lambda x: Classifier(epochs=1).fit(x, Y),
-    "estimator's predict": lambda x: np.asarray(Classifier(epochs=1).fit(X, Y).predict(x)),
 }
 
 
@@ -75,7 +72,6 @@ FACES: dict[str, Callable[[Any], Any]] = {
         pytest.param(given, face, marks=[] if face == "fit" or given == "zarr.Array" else pytest.mark.ci)
         for given in GIVEN
         for face in FACES
-        if given != "path" or not face.startswith("est")
     ],
 )
 def test_chunks_that_are_not_stored_are_said_or_refused_as_of_a_path(
@@ -135,19 +131,6 @@ def test_large_arrays_are_split_for_validation(tmp_path: Path, monkeypatch: pyte
         assert isinstance(in_chunks(array), da.Array) == (limit == 100)
         histories.append(model().fit(array, Y, validation_split=0.25, progress=False))
     assert histories[0].history == histories[1].history
-
-
-def test_estimators_read_large_arrays_by_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    array: Any = zarr.open_array(written(tmp_path / "x.zarr"), mode="r")
-    target = X @ np.float32([1, 2, 3])
-    for cls, y in ((Classifier, Y), (Regressor, target)):
-        here = cls(epochs=2, batchsize=10, random_state=0).fit(X, y)
-        with monkeypatch.context() as patched:
-            patched.setattr(dask_arrays, "SMALL_BYTES", 100)
-            np.testing.assert_array_equal(here.predict(array), here.predict(X))
-            assert here.score(array, y) == here.score(X, y)
-            lazy = cls(epochs=2, batchsize=10, random_state=0).fit(array, y)
-        np.testing.assert_allclose(lazy.predict(X), here.predict(X), rtol=0.5)
 
 
 @pytest.mark.parametrize(

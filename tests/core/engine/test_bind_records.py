@@ -8,17 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.special import softmax
 
 import dsinga
 from dsinga.base.errors import UserError
-from dsinga.data import open_records, open_store, write_store
+from dsinga.data import open_records, open_store
 from dsinga.job import Job, Phase, StoreConf, check, loads
 from dsinga.job.writer import to_text
 from dsinga.reading.bind_records import bind_records
 from dsinga.reading.checked_job import CheckedJob
-from tests.support.small_job import JOB, assert_same, with_topology
-from tests.support.train_in_threads import train_in_threads
+from tests.support.small_job import JOB
 
 
 @pytest.fixture
@@ -117,30 +115,11 @@ def test_records_are_kept_by_copies_and_left_out_of_files_and_pickles(pathless: 
     assert to_text(bind_records(pathless, source)) == to_text(pathless)
 
 
-def test_the_functions_of_the_api_take_data(job: Job, pathless: Job, stores: Path, threads, tmp_path: Path) -> None:
-    train, test = open_store(stores / "train.zarr"), open_store(stores / "test.zarr")
-    pathless = with_topology(pathless, 1)
-    net = dsinga.build_net(pathless, data=train)
-    assert net.params.keys() == dsinga.partition_net(pathless, 2, data=train).whole.params.keys()
-    result = dsinga.train(pathless, threads, data=train, progress=False)
-    assert_same(result.params, train_in_threads(bind_records(pathless, train)).params)
-    expected = dsinga.evaluate(job, result.params, "test", threads)
-    assert dsinga.evaluate(pathless, result.params, "test", threads, data=test) == expected
-    features = dsinga.predict(job, result.params, "ip", "test", threads)
-    write_store(tmp_path / "x.zarr", [(test.read(range(150))[0], None)])
-    unlabelled = open_store(tmp_path / "x.zarr")
-    np.testing.assert_array_equal(
-        dsinga.predict(pathless, result.params, "ip", "test", threads, data=unlabelled), features
-    )
-    probabilities = dsinga.predict(pathless, result.params, "loss", "test", threads, data=unlabelled)
-    np.testing.assert_allclose(probabilities, softmax(features, axis=1), rtol=1e-5)
-
-
 def test_classes_of_all_phases_must_agree(pathless: Job, stores: Path) -> None:
     job = pathless.replace(test_freq=1, test_steps=1)
     (x, y), names = open_store(stores / "test.zarr").read(range(150)), [f"class {number}" for number in range(10)]
     same = open_records((x, y), classes=names)
-    train_in_threads(bind_records(job, {"train": same, "test": open_records((x, y), classes=names)}))
+    dsinga.train(job, data={"train": same, "test": open_records((x, y), classes=names)}, progress=False)
     with pytest.raises(UserError, match="of phase kTest stand for the classes class 9, class 8, .*give the same"):
         bind_records(job, {"train": same, "test": open_records((x, y), classes=names[::-1])})
 
@@ -151,9 +130,9 @@ def test_columns_of_all_phases_must_agree(pathless: Job, stores: Path) -> None:
     x, y = open_store(stores / "test.zarr").read(range(150))
     frame = pd.DataFrame(x.reshape(150, -1)).add_prefix("c")
     for test in (frame, frame.to_numpy()):  # an array has no names
-        train_in_threads(bind_records(job, {"train": (frame, y), "test": (test, y)}))
+        dsinga.train(job, data={"train": (frame, y), "test": (test, y)}, progress=False)
     reversed_frame = frame[frame.columns[::-1]]  # whose columns are taken by name
-    train_in_threads(bind_records(job, {"test": (reversed_frame, y), "train": (frame, y)}))
+    dsinga.train(job, data={"test": (reversed_frame, y), "train": (frame, y)}, progress=False)
     opened = open_records((reversed_frame, y))
     with pytest.raises(
         UserError, match=r"of phase kTest have along .column. c63, .* training c0, c1, .*: number 0 is another"
