@@ -10,7 +10,7 @@ import click
 from dsinga.base.durable_files import holds_files, replaced_files
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
-from dsinga.base.registry import register
+from dsinga.base.registry import entries, register
 from dsinga.commands.options import IMPORT
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -89,10 +89,11 @@ def import_(kind: str, source: str, destination: str, overwrite: bool, **options
 @click.option("--label", metavar="NAME", help="Name of its array of labels [default: guessed].")
 def info(source: str, data: str | None, label: str | None) -> None:
     """Describe the records of SOURCE: the path or URL of a store, of any other zarr, or of a Dataset (zarr, netCDF)."""
-    from dsinga.data import describe, describe_dataset, is_dataset, open_records
+    from dsinga.data import describe, open_records
 
-    fields = data is None and label is None and is_dataset(source)
-    facts = describe_dataset(source) if fields else describe(open_records(source, data=data, label=label))
+    ways = entries("data").values() if data is None and label is None else ()  # of what is no records
+    facts = next((facts for way in ways if (facts := way(source)) is not None), None)
+    facts = facts or describe(open_records(source, data=data, label=label))
     for name, value in facts.items():
         click.echo(f"{name:18} {_text(name, value)}")
 

@@ -14,6 +14,7 @@ from dsinga.addons.fields.microscopes.opening import image_at
 from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.readers import VariableReader
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.data.array_order import label_text
 from dsinga.data.filesystem import has_zarr_metadata, resolve
 from dsinga.data.inspection import SAMPLED_BLOCKS, statistics
@@ -46,6 +47,12 @@ def is_dataset(source: str | os.PathLike[str]) -> bool:
     if not arrays or any(name.lower() in DATA_NAMES for name in arrays):  # none, too, where they cannot be listed
         return False
     return len(arrays) < sum(1 for _ in node.arrays())
+
+
+@register("data", "dataset")
+def summary_of(source: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Return what :func:`describe_dataset` does, for ``dsinga data info``; None for paths that are no Datasets."""
+    return describe_dataset(source) if is_dataset(source) else None
 
 
 def describe_dataset(source: str | os.PathLike[str]) -> dict[str, Any]:
