@@ -15,7 +15,8 @@ import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
-from dsinga.data import DataSource, RecordStore, TextWindows, write_store
+from dsinga.data import DataSource, RecordStore, TextWindows, open_records, write_store
+from dsinga.data.sources.arrays import Kind, array_records
 from dsinga.job import Job, Phase, Settings, check, loads, required, setting
 from dsinga.job.limits import Count
 from dsinga.reading.batch_reader import BatchReader
@@ -189,3 +190,27 @@ class TestBuiltIn(SourceContract):
 
     def create(self) -> Any:
         return self.make()
+
+
+class Table:
+    """Rows of another library, of a kind that dsinga finds by the name of the class."""
+
+    def __init__(self, rows: np.ndarray):
+        self.rows = rows
+
+
+def test_kinds_of_objects_and_of_files_are_found_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="records cannot be read from a Table"):
+        open_records(Table(X))
+    with restored_registry():
+        package = __name__.partition(".")[0]
+        kind = Kind("a table", lambda x, y, options: array_records(x.rows, y, options))
+        register("records", f"{package}.Table")(lambda table: kind)
+        register("records", ".rows")(lambda path, **_: open_records((np.load(path), Y)))
+        source = open_records((Table(X), Y))
+        np.testing.assert_array_equal(source.read([49, 0])[0], X[[49, 0]])
+        with pytest.raises(UserError, match="open_records has no use for columns= with a table; it takes classes"):
+            open_records(Table(X), columns=["a"])
+        with open(tmp_path / "x.rows", "wb") as file:
+            np.save(file, X)
+        assert open_records(tmp_path / "x.rows").read([7])[1].tolist() == [Y[7]]
