@@ -23,7 +23,6 @@ from dsinga.engine.engine import Snapshot
 from dsinga.extensions import Extension, ExtensionLike, check_extensions, create_extensions
 from dsinga.job import Job, Phase, SyncMethod
 from dsinga.job.checks import check_schedules
-from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.loop.checkpoints import check_loop_state, describe_last_good_in, offset_to_resume
 from dsinga.net import NeuralNet, Param
 from dsinga.reading.checked_job import CheckedJob, rows_per_step
@@ -230,8 +229,8 @@ def warn_of_unused_steps(job: Job, net: NeuralNet, begin: int) -> None:
         _warn_of_schedule(job, begin)
     for node in net.nodes:
         layer = node.layer
-        if isinstance(layer, BatchNorm) and not layer.use_global_stats:
-            workers = job.cluster.nworkers_per_group if job.cluster and not layer.synchronized else 1
+        if not getattr(layer, "use_global_stats", True):
+            workers = job.cluster.nworkers_per_group if job.cluster and not getattr(layer, "synchronized", False) else 1
             rows = layer.shape[0] // max(job.micro_batches * workers, 1)
             if rows * math.prod(layer.shape[2:]) == 1:
                 _log.warning(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,17 +10,14 @@ from graphlib import TopologicalSorter
 
 from dsinga.job import JobError, LayerConf, NetConf, Phase
 from dsinga.job.check_net import check_net, forward_sources
-from dsinga.layers.dense.embedding import CodesLayer
-from dsinga.layers.energy.rbm import RBMHid, RBMVis, Reconstruction
 from dsinga.layers.interface.context import RecordInfo
+from dsinga.layers.interface.contract import MustUnroll
 from dsinga.layers.interface.layer import Layer, Shape
-from dsinga.layers.sequences.recurrent import RecurrentConf
-from dsinga.layers.sequences.timedistributed import MustUnroll
 from dsinga.net.dataflow import insert_splits
 from dsinga.net.labels import check_labels, describe_labels, labels_shape
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.neuralnet import NeuralNet
-from dsinga.net.node import Node, Param
+from dsinga.net.node import Node
 from dsinga.net.sharing import name_params
 from dsinga.net.stretches import mark_stretches
 from dsinga.net.unroll import make_sequence_layer, merge_copies, unroll, with_own_names
@@ -32,10 +28,10 @@ def create_net(conf: NetConf, phase: Phase, records: Mapping[str, RecordInfo], m
 
     The order of the nodes is topological and otherwise the job's. A kSplit layer is added where several gradients for
     one feature are added (:func:`insert_splits`), and a reconstruction layer for each restricted Boltzmann machine
-    (:func:`insert_reconstructions`). Params without a name are called ``<layer>_<role>``. If the job unrolls layers
-    over time steps, ``merged`` computes each chain of copies as one layer over sequences, where that gives the same
-    numbers (:func:`merge_copies`); else the net has the copies. Where records are of several leads, these say of which
-    copies the net consists.
+    (:mod:`dsinga.net.machines`). Params without a name are called ``<layer>_<role>``. If the job unrolls layers over
+    time steps, ``merged`` computes each chain of copies as one layer over sequences, where that gives the same numbers
+    (:func:`merge_copies`); else the net has the copies. Where records are of several leads, these say of which copies
+    the net consists.
 
     Raises UserError, with file and line, for a net that cannot be built: an unknown type or source, a cycle, a name
     used twice, sources that a layer cannot take, a shared param that does not exist or has another shape.
@@ -95,10 +91,14 @@ def _build(
     names, params = name_params(conf, layers)
     joined = [tuple(position[source] for source in forward_sources(layer, named)) for layer in confs]
     whole = [Node(*node) for node in zip(layers, joined, names, strict=True)]
-    nodes = insert_reconstructions(insert_splits(whole))
+    nodes = insert_splits(whole)
+    if any(layer.Conf is not None and layer.Conf.field == "rbm_conf" for layer in layers):
+        from dsinga.net.machines import freeze_other_params, insert_reconstructions
+
+        nodes, params = insert_reconstructions(nodes), dict(freeze_other_params(whole, params))
     if selected.recompute > 1 and phase & Phase.kTrain:
         mark_stretches(nodes, selected.recompute)
-    return NeuralNet(nodes, freeze_other_params(whole, params), phase)
+    return NeuralNet(nodes, params, phase)
 
 
 def _with_dimension(layer: LayerConf, conf: NetConf) -> LayerConf:
@@ -167,12 +167,13 @@ def set_micro_batches(layer: Layer, count: int) -> None:
 
 def check_codes(layer: Layer, records: Mapping[str, RecordInfo]) -> None:
     """Raise JobError where a layer takes codes directly from a store that has more codes than its vocab_size."""
-    if not isinstance(layer, CodesLayer):
+    if not layer.takes_codes:
         return
+    size: int = layer.size  # type: ignore[attr-defined]
     for name in layer.conf.srclayers:
         codes = records[name].codes if name in records else 0
-        if codes > layer.size:
-            raise layer.fail(f"{name!r} has {codes} different codes, but vocab_size is {layer.size}; make it {codes}")
+        if codes > size:
+            raise layer.fail(f"{name!r} has {codes} different codes, but vocab_size is {size}; make it {codes}")
 
 
 def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
@@ -235,7 +236,7 @@ def resolve_carry(
 
 
 def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) -> LayerConf:
-    recurrent = [(field, value) for field, value in vars(layer).items() if isinstance(value, RecurrentConf)]
+    recurrent = [(field, value) for field, value in vars(layer).items() if hasattr(value, "carry")]
     for field, conf in recurrent:
         training = bool(phase & Phase.kTrain)
         if conf.carry and training and (unrolled or not continues):
@@ -251,61 +252,8 @@ def _set_carry(layer: LayerConf, phase: Phase, continues: bool, unrolled: bool) 
     return layer
 
 
-def insert_reconstructions(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Add a layer ``reconstruction(<visible layer>)`` for each restricted Boltzmann machine, at the end of the net.
-
-    SINGA's edge from the hidden layer back to the visible one, which makes a cycle, becomes the edge to this layer. The
-    layer has the params of the visible one. Raises JobError where the two sides do not belong together.
-    """
-    added = []
-    for position, node in enumerate(nodes):
-        if isinstance(node.layer, RBMHid):
-            source = node.sources[0]
-            check_rbm_pair(nodes[source], node)
-            visible = nodes[source].layer
-            assert isinstance(visible, RBMVis)
-            added.append(Node(Reconstruction(visible, node.layer), (source, position), nodes[source].params))
-    paired = {node.sources[0] for node in added}
-    for position, node in enumerate(nodes):
-        if isinstance(node.layer, RBMVis) and position not in paired:
-            raise node.layer.fail("is the source of no kRBMHid layer", field="srclayers")
-    return (*nodes, *added)
-
-
 def drop_persistent_chains(layer: LayerConf, phase: Phase) -> LayerConf:
     """Return the layer without persistent chains, except in training: other phases have other rows."""
     if phase is Phase.kTrain or layer.rbm_conf is None or not layer.rbm_conf.persistent:
         return layer
     return layer.replace(rbm_conf=layer.rbm_conf.replace(persistent=False))
-
-
-def check_rbm_pair(visible: Node, hidden: Node) -> None:
-    """Raise JobError unless two nodes are the two sides of one restricted Boltzmann machine."""
-    vis, hid = visible.layer, hidden.layer
-    if not isinstance(vis, RBMVis):
-        raise hid.fail(f"needs a kRBMVis layer as its source, but {hid.source_name(0)} is none", field="srclayers")
-    if hid.name not in vis.conf.srclayers:
-        raise vis.fail(f"must have its hidden layer, {hid.name!r}, among its srclayers", field="srclayers")
-    if visible.params[0] != hidden.params[0]:
-        remedy = f"give its first param share_from: {visible.params[0]!r}"
-        raise hid.fail(f"has a weight of its own, not that of {vis.name!r}; {remedy}", field="param")
-    if vis.conf.rbm_conf and vis.conf.rbm_conf.persistent:
-        raise vis.fail("persistent belongs to the hidden layer; set it there", vis.conf.rbm_conf, "persistent")
-    for field in ("location", "partition_dim"):
-        if getattr(vis.conf, field) != getattr(hid.conf, field):
-            raise hid.fail(f"must have the same {field} as {vis.name!r}, the other side of its machine", field=field)
-
-
-def freeze_other_params(nodes: Sequence[Node], params: Mapping[str, Param]) -> Mapping[str, Param]:
-    """Return the params with a learning rate of 0 for the params of layers outside restricted Boltzmann machines.
-
-    Contrastive divergence gives these no gradient, and weight decay alone would shrink them.
-    """
-    machines = [node for node in nodes if isinstance(node.layer, (RBMVis, RBMHid))]
-    if not machines:
-        return params
-    trained = {name for node in machines for name in node.params}
-    return {
-        name: param if name in trained else dataclasses.replace(param, conf=param.conf.replace(lr_scale=0.0))
-        for name, param in params.items()
-    }

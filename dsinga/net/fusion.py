@@ -13,19 +13,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
-from dsinga.layers.dense.activation import Activation, ReLU
-from dsinga.layers.dense.batchnorm import BatchNorm, RectifiedBatchNorm
-from dsinga.layers.dense.combine import Add
-from dsinga.layers.dense.innerproduct import InnerProduct, RectifiedInnerProduct
-from dsinga.layers.images.convolution import Convolution, RectifiedConvolution
+from dsinga.base.registry import imported, is_user_code
 from dsinga.layers.interface.layer import Layer, as_class
-from dsinga.layers.losses.steploss import StepScoresLoss, are_step_scores_and_loss
-from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.net.node import Node
 
-RECTIFIED: dict[type[Layer], type[Layer]] = {Convolution: RectifiedConvolution, InnerProduct: RectifiedInnerProduct}
-"""Products, and the class of each with the rectifier after it; not the classes that a user derived."""
+RECTIFIED = ("kConvolution", "kInnerProduct")  # products that have a class with the rectifier after them
 
 
 def fuse(nodes: Sequence[Node], rectified: bool = False) -> tuple[Node, ...]:
@@ -50,9 +44,9 @@ def _length(first: int, nodes: Sequence[Node], uses: Counter[int], rectified: bo
     """Return how many nodes from ``first`` on can be fused, 1 if ``first`` is not fused."""
     if _is_step_loss(first, nodes, uses):
         return 2
-    if rectified and type(nodes[first].layer) in RECTIFIED:
+    if rectified and any(_is_a(name, nodes[first].layer) for name in RECTIFIED):
         return 1 + _is_rectified(first, nodes, uses)
-    if not _is_a(BatchNorm, nodes[first].layer):
+    if not _is_a("kBM", nodes[first].layer):
         return 1
     for last in range(first + 1, min(first + 3, len(nodes))):
         node = nodes[last]
@@ -60,7 +54,7 @@ def _length(first: int, nodes: Sequence[Node], uses: Counter[int], rectified: bo
             return 1
         if _rectifies(node.layer):
             return last + 1 - first
-        if not _is_a(Add, node.layer) or len(node.sources) != 2:
+        if not _is_a("kAdd", node.layer) or len(node.sources) != 2:
             return 1
     return 1
 
@@ -78,7 +72,11 @@ def _is_step_loss(first: int, nodes: Sequence[Node], uses: Counter[int]) -> bool
     if first + 1 == len(nodes) or uses[first] > 1 or uses[first + 1] or nodes[first].rows != nodes[first + 1].rows:
         return False
     scores, loss = nodes[first : first + 2]
-    return loss.sources[:1] == (first,) and are_step_scores_and_loss(scores.layer, loss.layer)
+    if loss.sources[:1] != (first,) or not (scores.layer.conf.per_step or scores.layer.conf.unroll_len):
+        return False
+    from dsinga.layers.losses.steploss import are_step_scores_and_loss
+
+    return are_step_scores_and_loss(scores.layer, loss.layer)
 
 
 def _fused(first: int, nodes: Sequence[Node]) -> Node:
@@ -91,15 +89,23 @@ def _fused(first: int, nodes: Sequence[Node]) -> Node:
 
 def _fused_whole(first: int, nodes: Sequence[Node]) -> Node:
     node, *between, last = nodes
-    if isinstance(node.layer, TimeDistributed):
-        assert isinstance(last.layer, TimeDistributed)
+    if _is_a("kConvolution", node.layer):
+        from dsinga.layers.images.convolution import RectifiedConvolution
+
+        return node._replace(layer=as_class(RectifiedConvolution, node.layer))
+    if _is_a("kInnerProduct", node.layer):
+        from dsinga.layers.dense.innerproduct import RectifiedInnerProduct
+
+        return node._replace(layer=as_class(RectifiedInnerProduct, node.layer))
+    if not _is_a("kBM", node.layer):
+        from dsinga.layers.losses.steploss import StepScoresLoss
+
         takes = *node.takes, *last.takes[1:]
-        loss = StepScoresLoss.of(node.layer, last.layer)
+        loss = StepScoresLoss.of(node.layer, last.layer)  # type: ignore[arg-type]
         return node._replace(layer=loss, sources=(*node.sources, *last.sources[1:]), takes=takes)
-    if type(node.layer) in RECTIFIED:
-        return node._replace(layer=as_class(RECTIFIED[type(node.layer)], node.layer))
-    assert isinstance(node.layer, BatchNorm)
-    layer = RectifiedBatchNorm.of(node.layer, len(between))
+    from dsinga.layers.dense.batchnorm import RectifiedBatchNorm
+
+    layer = RectifiedBatchNorm.of(node.layer, len(between))  # type: ignore[arg-type]
     if not between:
         return node._replace(layer=layer)
     (add,) = between
@@ -110,10 +116,10 @@ def _fused_whole(first: int, nodes: Sequence[Node]) -> Node:
 
 def _rectifies(layer: Layer) -> bool:
     """Whether the layer is max(x, 0)."""
-    function = layer.function if isinstance(layer, Activation) and _is_a(Activation, layer) else layer
-    return isinstance(function, ReLU) and _is_a(ReLU, function) and not function.settings.negative_slope
+    function: Any = getattr(layer, "function", layer) if _is_a("kActivation", layer) else layer
+    return _is_a("kReLU", function) and not function.settings.negative_slope
 
 
-def _is_a(cls: type[Layer], layer: Layer) -> bool:
-    """Whether the layer is of exactly this class, not of one that a user derived."""
-    return type(layer) is cls
+def _is_a(name: str, layer: Layer) -> bool:
+    """Whether the layer is of exactly the built-in class of a type, not of one that a user derived."""
+    return type(layer) is imported("layer").get(name) and not is_user_code(type(layer))

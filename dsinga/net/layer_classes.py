@@ -8,7 +8,6 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.job import Job, LayerConf, LayerType
 from dsinga.job.message import set_fields
-from dsinga.layers.dense.activation import Dropout
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.pair_loss import PairLoss
 
@@ -57,6 +56,8 @@ def with_member(job: Job, member: int) -> Job:
 
     Raises UserError for a net without dropout.
     """
+    from dsinga.layers.dense.activation import Dropout
+
     layers, drops = [], False
     for conf in job.neuralnet.layer:
         cls = layer_class(conf)

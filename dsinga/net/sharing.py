@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from dsinga.base.registry import nearest
 from dsinga.job import JobError, NetConf, ParamConf
+from dsinga.layers.interface.contract import copy_name
 from dsinga.layers.interface.declarations import ParamSpec
 from dsinga.layers.interface.layer import Layer
-from dsinga.layers.sequences.timedistributed import copy_name
 from dsinga.net.node import Param
 
 

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from dsinga.job import JobError, LayerConf, LayerType, NetConf, ParamConf, UnrollConnType
 from dsinga.layers.interface.context import RecordInfo
-from dsinga.layers.interface.contract import make_layer
+from dsinga.layers.interface.contract import MustUnroll, copy_name, make_layer
 from dsinga.layers.interface.declarations import SourceKind
 from dsinga.layers.interface.layer import Layer, Shape, as_text
-from dsinga.layers.sequences.timedistributed import MustUnroll, TimeDistributed, copy_name
 from dsinga.net.layer_classes import layer_class
 
 MOST_COPIES = 50_000  # of all layers of a net
@@ -207,6 +206,8 @@ def make_sequence_layer(
         return make_layer(cls, layer, shapes, info)
     if layer.unroll_len is None:
         return _make_per_step(cls, layer, shapes)
+    from dsinga.layers.sequences.timedistributed import TimeDistributed
+
     return TimeDistributed(
         cls, layer, shapes, layer.unroll_len, [named[name].unroll_len is None for name in layer.srclayers]
     )
@@ -232,6 +233,8 @@ def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) 
                 f"{name!r} gives {as_text(shape)}",
                 "srclayers",
             )
+    from dsinga.layers.sequences.timedistributed import TimeDistributed
+
     try:
         return TimeDistributed(cls, layer, shapes, shapes[0][1], repeated)
     except MustUnroll as error:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from dsinga.base.registry import listed
 from dsinga.job import AlgType, Job, Phase, training_phases
 from dsinga.job.topology import Topology
-from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet, create_net
 from dsinga.passes.evaluation import EvaluationPass
 from dsinga.reading.batch_reader import BatchReader, count_batches, readers_of_all_records, tests_all_records
@@ -68,7 +67,7 @@ def _passes_over_all_records(job: Job, phase: Phase, reader: BatchReader) -> lis
 def _announce_batch_statistics(net: NeuralNet, micro_batches: int) -> None:
     """Log a sentence where layers normalise by statistics of the rows that are computed at once."""
     layers = (node.layer for node in net.nodes)
-    names = [layer.name for layer in layers if isinstance(layer, BatchNorm) and not layer.use_global_stats]
+    names = [layer.name for layer in layers if not getattr(layer, "use_global_stats", True)]
     if names:
         _log.warning(
             "batch normalisation (%s) takes its statistics of each of the %d micro_batches, not of the whole batch",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from dsinga.data.conversion import as_records
 from dsinga.data.missing_values import plain_array
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
-from dsinga.layers.dense.embedding import CodesLayer
 from dsinga.layers.interface.layer import Output
 from dsinga.net import NeuralNet
 from dsinga.net.node import Node
@@ -21,8 +20,10 @@ from dsinga.ops import Array, Ops
 from dsinga.ops.interface import PassResult, RepeatedPasses
 from dsinga.ops.processor import Processor
 from dsinga.ops.types import is_on_device
-from dsinga.passes.cut_runner import CutRunner, join_features
 from dsinga.training import Metrics, add_metrics, forward, name_metrics
+
+if TYPE_CHECKING:
+    from dsinga.passes.cut_runner import CutRunner
 
 FEATURE_BYTES = 1 << 25  # of all layers in one pass of predict and evaluate: enough rows that kernels are fast
 ONE_CORE = Processor(1)
@@ -193,6 +194,8 @@ class Predictor:
             outputs, metrics = forward(local, values, parts, ctx, [name for name in keep if name in local.positions])
             return {name: _to_host(output, ctx.ops) for name, output in outputs.items()}, metrics
 
+        from dsinga.passes.cut_runner import join_features
+
         net, results = cut.run(compute, self.net, params, records, rows, self._seed, step)
         metrics = name_metrics(net.whole, add_metrics(metrics for _, metrics in results))
         features = [{name: feature for name, (feature, _) in features.items()} for features, _ in results]
@@ -201,7 +204,7 @@ class Predictor:
 
 def has_codes(net: NeuralNet) -> bool:
     """Whether layers of a net take codes, which are checked in host memory."""
-    return any(isinstance(node.layer, CodesLayer) for node in net.nodes)
+    return any(node.layer.takes_codes for node in net.nodes)
 
 
 def _state_params(node: Node) -> dict[str, str]:

@@ -17,10 +17,9 @@ from dsinga.job.check_cluster import check_cluster
 from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Rows
-from dsinga.net import NeuralNet, choose_cuts, create_net, cut_evenly, input_layers
+from dsinga.net import NeuralNet, create_net, cut_evenly, input_layers
 from dsinga.net.cut import ROWS, LayerCut
 from dsinga.net.partitioned import PartitionedNet
-from dsinga.net.partitioning import partition
 from dsinga.reading.batch_reader import BatchReader, SiteReader, site_job
 from dsinga.reading.open_layer import augmented_info, open_layer, with_store
 from dsinga.reading.sampler import Sampler, SequenceLengths
@@ -300,6 +299,8 @@ def cut_nets(
     ``requested_cuts`` maps layers to dimensions or cuts, in place of those of the job. Raises JobError, naming layer
     and field, where a layer cannot be cut as the job wants it.
     """
+    from dsinga.net import choose_cuts, partition
+
     net, rows = nets[Phase.kTrain], readers[Phase.kTrain].parts
     train = partition(net, len(rows), rows, choose_cuts(net, len(rows), requested_cuts), None, gather)
     return {
@@ -315,6 +316,8 @@ def cut_like(
     requested_cuts: Mapping[str, int | LayerCut] | None = None,
 ) -> PartitionedNet:
     """Return a net of another phase with these ``rows`` for each worker, and with the training net's param parts."""
+    from dsinga.net import choose_cuts, partition
+
     axes = {part.param: part.axis for part in train.parts.values()}
     if requested_cuts is not None:  # the layers that training lacks are cut like their sources
         requested_cuts = dict(requested_cuts)

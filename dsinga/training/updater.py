@@ -28,7 +28,6 @@ from dsinga.job.message import Message
 from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply
-from dsinga.training.composed_schedules import momentum_share
 from dsinga.training.ema import decay_at
 from dsinga.training.schedules import schedule
 
@@ -174,7 +173,11 @@ class Updater(Configured, ABC):
     def __init__(self, conf: UpdaterConf):
         super().__init__(conf)
         self.rate = DelayedSchedule(schedule(conf.learning_rate), conf.earlier_steps)
-        self._momentum_share = None if conf.momentum_conf is None else momentum_share(conf)
+        self._momentum_share: Any = None
+        if conf.momentum_conf is not None:
+            from dsinga.training.composed_schedules import momentum_share
+
+            self._momentum_share = momentum_share(conf)
         self.clips = conf.clip_high > conf.clip_low
         self.decoupled = self.decoupled or conf.decoupled_weight_decay
 
@@ -203,7 +206,7 @@ class Updater(Configured, ABC):
         return self.conf.clips_norms or any(each.whole for each in (self, *(variant for _, variant in self.variants)))
 
     def momentum_at(self, step: int) -> float:
-        """Return the momentum at ``step``: ``momentum``, or base + (final - base)·share (:func:`momentum_share`)."""
+        """Return the momentum at ``step``: ``momentum``, or base + (final - base)·share (``momentum_share``)."""
         if (conf := self.conf.momentum_conf) is None or self._momentum_share is None:
             return self.conf.momentum
         return conf.base_momentum + (conf.final_momentum - conf.base_momentum) * self._momentum_share(step)

@@ -27,6 +27,7 @@ class CodesLayer(Layer):
 
     source_count = 1
     source_kind = SourceKind.kSequences
+    takes_codes = True
     size: int
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import Columns, RecordInfo
@@ -20,6 +21,15 @@ from dsinga.layers.interface.region import Region
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import fault
 from dsinga.ops.types import FLOAT32
+
+
+class MustUnroll(UserError):
+    """Error: the steps of a layer cannot be computed together, so that its net must be unrolled."""
+
+
+def copy_name(step: int, layer: str) -> str:
+    """Return SINGA's name for the copy of an unrolled layer at a time step."""
+    return f"{step}#{layer}"
 
 
 def make_layer(cls: type[Layer], conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None) -> Layer:

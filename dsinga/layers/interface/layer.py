@@ -64,6 +64,7 @@ class Layer(ABC):
             layer gives those of its records.
         cut: how it is cut over workers (:class:`Cut`).
         is_input: it reads a store: its one source is a :class:`Records`, and it has no source layers.
+        takes_codes: its source gives codes below its ``size``, which are checked in host memory.
         is_loss: it starts the gradient: ``compute_gradient`` is called with ``grad`` None.
         is_output: it takes no part in the gradient; only output layers can follow it.
         metric_names: all metrics that it may report; a job may let its extensions monitor them.
@@ -91,6 +92,7 @@ class Layer(ABC):
     new_labels: LabelFormat | None = None
     cut: Cut = Cut()
     is_input: ClassVar[bool] = False
+    takes_codes: ClassVar[bool] = False
     is_loss: ClassVar[bool] = False
     is_output: bool = False
     marks_wrong_labels: ClassVar[bool] = False

@@ -11,15 +11,11 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import Columns, Context
-from dsinga.layers.interface.contract import make_layer
+from dsinga.layers.interface.contract import MustUnroll, copy_name, make_layer
 from dsinga.layers.interface.declarations import Bfloat16, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.ops import Ops
 from dsinga.ops.types import NotCapturable, is_on_device
-
-
-class MustUnroll(UserError):
-    """Error: the steps of a layer cannot be computed together, so that its net must be unrolled."""
 
 
 class TimeDistributed(Layer):
@@ -200,11 +196,6 @@ class _StepsContext(Context):
             copies[:, step] = copy
         assert copies is not None
         return self.flat.choose(copies.reshape(-1, columns))
-
-
-def copy_name(step: int, layer: str) -> str:
-    """Return SINGA's name for the copy of an unrolled layer at a time step."""
-    return f"{step}#{layer}"
 
 
 def _not_by_step(layer: Layer) -> str:

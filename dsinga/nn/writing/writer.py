@@ -9,9 +9,9 @@ from typing import Any
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf, LayerType, ParamConf
 from dsinga.job.message import set_fields
+from dsinga.layers.interface.contract import MustUnroll
 from dsinga.layers.interface.declarations import ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Layer, Shape
-from dsinga.layers.sequences.timedistributed import MustUnroll
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.unroll import make_sequence_layer
 from dsinga.nn.words.initialisers import init_conf
