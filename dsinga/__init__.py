@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         train,
     )  # fmt: skip
     from dsinga.cluster.calls.background import Run, submit
-    from dsinga.cluster.calls.lazy import predict_lazily
+    from dsinga.cluster.inference.lazy_prediction import predict_lazily
     from dsinga.data import windows
     from dsinga.job import Job, load, loads
 else:

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 from dsinga.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from dsinga.api.execution import train
     from dsinga.api.inference import (
+        build_net,
         evaluate,
+        partition_net,
         predict,
         predict_batches,
         predict_with_labels,
     )
-    from dsinga.api.jobs_with_data import roots, wanted_workers, with_workers
-    from dsinga.api.nets import build_net, partition_net
-    from dsinga.api.result import Result
-    from dsinga.api.training import train
+    from dsinga.api.jobs_with_data import Result, roots, wanted_workers, with_workers
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

@@ -1,4 +1,4 @@
-"""Using trained params: evaluate and predict."""
+"""Using a net: building it whole or partitioned, and with trained params evaluating and predicting."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dsinga.api.engines import awaitable, find_runner
-from dsinga.api.jobs_with_data import job_with_data, roots, say_overlaps
-from dsinga.api.result import Result
+from dsinga.api.jobs_with_data import Result, job_with_data, roots, say_overlaps, with_workers
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import Job, Phase
 from dsinga.job.enums import find_phase
-from dsinga.net import NeuralNet
+from dsinga.net import NeuralNet, PartitionedNet
 from dsinga.passes import inference
 from dsinga.passes.evaluation import Forward
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
+from dsinga.reading.checked_job import build_partitioned_net, check_job
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -172,3 +172,37 @@ def predict_with_labels(
     """
     with open_phase(job, params, phase, client, data, data_root, resources, hosts, layer) as opened:
         yield from inference.predict(opened.net, opened.reader, layer, opened.forward)
+
+
+@typed()
+def build_net(
+    job: Job | str | os.PathLike[str], phase: str = "train", *, data: Any = None, data_root: str | None = None
+) -> NeuralNet:
+    """Return the net of a phase, without training: its layers, shapes and params.
+
+    ``data`` are arrays that the phase's input layer reads in place of its store; see :func:`dsinga.train`. Raises
+    UserError for bad input.
+    """
+    net_phase = find_phase(phase)
+    job = job_with_data(job, data, net_phase, data_root)
+    return check_job(job, roots(job, data_root), [net_phase]).net(net_phase)
+
+
+@typed()
+def partition_net(
+    job: Job | str | os.PathLike[str],
+    workers: int,
+    phase: str = "train",
+    *,
+    data: Any = None,
+    data_root: str | None = None,
+) -> PartitionedNet:
+    """Return the net of a phase, cut for ``workers`` workers of a group, without training.
+
+    In a notebook it is drawn with a colour for each worker. ``partition: auto`` is ignored, because its choice depends
+    on the cluster; see :func:`dsinga.plan`. ``data`` are arrays in place of stores, as in :func:`dsinga.train`. Raises
+    UserError for bad input.
+    """
+    net_phase = find_phase(phase)
+    job = with_workers(job_with_data(job, data, net_phase, data_root), workers)
+    return build_partitioned_net(job, net_phase, workers, roots(job, data_root))

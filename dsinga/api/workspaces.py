@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsinga.api.result import Result
+from dsinga.api.jobs_with_data import Result
 from dsinga.base.advice import option
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.redaction import redact

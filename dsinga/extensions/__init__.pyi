@@ -15,7 +15,7 @@ from dsinga.extensions.keras_callbacks import (
     LearningRateScheduler,
     is_keras_callback,
 )
-from dsinga.extensions.plateaus import EarlyStopping, KeepBest, ReduceOnPlateau
+from dsinga.extensions.plateaus import EarlyStopping, KeepBest, ReduceOnPlateau, StopOnTime
 from dsinga.extensions.runner import ExtensionRunner
 from dsinga.extensions.standard import (
     Checkpointing,
@@ -26,7 +26,6 @@ from dsinga.extensions.standard import (
     create_extension,
     create_extensions,
 )
-from dsinga.extensions.stop_on_time import StopOnTime
 from dsinga.extensions.triggers import AtEnd, Either, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest
 from dsinga.extensions.validation import check_extensions, check_metric
 

@@ -12,8 +12,7 @@ from typing import Any
 from dsinga.base.durable_files import replace_file
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import TABLE_BYTES, parse_json, read_regular
-from dsinga.monitor.history import History
-from dsinga.monitor.rows import Row
+from dsinga.monitor.history import History, Row
 
 
 class MetricsFile:

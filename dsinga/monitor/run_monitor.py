@@ -11,10 +11,9 @@ from typing import Any
 from dsinga.base.advice import short_path
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.standard_streams import error_stream
-from dsinga.monitor.history import History
+from dsinga.monitor.history import RECOVERY, History
 from dsinga.monitor.metrics_file import MetricsFile, read_metrics
 from dsinga.monitor.progress import Progress, show_progress
-from dsinga.monitor.rows import RECOVERY
 from dsinga.monitor.workspace_lock import WorkspaceLock, locked_workspace
 
 _log = logging.getLogger(__name__)

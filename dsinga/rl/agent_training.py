@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dsinga.api.engines import RunLimits, Runner, Train, TrainingOptions, find_runner
-from dsinga.api.execution import Execution, without_effect_fault
-from dsinga.api.jobs_with_data import patience_of, wanted_workers
-from dsinga.api.result import Result
-from dsinga.api.training import execute
+from dsinga.api.execution import Execution, execute, without_effect_fault
+from dsinga.api.jobs_with_data import Result, patience_of, wanted_workers
 from dsinga.api.workspaces import trained_params
 from dsinga.base.advice import option
 from dsinga.base.errors import UserError

@@ -25,7 +25,7 @@ from tools.faults.verdicts import FAULTS, damage_of, verdict
 
 SHOWN_FAILED = 40  # cases
 # What all cases import, or those of a kind: imported once for all.
-MODULES = ["dsinga.commands.cli", "dsinga.api.training", "dsinga.ops.onednn", "dask.tokenize"]
+MODULES = ["dsinga.commands.cli", "dsinga.api.execution", "dsinga.ops.onednn", "dask.tokenize"]
 MODULES_OF_KINDS = {"fields": ["dsinga.nn.model", "xarray", "h5py", "cftime"]}
 
 

@@ -15,7 +15,7 @@ from typing import Any, overload
 
 from dsinga.addons.pictures.panels import Line, Panel, draw_panels
 from dsinga.addons.search.space import Setting
-from dsinga.api.result import Result
+from dsinga.api.jobs_with_data import Result
 from dsinga.base.durable_files import explained_writing, replace_file
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact

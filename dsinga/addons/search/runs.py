@@ -21,8 +21,7 @@ from dsinga.addons.search.search_progress import SearchProgress
 from dsinga.addons.search.space import Setting
 from dsinga.api.engines import TrainingOptions
 from dsinga.api.execution import Execution
-from dsinga.api.jobs_with_data import wanted_workers, with_workers
-from dsinga.api.result import Result
+from dsinga.api.jobs_with_data import Result, wanted_workers, with_workers
 from dsinga.base.advice import how_to_resume
 from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.base.redaction import redact

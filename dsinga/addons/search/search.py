@@ -17,8 +17,7 @@ from dsinga.addons.search.search_progress import show_search
 from dsinga.addons.search.space import Setting, Space, make_settings
 from dsinga.api.engines import THIS_PROCESS, TrainingOptions, in_thread
 from dsinga.api.execution import Execution
-from dsinga.api.jobs_with_data import patience_of, wanted_workers
-from dsinga.api.result import Result
+from dsinga.api.jobs_with_data import Result, patience_of, wanted_workers
 from dsinga.base.advice import option, short_path
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError

@@ -14,8 +14,7 @@ import numpy as np
 
 from dsinga.addons.text.beam_search import Hypothesis, beam_search
 from dsinga.addons.text.vocabulary import SENTENCE_END, SENTENCE_START, UNKNOWN, SymbolEncoder
-from dsinga.api.jobs_with_data import roots
-from dsinga.api.result import Result
+from dsinga.api.jobs_with_data import Result, roots
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError

@@ -23,7 +23,7 @@ from distributed import Client
 
 from dsinga.api.engines import TrainingOptions
 from dsinga.api.execution import Execution
-from dsinga.api.result import Result
+from dsinga.api.jobs_with_data import Result
 from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.cluster.calls.clients import ClusterSource, find_cluster, outside_thread_pool
 from dsinga.job import Job

@@ -9,11 +9,13 @@ import contextlib
 import functools
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import dask.config
+from dask.system import CPU_COUNT
 from distributed import Client, rejoin, secede
 from distributed.client import _global_clients
 
@@ -22,7 +24,6 @@ from dsinga.api.jobs_with_data import patience_of, wanted_workers
 from dsinga.base.errors import SchedulerLost, UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import register
-from dsinga.cluster.calls.shared_cluster import SHARED_CLUSTER
 from dsinga.cluster.connecting.credentials import read_credentials
 from dsinga.cluster.connecting.embedded import check_client, connect
 from dsinga.cluster.connecting.expected_workers import await_as_many_workers
@@ -300,3 +301,48 @@ def select_workers(resources: Mapping[str, float] | None, hosts: Sequence[str]) 
     if not isinstance(resources, Mapping):
         raise UserError(f"resources= takes amounts by name, as in {{'GPU': 1}}, not {resources!r}")
     return WorkerSelection(dict(resources), [str(name) for name in hosts])  # Dask's own names are numbers
+
+
+class SharedCluster:
+    """A cluster of one Dask worker with one thread for each core, which lasts as long as a run uses it.
+
+    Runs share it rather than have one each, so that they wait for free threads instead of disturbing each other.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stack = contextlib.ExitStack()
+        self._client: Client | None = None
+        self._runs = self._workers = 0
+
+    @contextlib.contextmanager
+    def open(self, workers: int) -> Iterator[Client]:
+        """Yield a client of the cluster, or of one of its own for a run with more workers than it has."""
+        with self._lock:
+            client = self._join(workers)
+        if client is None:
+            with connect(workers=workers) as client:
+                yield client
+            return
+        try:
+            yield client
+        finally:
+            with self._lock:
+                self._runs -= 1
+                if not self._runs:
+                    self._client = None
+                    self._stack.close()
+
+    def _join(self, workers: int) -> Client | None:
+        """Return the client for one run more, None if the cluster is too small for it."""
+        if self._client is None:
+            self._workers = max(CPU_COUNT, workers)
+            self._client = self._stack.enter_context(connect(workers=self._workers))
+        if workers > self._workers:
+            return None
+        self._runs += 1
+        return self._client
+
+
+# That of this process.
+SHARED_CLUSTER = SharedCluster()

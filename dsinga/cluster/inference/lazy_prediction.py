@@ -1,7 +1,8 @@
-"""Lazy prediction: the feature of a layer as a dask array, computed block by block by Dask, also of an ensemble."""
+"""Lazy prediction: the output of a layer for a dask array or a Dataset, computed when it is asked for."""
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -10,17 +11,25 @@ import dask
 import dask.array as da
 import numpy as np
 
+from dsinga.api.jobs_with_data import Result, job_with_data, roots
+from dsinga.api.workspaces import trained_params
+from dsinga.base.argument_types import typed
+from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.registry import lookup, register
+from dsinga.data.array_kinds import is_a
 from dsinga.data.missing_values import plain_array, with_nan
-from dsinga.job import Job, Phase
+from dsinga.job import Job, Phase, load
+from dsinga.job.enums import find_phase
+from dsinga.net.layer_classes import with_member
 from dsinga.passes.inference import open_phase
 from dsinga.passes.predictor import Predictor
 
 MEMBER = "member"
 
 
-def predict_lazily(
+def predict_chunks(
     job: Job, params: ParamArrays, layer: str, x: Any, phase: Phase = Phase.kTest, roots: Sequence[str] = ()
 ) -> Any:
     """Return the feature of ``layer`` for the records of the dask array ``x``, as a dask array (len(x), ...).
@@ -89,3 +98,53 @@ def join_members(predictions: Sequence[Any]) -> Any:
             array = da.stack([prediction[name].data for prediction in predictions])
             joined[name] = ((MEMBER, *variable.dims), array, variable.attrs, variable.encoding)
     return joined.assign_coords({MEMBER: np.arange(1, len(predictions) + 1)})
+
+
+@register("hook", "predict_lazily")
+@typed()
+def predict_lazily(
+    job: Job | str | os.PathLike[str],
+    params: ParamArrays | Result | str | os.PathLike[str] | None,
+    layer: str,
+    x: Any,
+    phase: str = "test",
+    *,
+    leads: int | None = None,
+    members: int | None = None,
+    data_root: str | None = None,
+) -> Any:
+    """Return the output of ``layer`` for a dask array or an xarray Dataset, computed when it is asked for.
+
+    For a dask array ``x`` of records it is a dask array; Dask computes it chunk by chunk wherever it computes, in
+    bounded memory. Numbers that are not finite are not refused: their records give what the net computes from them.
+
+    For a Dataset or DataArray ``x``, or the path of one, it is a Dataset of the targets of the windows that the job was
+    trained from, see :func:`dsinga.windows`: whole fields, computed tile by tile, with the targets' dimensions,
+    coordinates and attributes. Tiles follow from the net and the size of the field, so that the numbers have the same
+    bits however ``x`` and the result are in chunks. NaN that is not masked is refused when it is computed. With
+    ``leads`` predictions are fed back as inputs so many times, and targets have the dimension "lead"; inputs along time
+    that are not predicted are read at the later times, static fields are the same, and coordinates go on.
+
+    With ``members`` the net is drawn so many times from those that its dropout trains, and the result has the first
+    dimension, or axis, "member"; each member is one net at all points, records and leads.
+
+    Other arguments are those of :func:`predict`. Raises UserError for bad input.
+    """
+    job_phase = find_phase(phase)
+    if members is not None:
+        check_whole("members", members, 1)
+        known = load(job) if isinstance(job, (str, os.PathLike)) else job
+        jobs = [with_member(known, member) for member in range(1, members + 1)]
+        return join_members(
+            [predict_lazily(job, params, layer, x, phase, leads=leads, data_root=data_root) for job in jobs]
+        )
+    if is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike)):
+        job = job_with_data(job, None, job_phase, data_root)
+        where = roots(job, data_root)
+        predict_dataset = lookup("hook", "predict_dataset")
+        return predict_dataset(job, trained_params(job, params, where), layer, x, job_phase, where, leads=leads)
+    if leads is not None:
+        raise UserError("leads are those of a Dataset, whose windows have a lead; leave leads out for a dask array")
+    job = job_with_data(job, x, job_phase, data_root, params)
+    where = roots(job, data_root)
+    return predict_chunks(job, trained_params(job, params, where), layer, x, job_phase, where)

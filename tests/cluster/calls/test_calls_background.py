@@ -21,7 +21,7 @@ import dsinga
 from dsinga import Cancelled, UserError
 from dsinga.api.execution import TrainingOptions
 from dsinga.cluster import connect
-from dsinga.cluster.calls.shared_cluster import SharedCluster
+from dsinga.cluster.calls.clients import SharedCluster
 from dsinga.job import Job
 from dsinga.monitor.workspace_lock import locked_workspace
 from tests.support.async_client import async_client

@@ -23,7 +23,7 @@ from dsinga.extensions import (
     StopOnTime,
     create_extensions,
 )
-from dsinga.extensions.stop_on_time import parse_seconds
+from dsinga.extensions.plateaus import parse_seconds
 from dsinga.job import Job, JobError, Settings, check, loads, required, setting
 from dsinga.job.limits import Count, NonNegative
 from dsinga.testing import SimulatedLoop

@@ -18,8 +18,7 @@ from dsinga.addons.fields.records.climatology import DEPARTURE
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.api.engines import awaitable
 from dsinga.api.inference import open_phase
-from dsinga.api.jobs_with_data import say_overlaps
-from dsinga.api.result import Result
+from dsinga.api.jobs_with_data import Result, say_overlaps
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
