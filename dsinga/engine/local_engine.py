@@ -158,7 +158,7 @@ class LocalEngine(Engine):
             compute = timing.total - timing.data - timing.update
             reports.append(StepReport(metrics or {}, {**timing._asdict(), "compute": compute}))
 
-        training = Round(self._begin, self._launch, self._finish, self._compute, report)
+        training = Round(self._begin, self._launch, self._captured, self._compute, report)
         self._may_run = self._on_device
         try:
             training.run(
@@ -182,11 +182,6 @@ class LocalEngine(Engine):
     def _launch(self, begun: BegunStep) -> bool:
         """Launch a step, if it has been captured; return whether."""
         return self._captured is not None and self._captured.launch(begun.records, self._context(begun.step, 0))
-
-    def _finish(self) -> Metrics | None:
-        """Return the metrics of the first step that was launched; None if it must be computed as it is called."""
-        assert self._captured is not None
-        return self._captured.finish()
 
     def _compute(self, begun: BegunStep) -> tuple[Metrics | None, Timing]:
         """Compute the gradients of a batch and apply them; return its metrics and the timing."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dsinga.layers import Records
+from dsinga.ops.interface import RepeatedIterations
 from dsinga.training import Metrics
 
 
@@ -44,7 +45,7 @@ class Round:
     Args:
         begin: reads the records of a step.
         launch: launches a begun step if a graph can compute it at once; returns whether.
-        finish: waits for the first step that was launched; None if neither it nor one after it has changed a param.
+        captured: finishes the first step that was launched; None if none ever is.
         compute: computes a begun step and waits for it.
         report: is given each step with its metrics and its timing, in their order.
     """
@@ -53,11 +54,11 @@ class Round:
         self,
         begin: Callable[[int], BegunStep],
         launch: Callable[[BegunStep], bool],
-        finish: Callable[[], Metrics | None],
+        captured: RepeatedIterations | None,
         compute: Callable[[BegunStep], tuple[Metrics | None, Timing]],
         report: Callable[[BegunStep, Metrics | None, Timing], None],
     ):
-        self._begin, self._launch, self._finish, self._compute = begin, launch, finish, compute
+        self._begin, self._launch, self._captured, self._compute = begin, launch, captured, compute
         self._report = report
         self._running: BegunStep | None = None
         self._reported = 0.0
@@ -90,7 +91,8 @@ class Round:
         running, self._running = self._running, None
         if running is None:
             return True
-        metrics = self._finish()
+        assert self._captured is not None
+        metrics = self._captured.finish()
         if metrics is None:
             self._add(running, *self._compute(running))
             return False

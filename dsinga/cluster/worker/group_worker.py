@@ -101,9 +101,6 @@ class GroupWorker:
         self.exchange = self._exchange = exchange
         local = shapes.keys() - {slice_.param for slice_ in config.slices}
         if (capture := self._ops.capture()) is not None:
-            # local: updated by this worker alone; replicated: by this worker, also by sums that servers send, in memory
-            # that stays; inner: counts the bytes of the exchange; ahead: values are fetched when a step begins, not
-            # only when they are looked up; is_shared: servers keep the other params on this device.
             self.exchange = capture.exchange(
                 exchange, local=local, replicated=replicated, meter=self._meter, inner=inner,
                 ahead=config.options.pull is PullTime.kAtOnce, is_shared=is_shared,
@@ -165,7 +162,7 @@ class GroupWorker:
             if metrics is None:
                 skipped.append(begun.step)
 
-        Round(self._begin, self._launch, self._finish, self._compute, add).run(start, stop)
+        Round(self._begin, self._launch, self._captured, self._compute, add).run(start, stop)
         return report
 
     def iterate(self, step: int, peers: Peers, observer: PassObserver | None = None) -> tuple[Metrics | None, Timing]:
@@ -195,11 +192,6 @@ class GroupWorker:
             return False
         self._step = begun.step + 1
         return True
-
-    def _finish(self) -> Metrics | None:
-        """Return the metrics of the first step that was launched; None if it must be computed as it is called."""
-        assert self._captured is not None
-        return self._captured.finish()
 
     def _compute(
         self, begun: BegunStep, peers: Peers | None = None, observer: PassObserver | None = None

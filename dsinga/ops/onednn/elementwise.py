@@ -210,8 +210,28 @@ def run_elementwise(kernel: Any, *arrays: Array) -> Array:
     return result
 
 
+def _method(name: str, make: Any, *arguments: Any) -> Any:
+    """Return a method that runs a kernel of the library on arrays of one shape, or numpy's where it has none."""
+    compute = getattr(NumpyLoss, name)
+
+    def method(self: NumpyLoss, *arrays: Array) -> Array:
+        kernel = get_kernel(make, arrays[0].size, *arguments) if accepts(*arrays) else None
+        return run_elementwise(kernel, *arrays) if kernel else compute(self, *arrays)
+
+    return method
+
+
 class OnednnElementwise(NumpyLoss):
     """Activations, sums, products and softmax by the library, whose relu of NaN is 0, unlike numpy's."""
+
+    sigmoid = _method("sigmoid", Function, LOGISTIC)
+    sigmoid_grad = _method("sigmoid_grad", Derivative, LOGISTIC_FROM_OUTPUT)
+    gelu = _method("gelu", Function, GELU)
+    gelu_grad = _method("gelu_grad", Derivative, GELU, 0.0, SRC)
+    silu = _method("silu", Function, SWISH, 1.0)
+    silu_grad = _method("silu_grad", Derivative, SWISH, 1.0, SRC)
+    multiply = _method("multiply", Binary, MULTIPLY)
+    add = _method("add", Binary, ADD)
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
         kernel = choose_kernel("relu", Function, x.size, RELU, slope) if accepts(x) else None
@@ -220,14 +240,6 @@ class OnednnElementwise(NumpyLoss):
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
         kernel = choose_kernel("relu_grad", Derivative, y.size, RELU_FROM_OUTPUT, slope) if accepts(y, dy) else None
         return kernel(y, dy) if kernel else super().relu_grad(y, dy, slope)
-
-    def sigmoid(self, x: Array) -> Array:
-        kernel = get_kernel(Function, x.size, LOGISTIC) if accepts(x) else None
-        return run_elementwise(kernel, x) if kernel else super().sigmoid(x)
-
-    def sigmoid_grad(self, y: Array, dy: Array) -> Array:
-        kernel = get_kernel(Derivative, y.size, LOGISTIC_FROM_OUTPUT) if accepts(y, dy) else None
-        return run_elementwise(kernel, y, dy) if kernel else super().sigmoid_grad(y, dy)
 
     def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
         kernel = choose_kernel("tanh", _ScaledTanh, x.size, outer, inner) if accepts(x) else None
@@ -240,30 +252,6 @@ class OnednnElementwise(NumpyLoss):
     def scale_and_shift(self, x: Array, factor: float, shift: float) -> Array:
         kernel = get_kernel(Function, x.size, LINEAR, factor, shift) if accepts(x) else None
         return run_elementwise(kernel, x) if kernel else super().scale_and_shift(x, factor, shift)
-
-    def gelu(self, x: Array) -> Array:
-        kernel = get_kernel(Function, x.size, GELU) if accepts(x) else None
-        return run_elementwise(kernel, x) if kernel else super().gelu(x)
-
-    def gelu_grad(self, x: Array, dy: Array) -> Array:
-        kernel = get_kernel(Derivative, x.size, GELU, 0.0, SRC) if accepts(x, dy) else None
-        return run_elementwise(kernel, x, dy) if kernel else super().gelu_grad(x, dy)
-
-    def silu(self, x: Array) -> Array:
-        kernel = get_kernel(Function, x.size, SWISH, 1.0) if accepts(x) else None
-        return run_elementwise(kernel, x) if kernel else super().silu(x)
-
-    def silu_grad(self, x: Array, dy: Array) -> Array:
-        kernel = get_kernel(Derivative, x.size, SWISH, 1.0, SRC) if accepts(x, dy) else None
-        return run_elementwise(kernel, x, dy) if kernel else super().silu_grad(x, dy)
-
-    def multiply(self, x: Array, y: Array) -> Array:
-        kernel = get_kernel(Binary, x.size, MULTIPLY) if accepts(x, y) else None
-        return run_elementwise(kernel, x, y) if kernel else super().multiply(x, y)
-
-    def add(self, x: Array, y: Array) -> Array:
-        kernel = get_kernel(Binary, x.size, ADD) if accepts(x, y) else None
-        return run_elementwise(kernel, x, y) if kernel else super().add(x, y)
 
     def softmax(self, x: Array) -> Array:
         kernel = get_kernel(MatrixSoftmax, *x.shape) if accepts(x) else None

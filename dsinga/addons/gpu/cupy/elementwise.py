@@ -30,8 +30,18 @@ def _apply(kernel: str, x: Array, *others: Array, constants: tuple[float, ...] =
     return result
 
 
+def _method(kernel: str) -> Any:
+    """Return the method that runs an elementwise kernel without constants."""
+    return lambda self, *arrays: _apply(kernel, *arrays)
+
+
 class CupyElementwise(Ops):
     """Activations, sums and products, softmax and the loss on it, dropout masks."""
+
+    sigmoid, sigmoid_grad = _method("sigmoid"), _method("sigmoid_grad")
+    gelu, gelu_grad = _method("gelu"), _method("gelu_grad")
+    silu, silu_grad = _method("silu"), _method("silu_grad")
+    multiply, add = _method("multiply"), _method("add")
 
     def relu(self, x: Array, slope: float = 0.0) -> Array:
         return _apply("relu", x, constants=(slope,))
@@ -39,35 +49,11 @@ class CupyElementwise(Ops):
     def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
         return _apply("relu_grad", y, dy, constants=(slope,))
 
-    def sigmoid(self, x: Array) -> Array:
-        return _apply("sigmoid", x)
-
-    def sigmoid_grad(self, y: Array, dy: Array) -> Array:
-        return _apply("sigmoid_grad", y, dy)
-
     def tanh(self, x: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
         return _apply("tanh_of", x, constants=(outer, inner))
 
     def tanh_grad(self, y: Array, dy: Array, outer: float = 1.0, inner: float = 1.0) -> Array:
         return _apply("tanh_grad", y, dy, constants=(outer, inner))
-
-    def gelu(self, x: Array) -> Array:
-        return _apply("gelu", x)
-
-    def gelu_grad(self, x: Array, dy: Array) -> Array:
-        return _apply("gelu_grad", x, dy)
-
-    def silu(self, x: Array) -> Array:
-        return _apply("silu", x)
-
-    def silu_grad(self, x: Array, dy: Array) -> Array:
-        return _apply("silu_grad", x, dy)
-
-    def multiply(self, x: Array, y: Array) -> Array:
-        return _apply("multiply", x, y)
-
-    def add(self, x: Array, y: Array) -> Array:
-        return _apply("add", x, y)
 
     def softmax(self, x: Array) -> Array:
         x = contiguous(x)
@@ -120,9 +106,6 @@ class CupyElementwise(Ops):
 def int64(numbers: Any) -> Array:
     """Return integers, of the host or the device, as C-contiguous int64 on the device."""
     return contiguous(cupy.asarray(numbers, np.int64))
-
-
-_lookup = Source("lookup")
 
 
 class CupyLookup(CupyRecording):
