@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, lookup, nearest
-from dsinga.ops.attention_blocks import computes_in_blocks
-from dsinga.ops.compiled.compiler import describe
 from dsinga.ops.interface import Capture, Ops
+from dsinga.ops.layout import computes_in_blocks
 from dsinga.ops.sparse import SparseRows
 from dsinga.ops.types import Array, AsyncCopy, Pair
 from dsinga.ops.update import Update
@@ -60,6 +59,8 @@ def get_ops(name: str | None = None) -> Ops:
 
 def describe_kernels() -> str:
     """Return the backend of this process with its version, or why there is none, and which loops are compiled."""
+    from dsinga.ops.compiled.compiler import describe
+
     try:
         return f"{get_ops().describe()}; {describe()}"
     except UserError as error:

@@ -18,12 +18,6 @@ from dsinga.ops.types import Array
 
 QUERIES = KEYS = 256  # of a block
 SCORES = 1 << 18  # of the blocks that are computed together, of several rows of the batch: a MiB stays in the caches
-WHOLE_KEYS = 256  # attention to no more keys is computed whole: as fast or faster, and the weights are small
-
-
-def computes_in_blocks(queries: int, keys: int) -> bool:
-    """Whether attention of so many queries and keys is computed block by block, where a backend has blocks."""
-    return queries > 1 and keys > WHOLE_KEYS
 
 
 class BatchedProduct(Protocol):

@@ -125,3 +125,11 @@ def taps(
         ]
         for place in product(*map(range, kernel))
     ]
+
+
+WHOLE_KEYS = 256  # attention to no more keys is computed whole: as fast or faster, and the weights are small
+
+
+def computes_in_blocks(queries: int, keys: int) -> bool:
+    """Whether attention of so many queries and keys is computed block by block, where a backend has blocks."""
+    return queries > 1 and keys > WHOLE_KEYS

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsinga.ops import buffers
 from dsinga.ops.layout import LAST, to_image, to_rows
-from dsinga.ops.onednn.library import AVX512_BF16, BFLOAT16, dense, form_of, get_instructions, strided
+from dsinga.ops.onednn.library import BFLOAT16, dense, form_of, strided
 from dsinga.ops.onednn.primitive import conversion
 from dsinga.ops.onednn.thread import get_kernel
 from dsinga.ops.types import FLOAT32, Array, Shape
@@ -80,8 +80,3 @@ def cast_like(x: Array, target: Array) -> Array:
 def to_float32(x: Array) -> Array:
     """Return x in float32 if it is bfloat16, else x itself."""
     return cast(x, FLOAT32) if x.dtype == BFLOAT16 else x
-
-
-def has_bf16() -> bool:
-    """Whether the processor multiplies bfloat16: it has AVX512_BF16 or AMX, and the environment allows them."""
-    return get_instructions() & AVX512_BF16 == AVX512_BF16

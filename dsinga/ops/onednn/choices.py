@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
-from dsinga.ops.attention_blocks import computes_in_blocks
+from dsinga.ops.layout import computes_in_blocks
 from dsinga.ops.onednn import kernel_gradient
 from dsinga.ops.onednn.library import Unsupported
 from dsinga.ops.onednn.primitive import LANES
@@ -185,7 +185,7 @@ TABLE = (
         "point_softmax",
         ANY,
         has_few_classes,
-        "float32_ops.SoftmaxByClass",
+        "points.SoftmaxByClass",
         "Xeon with AMX, 2026-11-26: 4 classes 0.26 of the kernel's time, 8 0.61; 16 would be 1.45, 64 6.3",
     ),
     Choice(
@@ -217,7 +217,7 @@ TABLE = (
         "attention",
         NONE,
         computes_in_blocks,
-        "float32_ops.attend_in_blocks",
+        "attention.attend_in_blocks",
         "Xeon with AMX, 2026-11-25: causal, forward and backward: 512 keys 1.0 of the time, 1024 0.72, 2048 0.71",
     ),
     Choice(

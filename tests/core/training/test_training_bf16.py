@@ -19,7 +19,7 @@ from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, create_net, partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops import get_ops
-from dsinga.ops.onednn.onednn_ops import Bf16Ops
+from dsinga.ops.onednn.bf16_ops import Bf16Ops
 from dsinga.passes import thread_group
 from dsinga.passes.thread_group import _ThreadPeers
 from tests.support.partition_nets import INFOS, NETS, PAIRS, net_of

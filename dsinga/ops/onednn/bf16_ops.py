@@ -1,0 +1,283 @@
+"""The kernels of the oneDNN backend in bf16: products of bfloat16 numbers, summed in float32.
+
+In bf16 images between convolutions, pooling, rectifiers and normalisation are bfloat16 arrays; the features of
+products, all params and their gradients are float32. A kernel rounds what it is given in float32. Layers that do not
+take bfloat16 get their sources in float32 (:meth:`Bf16Ops.to_float32`).
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from dsinga.ops import buffers
+from dsinga.ops.layout import join_rows, to_rows
+from dsinga.ops.onednn.casting import StridedCast, cast, cast_contiguous, cast_factor, cast_like, to_float32
+from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, ConvolutionForward, add_to_rows
+from dsinga.ops.onednn.elementwise import Binary, Derivative, Function, run_elementwise
+from dsinga.ops.onednn.library import (
+    ADD,
+    AVG_POOLING,
+    BFLOAT16,
+    DST,
+    MAX_POOLING,
+    RELU,
+    RELU_FROM_OUTPUT,
+    Unsupported,
+    form_of,
+)
+from dsinga.ops.onednn.normalisation import LRNBackward, LRNForward, lrn_forward
+from dsinga.ops.onednn.onednn_ops import Float32Ops
+from dsinga.ops.onednn.pooling import PoolingBackward, PoolingForward
+from dsinga.ops.onednn.primitive import accepts
+from dsinga.ops.onednn.products import Product
+from dsinga.ops.onednn.thread import get_kernel, thread_state
+from dsinga.ops.types import FLOAT32, Array, Shape, Sizes
+
+FEW_ROWS = 256  # of x, from which on a weight is rounded whole: sums block by block would take longer
+# How often the numbers of a product of attention are multiplied, on average, from which on it pays to round them.
+FEW_USES = 24
+
+BLOCK = 1 << 19  # numbers of a weight that are rounded at a time: a megabyte stays in the caches
+
+
+class WeightProduct:
+    """x Wᵀ if ``transposed``, else x W, of bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C).
+
+    The rows of W are rounded block by block, into scratch memory of the thread.
+    """
+
+    def __init__(self, count: int, rows: int, columns: int, transposed: bool):
+        self.transposed, self.result = transposed, (count, rows if transposed else columns)
+        size = min(rows, max(16, BLOCK // columns // 16 * 16))
+        self.blocks = [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+        self.scratch_shape = size, columns
+        thread_state.packed_weights.reserve(size * columns * BFLOAT16.itemsize)
+        self.kernels = {}
+        for length in {size, rows - self.blocks[-1].start}:
+            block = (length, columns), (columns, 1)
+            if transposed:
+                factors = ((count, columns), (columns, 1)), ((columns, length), (1, columns))
+                product = Product(*factors, ((count, length), (rows, 1)), BFLOAT16)
+            else:
+                factors = ((count, length), (rows, 1)), block
+                product = Product(*factors, ((count, columns), (columns, 1)), BFLOAT16, add=True)
+            self.kernels[length] = StridedCast(*block).run, product.multiply
+
+    def __call__(self, x: Array, w: Array) -> Array:
+        scratch = thread_state.packed_weights.array[: prod(self.scratch_shape) * BFLOAT16.itemsize]
+        scratch, y = scratch.view(BFLOAT16).reshape(self.scratch_shape), buffers.empty(self.result)
+        if not self.transposed:
+            y[...] = 0
+        for block in self.blocks:
+            length = block.stop - block.start
+            round_, multiply_ = self.kernels[length]
+            round_(w[block], scratch)
+            if self.transposed:
+                multiply_(x, scratch, y[:, block])
+            else:
+                multiply_(x[:, block], scratch, y)
+        return y
+
+
+def multiply(a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
+    """Compute factor·(a b) of bfloat16 matrices, or stacks of these, into float32 ``out``, or add it to ``out``."""
+    kernel = get_kernel(Product, form_of(a), form_of(b), form_of(out), BFLOAT16, factor, add)
+    assert kernel is not None, "a product has no kernel"
+    kernel.multiply(a, b, out)
+
+
+def _pooling(algorithm: int, x: Shape, window: Sizes, stride: Sizes, pad: Sizes, train: bool) -> PoolingForward:
+    """Return the pooling of bfloat16 images; raise Unsupported where it, or in training its gradient, is missing."""
+    forward = get_kernel(PoolingForward, algorithm, x, window, stride, pad, train, BFLOAT16)
+    if forward is None or (train and get_kernel(PoolingBackward, algorithm, x, window, stride, pad, BFLOAT16) is None):
+        raise Unsupported("the library has the forward pass of some shapes without their backward pass")
+    return forward
+
+
+def _kernel(make: Any, x: Array, *arguments: Any) -> Any:
+    """Return a kernel for an array, None if it is not of bfloat16 or the library has none."""
+    return get_kernel(make, *arguments) if x.dtype == BFLOAT16 and x.size else None
+
+
+class Bf16Images(Float32Ops):
+    """Kernels on bfloat16 images and other arrays; the results are of the dtype of the first argument."""
+
+    def max_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes, train: bool) -> tuple[Array, Any]:
+        pool = _kernel(_pooling, x, MAX_POOLING, x.shape, kernel, stride, pad, train)
+        if pool:
+            return pool(to_rows(x))
+        y, workspace = super().max_pool(to_float32(x), kernel, stride, pad, train)
+        return cast(y, x.dtype), workspace
+
+    def max_pool_grad(self, x: Array, workspace: Any, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
+        shapes = MAX_POOLING, x.shape, kernel, stride, pad
+        if _kernel(_pooling, x, *shapes, True):
+            return _kernel(PoolingBackward, x, *shapes, BFLOAT16)(to_rows(cast_like(dy, x)), workspace)
+        return cast(super().max_pool_grad(to_float32(x), workspace, to_float32(dy), kernel, stride, pad), x.dtype)
+
+    def avg_pool(self, x: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
+        pool = _kernel(_pooling, x, AVG_POOLING, x.shape, kernel, stride, pad, True)
+        return pool(to_rows(x))[0] if pool else cast(super().avg_pool(to_float32(x), kernel, stride, pad), x.dtype)
+
+    def avg_pool_grad(self, x: Array, dy: Array, kernel: Sizes, stride: Sizes, pad: Sizes) -> Array:
+        back = _kernel(PoolingBackward, x, AVG_POOLING, x.shape, kernel, stride, pad, BFLOAT16)
+        if back:
+            return back(to_rows(cast_like(dy, x)))
+        return cast(super().avg_pool_grad(to_float32(x), to_float32(dy), kernel, stride, pad), x.dtype)
+
+    def lrn(self, x: Array, size: int, alpha: float, beta: float, k: float, train: bool) -> tuple[Array, Any]:
+        constants = size, alpha, beta, k, train
+        forward: LRNForward | None = _kernel(lrn_forward, x, x.shape, *constants, BFLOAT16)
+        if forward:
+            return forward(to_rows(x))
+        y, workspace = super().lrn(to_float32(x), *constants)
+        return cast(y, x.dtype), workspace
+
+    def lrn_grad(self, x: Array, workspace: Any, dy: Array, size: int, alpha: float, beta: float, k: float) -> Array:
+        constants = size, alpha, beta, k
+        if _kernel(lrn_forward, x, x.shape, *constants, True, BFLOAT16):
+            back = _kernel(LRNBackward, x, x.shape, *constants, BFLOAT16)
+            return back(to_rows(x), to_rows(cast_like(dy, x)), *workspace)
+        return cast(super().lrn_grad(to_float32(x), workspace, to_float32(dy), *constants), x.dtype)
+
+    def relu(self, x: Array, slope: float = 0.0) -> Array:
+        kernel = _kernel(Function, x, x.size, RELU, slope, 0.0, BFLOAT16)
+        return run_elementwise(kernel, x) if kernel else cast(super().relu(to_float32(x), slope), x.dtype)
+
+    def relu_grad(self, y: Array, dy: Array, slope: float = 0.0) -> Array:
+        kernel = _kernel(Derivative, y, y.size, RELU_FROM_OUTPUT, slope, DST, BFLOAT16)
+        if kernel:
+            return run_elementwise(kernel, y, cast_like(dy, y))
+        return cast(super().relu_grad(to_float32(y), to_float32(dy), slope), y.dtype)
+
+    def add(self, x: Array, y: Array) -> Array:
+        kernel = _kernel(Binary, x, x.size, ADD, BFLOAT16)
+        return (
+            run_elementwise(kernel, x, cast_like(y, x))
+            if kernel
+            else cast(super().add(to_float32(x), to_float32(y)), x.dtype)
+        )
+
+
+class Bf16Ops(Bf16Images):
+    """Kernels of oneDNN whose products are of bfloat16 numbers, for processors with AVX512_BF16 or AMX."""
+
+    precision = "bf16"
+    has_bf16_features = True
+    factor_dtype = BFLOAT16
+
+    def to_float32(self, x: Array) -> Array:
+        if isinstance(x, tuple):
+            return tuple(map(self.to_float32, x))
+        return to_float32(x) if type(x) is np.ndarray else x
+
+    def to_numpy_bf16(self, array: Array) -> Array:
+        return cast(array, BFLOAT16) if array.dtype == FLOAT32 else array
+
+    def cast_like(self, x: Array, target: Array) -> Array:
+        return cast_like(x, target) if type(x) is type(target) is np.ndarray else x
+
+    def convolution(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes) -> Array:
+        kernel = None
+        if _are_numbers(x, w):
+            kernel = get_kernel(ConvolutionForward, x.shape, w.shape, stride, pad, b is not None, BFLOAT16)
+        if kernel is None:
+            return super().convolution(to_float32(x), w, b, stride, pad)
+        bias = () if b is None else (np.ascontiguousarray(b),)
+        return kernel(cast_contiguous(to_rows(x), BFLOAT16), np.ascontiguousarray(w), *bias)
+
+    def convolution_grad(
+        self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, need_dx: bool, need_db: bool
+    ) -> tuple[Array | None, Array, Array | None]:
+        shapes = x.shape, w.shape, stride, pad
+        possible = _are_numbers(x, w, dy)
+        weights = get_kernel(BackwardWeights, *shapes, BFLOAT16) if possible else None
+        data = get_kernel(BackwardData, *shapes, BFLOAT16, x.dtype) if weights and need_dx else None
+        if not weights or (need_dx and not data):
+            dx, dw, db = super().convolution_grad(to_float32(x), w, to_float32(dy), stride, pad, need_dx, need_db)
+            return dx if dx is None else cast(dx, x.dtype), dw, db
+        dy_rows = cast_contiguous(to_rows(dy), BFLOAT16)
+        dw = weights(cast_contiguous(to_rows(x), BFLOAT16), dy_rows)
+        db = self._column_sums(dy_rows.reshape(-1, w.shape[0])) if need_db else None
+        return data(dy_rows, np.ascontiguousarray(w)) if data else None, dw, db
+
+    def transposed_convolution(
+        self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, size: Sizes
+    ) -> Array:
+        kernel = None
+        if _are_numbers(x, w):
+            shape = (x.shape[0], w.shape[1], *size)
+            kernel = get_kernel(BackwardData, shape, w.shape, stride, pad, BFLOAT16, FLOAT32)
+        if kernel is None:
+            return super().transposed_convolution(to_float32(x), w, b, stride, pad, size)
+        y: Array = kernel(cast_contiguous(to_rows(x), BFLOAT16), np.ascontiguousarray(w))
+        if b is not None:
+            add_to_rows(y, b)
+        return cast(y, BFLOAT16)
+
+    def inner_product(self, x: Array, w: Array, b: Array | None, transpose: bool = False) -> Array:
+        if not _are_numbers(x, w):
+            return super().inner_product(to_float32(x), w, b, transpose)
+        y = self._product(_rows(x), w, not transpose)
+        if b is not None:
+            y += b
+        return y
+
+    def _product(self, x: Array, w: Array, transposed: bool) -> Array:
+        """Return x Wᵀ if ``transposed``, else x W, for bfloat16 x (n, C) or (n, R) and a float32 weight W (R, C)."""
+        if len(x) < FEW_ROWS:
+            kernel = get_kernel(WeightProduct, len(x), *w.shape, transposed)
+            assert kernel is not None, "a product has no kernel"
+            return kernel(x, np.ascontiguousarray(w))
+        y = buffers.empty((len(x), w.shape[0 if transposed else 1]))
+        multiply(x, cast_factor(w.T if transposed else w), y)
+        return y
+
+    def inner_product_grad(
+        self, x: Array, w: Array, dy: Array, transpose: bool, need_dx: bool, need_db: bool
+    ) -> tuple[Array | None, Array, Array | None]:
+        if not _are_numbers(x, w, dy):
+            dx, dw, db = super().inner_product_grad(to_float32(x), w, to_float32(dy), transpose, need_dx, need_db)
+            return dx if dx is None else cast(dx, x.dtype), dw, db
+        x_rows, dy_rows = _rows(x), _rows(dy)
+        left, right = (x_rows, dy_rows) if transpose else (dy_rows, x_rows)
+        dw = buffers.empty(w.shape)
+        multiply(left.T, right, dw)
+        dx = None
+        if need_dx:
+            dx = cast_contiguous(self._product(dy_rows, w, transpose), x.dtype)
+        return dx, dw, self._column_sums(dy_rows) if need_db else None
+
+    def multiply_into(self, a: Array, b: Array, out: Array, add: bool = False) -> None:
+        if accepts(a, b, out):
+            multiply(cast_factor(a), cast_factor(b), out, add=add)
+        else:
+            super().multiply_into(a, b, out, add)
+
+    def batched_product(self, a: Array, b: Array, out: Array, factor: float = 1.0, add: bool = False) -> None:
+        if accepts(a, b, out) and out.size * a.shape[3] >= FEW_USES * (a.size + b.size):
+            multiply(cast_factor(a), cast_factor(b), out, factor, add)
+        else:
+            super().batched_product(a, b, out, factor, add)
+
+    def _column_sums(self, x: Array) -> Array:
+        """Sum bfloat16 (n, C) over n in float32."""
+        joined = join_rows(x)
+        sums = np.empty((1, joined.shape[1]), np.float32)
+        multiply(np.ones((1, len(joined)), BFLOAT16), joined, sums)
+        return sums.reshape(-1, x.shape[1]).sum(axis=0)
+
+
+def _are_numbers(x: Array, w: Array, *gradients: Array) -> bool:
+    """Whether x and gradients are float32 or bfloat16 (not codes, or float64), the weight is float32, none is empty."""
+    return (
+        bool(x.size and w.size) and w.dtype == FLOAT32 and all(a.dtype in (FLOAT32, BFLOAT16) for a in (x, *gradients))
+    )
+
+
+def _rows(x: Array) -> Array:
+    """Return x (n, I) in bfloat16, C-contiguous."""
+    return cast_contiguous(np.ascontiguousarray(x), BFLOAT16)
