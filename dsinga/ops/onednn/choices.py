@@ -263,7 +263,7 @@ def _make(kernel: str, library_kernel: Callable[..., Any], *arguments: Any) -> A
 
 @cache
 def resolve(name: str) -> Any:
-    """Return the object of this package that a row names as ``module.Class``."""
+    """Return the object of this package that is named as ``module.Class``, as rows do; its module is imported."""
     module, _, attribute = name.partition(".")
     return getattr(import_module(f"dsinga.ops.onednn.{module}"), attribute)
 

@@ -12,6 +12,7 @@ from dsinga.ops import buffers
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import LAST
 from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.onednn.choices import resolve
 from dsinga.ops.onednn.convolution import OnednnConvolution, OnednnGroupedConvolution
 from dsinga.ops.onednn.elementwise import OnednnElementwise
 from dsinga.ops.onednn.library import AVX512_BF16, get_instructions, version
@@ -56,9 +57,8 @@ class OnednnOps(Float32Ops):
 
     def for_worker(self, device: int | None = None, precision: str = "float32") -> Ops:
         if device is None and precision == "bf16" and not self.lacks_bf16():
-            from dsinga.ops.onednn.bf16_ops import Bf16Ops
-
-            return Bf16Ops()
+            kernels: Ops = resolve("bf16_ops.Bf16Ops")()
+            return kernels
         return super().for_worker(device, precision)
 
     def describe(self) -> str:
