@@ -22,7 +22,6 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Phase, load
 from dsinga.net import input_layers
-from dsinga.reading.bind_records import bind_records
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +37,11 @@ def job_with_data(
         raise UserError(f"job must be a dsinga.Job or the path of a job file, not a {type(job).__name__}")
     job = job if isinstance(job, Job) else load(job)
     trained = params.job if isinstance(params, Result) else None
-    return job if data is None else bind_records(job, data, phase, roots(job, data_root), trained)
+    if data is None:
+        return job
+    from dsinga.reading.bind_records import bind_records  # which a job that names its records does not need
+
+    return bind_records(job, data, phase, roots(job, data_root), trained)
 
 
 def say_overlaps(job: Job, *phases: Phase) -> None:

@@ -196,6 +196,9 @@ class Extension(ABC):
     def set_up(self) -> None:
         """Set ``trigger``, and what else depends on the settings; called once, where there is a ``Conf``."""
 
+    def run_after(self, rows: Trigger) -> None:
+        """Set the trigger by ``rows``, that of rows of training, where it depends on these."""
+
     @property
     def name(self) -> str:
         """The name in errors and checkpoints: the type that the job gives, else the name of the class."""

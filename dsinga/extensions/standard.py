@@ -11,7 +11,6 @@ from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
 from dsinga.extensions.best_value import checked_number
 from dsinga.extensions.extension import Extension, LoopView, State
-from dsinga.extensions.keras_callbacks import KerasEvents, is_keras_callback
 from dsinga.extensions.triggers import AtEnd, EveryEpoch, EverySteps, Trigger
 from dsinga.job import ExtensionConf, Job, Phase, training_phases
 from dsinga.job.component import Settings, error_note, resolve
@@ -71,10 +70,11 @@ def _given(conf: ExtensionConf, settings: type[Settings]) -> dict[str, Any]:
 
 def _check_given(extension: Any, rows: Trigger) -> Extension:
     """Return an extension of the caller; ``rows`` is the trigger of rows of training."""
-    if isinstance(extension, KerasEvents):
-        extension.run_after(rows)
     if isinstance(extension, Extension):
+        extension.run_after(rows)
         return _check_trigger(extension)
+    from dsinga.extensions.keras_callbacks import is_keras_callback  # which no extension of a job needs
+
     if is_keras_callback(extension):
         raise UserError(f"{type(extension).__name__} has the events of Keras, which fit of a model of dsinga.nn calls")
     if callable(extension) and not isinstance(extension, type):

@@ -9,9 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+import dsinga.data
 from dsinga.base.cores import available_cores
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.data import write_csv, write_store
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.layers import Records
 from dsinga.layers.metrics.composed_metrics import metric_values
@@ -95,9 +95,9 @@ def _write_output(layer: LayerConf, batches: Iterator[np.ndarray]) -> None:
     assert conf is not None, "checked when the layer was created"
     assert conf.path, "checked when the layer was created"
     if layer.type is LayerType.kCSVOutput:
-        write_csv(conf.path, batches, conf.separator)
+        dsinga.data.write_csv(conf.path, batches, conf.separator)
     else:
-        write_store(conf.path, ((batch, None) for batch in batches), overwrite=True)
+        dsinga.data.write_store(conf.path, ((batch, None) for batch in batches), overwrite=True)
 
 
 def forward_in_threads(job: Job, params: ParamArrays) -> Forward:
