@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from dsinga.base.components import written_distribution
@@ -14,14 +13,13 @@ from dsinga.job.message import (
     JobError,
     Message,
     Where,
-    added_fields,
-    added_message,
     convert_item,
     defaults,
     describe,
     field_name,
     field_type,
     field_types,
+    importable_fields,
     is_message,
     item_type,
     missing,
@@ -92,10 +90,7 @@ class MessageBuilder:
 
     def placement_hint(self, spelled: str) -> str:
         """Return a hint for a field that this message lacks but an inner or an outer message has, else ""."""
-        kinds = {name: item_type(hint)[0] for name, hint in field_types(self.cls).items()}
-        for name in added_fields(self.cls):
-            with contextlib.suppress(UserError):  # its add-on is missing
-                kinds[name] = added_message(self.cls, name)
+        kinds = {name: item_type(hint)[0] for name, hint in importable_fields(self.cls).items()}
         blocks = [name for name, kind in kinds.items() if is_message(kind) and spelled in field_types(kind)]
         if blocks:
             return f"; it belongs in {' or '.join(blocks)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import enum
@@ -166,6 +167,15 @@ def field_type(cls: type[Message], name: str) -> Any:
     """Return the type of a field. Imports the add-on whose message it is; raises UserError where that is missing."""
     hint = field_types(cls).get(name)
     return added_message(cls, name) | None if hint is None else hint
+
+
+def importable_fields(cls: type[Message]) -> dict[str, Any]:
+    """Import and return the types of all fields, but of those whose add-ons are missing."""
+    types = {}
+    for name in field_names(cls):
+        with contextlib.suppress(UserError):
+            types[name] = field_type(cls, name)
+    return types
 
 
 def added_message(cls: type[Message], name: str) -> Any:

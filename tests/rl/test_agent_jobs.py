@@ -15,6 +15,7 @@ from dsinga.base.errors import UserError
 from dsinga.extensions import EverySteps, Extension, KeepBest, LoopView
 from dsinga.job import Job
 from dsinga.monitor import read_metrics
+from tests.core.job.test_job_component import check_definitions
 from tests.support.small_job import assert_same
 
 TEXT = """
@@ -181,3 +182,14 @@ def test_what_an_agent_saved_is_no_checkpoint_of_a_run(tmp_path: Path) -> None:
     saved = train(job("", "train_steps=64")).agent.save(tmp_path / "saved")
     with pytest.raises(UserError, match="no checkpoint of rl.train; agent.restore reads those of agent.save"):
         train(job(), resume=saved)
+
+
+@pytest.mark.parametrize(
+    ("kind", "base", "imports"),
+    [
+        ("learning_algorithm", "rl.Algorithm", "from dsinga import rl"),
+        ("environment", "gymnasium.Env", "import gymnasium"),
+    ],
+)
+def test_algorithms_and_environments_are_refused_where_they_are_defined(tmp_path, kind, base, imports) -> None:
+    check_definitions(tmp_path, kind, base, imports)

@@ -133,8 +133,8 @@ def test_a_wrong_declaration_is_refused_where_it_is_made(declare: str, message: 
 
 USERS_FILE = """
 from __future__ import annotations
-import dsinga, gymnasium
-from dsinga import rl
+import dsinga
+{imports}
 from dsinga.extensions import Extension
 from dsinga.job import Settings, setting
 from dsinga.job.component import Configured
@@ -154,16 +154,20 @@ BASES = {
     "initialiser": "Initialiser",
     "algorithm": "Configured",
     "extension": "Extension",
-    "learning_algorithm": "rl.Algorithm",
-    "environment": "gymnasium.Env",
 }
 GOOD = "share: Share = setting(0.5, 'a share')"
 
 
 @pytest.mark.parametrize("kind", BASES)
 def test_each_kind_of_component_is_refused_where_it_is_defined(tmp_path: Path, kind: str) -> None:
+    check_definitions(tmp_path, kind, BASES[kind])
+
+
+def check_definitions(tmp_path: Path, kind: str, base: str, imports: str = "") -> None:
+    """Check what is said of components of a kind with a wrong setting, and of two of a name."""
+
     def write(name: str, declare: str) -> Path:
-        (tmp_path / name).write_text(USERS_FILE.format(kind=kind, base=BASES[kind], setting=declare))
+        (tmp_path / name).write_text(USERS_FILE.format(kind=kind, base=base, imports=imports, setting=declare))
         return tmp_path / name
 
     for declare, text in (

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsinga.job import Job, LayerConf, LayerType, Message, loads, to_text
-from dsinga.job.message import defaults, field_types, is_message, item_type
+from dsinga.job.message import defaults, importable_fields, is_message, item_type
 from dsinga.job.type_names import TypeName
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
@@ -41,7 +41,8 @@ def value_of(hint, depth: int):
 
 def message_of(cls: type[Message], depth: int):
     """Return a strategy for messages of a class with some of their fields set, nested to ``depth``."""
-    types = {name: hint for name, hint in field_types(cls).items() if depth > 0 or not is_message(item_type(hint)[0])}
+    known = importable_fields(cls).items()
+    types = {name: hint for name, hint in known if depth > 0 or not is_message(item_type(hint)[0])}
     required = {name: value_of(hint, depth) for name, hint in types.items() if name not in defaults(cls)}
 
     @st.composite
