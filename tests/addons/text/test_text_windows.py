@@ -11,7 +11,10 @@ import pytest
 from dsinga.addons.text.vocabulary import SymbolEncoder, decode, encode
 from dsinga.base.errors import UserError
 from dsinga.data import RecordStore, TextWindows, import_records, open_text, write_store
+from dsinga.job import loads
+from dsinga.reading.bind_records import bind_records
 from dsinga.reading.sampler import Sampler
+from dsinga.testing import SourceContract
 
 TEXT = "a cab\nabba\n" * 20  # 220 characters: blank, line end, a, b, c
 
@@ -197,3 +200,19 @@ def test_what_has_no_code_is_named(symbols: tuple[str, ...], message: str) -> No
     with pytest.raises(UserError) as caught:
         encode("ab y c x y", symbols)
     assert message in str(caught.value)
+
+
+def test_a_text_layer_takes_no_records(tmp_path: Path) -> None:
+    job = loads('neuralnet { layer { name: "data" type: kCharRNN char_rnn_conf { path: "a" } } }')
+    with pytest.raises(UserError, match="layer 'data' reads a text, not records"):
+        bind_records(job, np.zeros((3, 2), np.float32))
+
+
+class TestRowsOfAText(SourceContract):
+    @pytest.fixture(autouse=True)
+    def _store(self, tmp_path: Path) -> None:
+        write_store(tmp_path / "text.zarr", [(np.arange(99, dtype=np.uint8), None)])
+        self.path = tmp_path / "text.zarr"
+
+    def create(self) -> TextWindows:
+        return TextWindows(RecordStore(self.path), 3, 5)

@@ -15,7 +15,7 @@ import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
-from dsinga.data import DataSource, RecordStore, TextWindows, open_records, write_store
+from dsinga.data import DataSource, open_records, write_store
 from dsinga.data.sources.arrays import Kind, array_records
 from dsinga.job import Job, Phase, Settings, check, loads, required, setting
 from dsinga.job.limits import Count
@@ -178,13 +178,8 @@ def _xarray() -> Any:
     return xr.open_zarr("xr.zarr", chunks=None, consolidated=False)
 
 
-def _windows() -> TextWindows:
-    write_store("text.zarr", [(np.arange(99, dtype=np.uint8), None)], overwrite=True)
-    return TextWindows(RecordStore("text.zarr"), 3, 5)
-
-
 class TestBuiltIn(SourceContract):
-    @pytest.fixture(autouse=True, params=[_zarr, _store, _dask, _frame, _xarray, _windows, lambda: (X, Y)])
+    @pytest.fixture(autouse=True, params=[_zarr, _store, _dask, _frame, _xarray, lambda: (X, Y)])
     def _kind(self, request: pytest.FixtureRequest) -> None:
         self.make: Callable[[], Any] = request.param
 

@@ -86,12 +86,6 @@ def test_several_input_layers_need_a_source_each(stores: Path) -> None:
     assert [records for *_, records in inputs(bind_records(job, {"a": source}))] == [source, None, None]
 
 
-def test_a_text_layer_takes_no_records(stores: Path) -> None:
-    job = loads('neuralnet { layer { name: "data" type: kCharRNN char_rnn_conf { path: "a" } } }')
-    with pytest.raises(UserError, match="layer 'data' reads a text, not records"):
-        bind_records(job, open_store(stores / "train.zarr"))
-
-
 def test_a_layer_without_path_and_data_is_refused_in_its_phase(pathless: Job, stores: Path) -> None:
     bound = bind_records(pathless, open_store(stores / "train.zarr"))
     check(bound, [Phase.kTrain])
