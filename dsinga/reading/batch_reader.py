@@ -1,15 +1,14 @@
-"""Reads batches: the records of a phase, their order, and the rows of each worker; of a store, or one for each site."""
+"""Reads batches: the records of a phase, their order, and the rows of each worker; and all of them once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dsinga.base.epochs import Epochs
-from dsinga.base.errors import UserError
 from dsinga.data import RecordSource, kept_bytes
 from dsinga.job import Job, Phase
 from dsinga.layers import Layer, RecordInfo, Records, Rows
@@ -173,60 +172,6 @@ def site_job(job: Job, site: int) -> Job:
         for layer in job.neuralnet.layer
     ]
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
-
-
-@dataclass(frozen=True)
-class SiteReader(BatchReader):
-    """A reader of which each worker group takes the part that reads its own stores, by :meth:`of_group`.
-
-    Its own stores, order and epochs are those of the process that made it, which checks the job by them. A pickle has
-    none of these: each process opens the stores of its groups only.
-
-    Attributes:
-        open_site: opens the stores of a site and returns their reader.
-        opened: the readers of the sites of this process.
-    """
-
-    open_site: Callable[[int], BatchReader] | None = None
-    opened: dict[int, BatchReader] = field(default_factory=dict, compare=False, repr=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        sampler = replace(self.sampler, lengths=None)  # lengths refer to a store
-        return {**vars(self), "stores": {}, "sampler": sampler, "opened": {}}
-
-    @property
-    def shared_stores(self) -> Mapping[str, RecordSource]:
-        """No store is read by all processes."""
-        return {}
-
-    def of_group(self, group: int) -> BatchReader:
-        """Return the reader of a site's own records.
-
-        Raises UserError where they are missing or unlike those that the job was checked with.
-        """
-        if group not in self.opened:
-            assert self.open_site is not None
-            try:
-                reader = self.open_site(group)
-                for name, info in reader.infos.items():
-                    _check_alike(name, info, self.infos[name])
-            except UserError as error:
-                raise UserError(f"the records of site {group}: {error}") from None
-            self.opened[group] = reader
-        return self.opened[group]
-
-
-def _check_alike(name: str, info: RecordInfo, expected: RecordInfo) -> None:
-    """Raise UserError where the records of a site are not of the kind of those by which the job was checked."""
-    for fact in ("shape", "label_shape", "codes", "words", "label_names"):
-        value, checked = getattr(info, fact), getattr(expected, fact)
-        if value == checked or fact == "label_names" and not (value and checked):  # a store may name no classes
-            continue
-        values = f"{fact.replace('_', ' ')} {value}, and {checked} in"
-        raise UserError(
-            f"layer {name!r} has {'other words than' if fact == 'words' else values} the store by which the job was "
-            "checked; give all sites records of the same kind, with the same vocabulary and classes"
-        )
 
 
 def tests_all_records(job: Job, phase: Phase) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from dsinga.base.epochs import Epochs
@@ -20,7 +19,7 @@ from dsinga.layers import RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net, cut_evenly, input_layers
 from dsinga.net.cut import ROWS, LayerCut
 from dsinga.net.partitioned import PartitionedNet
-from dsinga.reading.batch_reader import BatchReader, SiteReader, site_job
+from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.open_layer import augmented_info, open_layer, with_store
 from dsinga.reading.sampler import Sampler, SequenceLengths
 
@@ -88,13 +87,11 @@ class CheckedJob:
         size = micro_batch_size(first, infos[first.name].batchsize, count)
         infos = {name: replace(info, batchsize=size, micro_batches=count) for name, info in infos.items()}
         parts = _cut(first, size, workers, count, job.neuralnet.allows_few_rows)
-        if phase is Phase.kTrain and any(layer.store_conf and layer.store_conf.site_path for layer in layers):
-            open_site = partial(_open_site, job, self.roots, workers)
-            return SiteReader(
-                stores, infos, sampler, parts, 1, count, augmentations, offset, job.train_steps, open_site
-            )
         steps = job.train_steps if phase is Phase.kTrain and not job.experience else 0
-        return BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset, steps)
+        reader = BatchReader(stores, infos, sampler, parts, groups, count, augmentations, offset, steps)
+        if phase is Phase.kTrain and any(layer.store_conf and layer.store_conf.site_path for layer in layers):
+            return lookup("hook", "site_reader")(reader, self, workers)
+        return reader
 
     def _open(self, given: LayerConf, layer: LayerConf) -> tuple[RecordSource, RecordInfo]:
         """Return the records of an input layer, ``given`` in the job, and what its net needs to know of them."""
@@ -104,14 +101,6 @@ class CheckedJob:
         if info.continues:  # but batches of one of several worker groups do not continue each other
             info = replace(info, continues=_worker_groups(self.job) == 1)
         return store, info
-
-
-def _open_site(job: Job, roots: Sequence[str], workers: int, site: int) -> BatchReader:
-    """Return the reader of the training batches of a site with stores of its own. Raises UserError as the net does."""
-    checked = CheckedJob(site_job(job, site), roots)
-    reader = checked.reader(Phase.kTrain, workers)
-    create_net(checked.job.neuralnet, Phase.kTrain, reader.infos)  # refuses labels that the net has no outputs for
-    return reader
 
 
 def check_job(

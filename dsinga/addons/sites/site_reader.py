@@ -1,0 +1,86 @@
+"""Reads the batches of sites: each worker group has its own stores, which no other process opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import register
+from dsinga.data import RecordSource
+from dsinga.job import Job, Phase
+from dsinga.layers import RecordInfo
+from dsinga.net import create_net
+from dsinga.reading.batch_reader import BatchReader, site_job
+from dsinga.reading.checked_job import CheckedJob
+
+
+@dataclass(frozen=True)
+class SiteReader(BatchReader):
+    """A reader of which each worker group takes the part that reads its own stores, by :meth:`of_group`.
+
+    Its own stores, order and epochs are those of the process that made it, which checks the job by them. A pickle has
+    none of these: each process opens the stores of its groups only.
+
+    Attributes:
+        open_site: opens the stores of a site and returns their reader.
+        opened: the readers of the sites of this process.
+    """
+
+    open_site: Callable[[int], BatchReader] | None = None
+    opened: dict[int, BatchReader] = field(default_factory=dict, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        sampler = replace(self.sampler, lengths=None)  # lengths refer to a store
+        return {**vars(self), "stores": {}, "sampler": sampler, "opened": {}}
+
+    @property
+    def shared_stores(self) -> Mapping[str, RecordSource]:
+        """No store is read by all processes."""
+        return {}
+
+    def of_group(self, group: int) -> BatchReader:
+        """Return the reader of a site's own records.
+
+        Raises UserError where they are missing or unlike those that the job was checked with.
+        """
+        if group not in self.opened:
+            assert self.open_site is not None
+            try:
+                reader = self.open_site(group)
+                for name, info in reader.infos.items():
+                    _check_alike(name, info, self.infos[name])
+            except UserError as error:
+                raise UserError(f"the records of site {group}: {error}") from None
+            self.opened[group] = reader
+        return self.opened[group]
+
+
+def _check_alike(name: str, info: RecordInfo, expected: RecordInfo) -> None:
+    """Raise UserError where the records of a site are not of the kind of those by which the job was checked."""
+    for fact in ("shape", "label_shape", "codes", "words", "label_names"):
+        value, checked = getattr(info, fact), getattr(expected, fact)
+        if value == checked or fact == "label_names" and not (value and checked):  # a store may name no classes
+            continue
+        values = f"{fact.replace('_', ' ')} {value}, and {checked} in"
+        raise UserError(
+            f"layer {name!r} has {'other words than' if fact == 'words' else values} the store by which the job was "
+            "checked; give all sites records of the same kind, with the same vocabulary and classes"
+        )
+
+
+@register("hook", "site_reader")
+def site_reader(reader: BatchReader, checked: CheckedJob, workers: int) -> SiteReader:
+    """Return the reader of sites in place of that of the stores by which their job was checked."""
+    open_site = partial(_open_site, checked.job, checked.roots, workers)
+    return SiteReader(**{**vars(reader), "groups": 1}, open_site=open_site)
+
+
+def _open_site(job: Job, roots: Sequence[str], workers: int, site: int) -> BatchReader:
+    """Return the reader of the training batches of a site with stores of its own. Raises UserError as the net does."""
+    checked = CheckedJob(site_job(job, site), roots)
+    reader = checked.reader(Phase.kTrain, workers)
+    create_net(checked.job.neuralnet, Phase.kTrain, reader.infos)  # refuses labels that the net has no outputs for
+    return reader
