@@ -137,7 +137,9 @@ def missing_names(
     """
 
     def find(name: str) -> Any:
-        values = {} if name.startswith("_") else derived()
+        if name.startswith("__"):  # Python asks for some that few modules have
+            raise MissingName(f"{public or module} has no {name!r}")
+        values = derived()
         if name in values:
             return values[name]
         names = known or [each for each in dir(sys.modules[module]) if each[0].isalpha()]

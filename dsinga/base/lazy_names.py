@@ -17,8 +17,8 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and ``__dir__`` of a package that import its names when they are first used.
 
-    The names, and the module of each, are read where type checkers read them: in ``__init__.pyi``, or else in the block
-    ``if TYPE_CHECKING:`` of ``__init__.py``. The core has the names of add-ons in the former, since it imports none.
+    The names, and the module of each, are read where type checkers read them: in the block ``if TYPE_CHECKING:`` of
+    ``__init__.py``, or else in ``__init__.pyi``, where the core has the names of add-ons, since it imports none.
     ``otherwise`` is called for any other name.
     """
     module = sys.modules[package]
@@ -44,11 +44,9 @@ def lazy_names(
 
 def _names_for_type_checkers(file: Path) -> dict[str, tuple[str, str]]:
     """Return the module, and the name there, of each name that a package imports for type checkers."""
-    stub = file.with_suffix(".pyi")
-    lines = ast.parse((stub if stub.exists() else file).read_bytes()).body
-    if not stub.exists():
-        blocks = [block for block in lines if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"]
-        lines = [line for block in blocks for line in block.body]
+    blocks = [block for block in ast.parse(file.read_bytes()).body if isinstance(block, ast.If)]
+    lines = [line for block in blocks if ast.unparse(block.test) == "TYPE_CHECKING" for line in block.body]
+    lines = lines or ast.parse(file.with_suffix(".pyi").read_bytes()).body
     names = {}
     for line in lines:
         for alias in line.names if isinstance(line, (ast.Import, ast.ImportFrom)) else ():

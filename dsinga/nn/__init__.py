@@ -6,72 +6,81 @@ docs/nn.md has examples, and what differs from Keras.
 
 import sys
 from collections import ChainMap
-from typing import Any
+from typing import TYPE_CHECKING
 
-from dsinga import extensions
-from dsinga.base.registry import find, registered
-from dsinga.engine.local_net import LocalNet
-from dsinga.nn.model.from_job import from_job, load_model
-from dsinga.nn.model.model import CD, Model
-from dsinga.nn.model.sequential import Sequential, clone_model
-from dsinga.nn.words import activations, augment, initialisers, losses, metrics, optimizers, regularisers, schedules
-from dsinga.nn.words.activations import ELU, Activation, Softmax
-from dsinga.nn.words.basic_layers import (
-    BatchNormalization,
-    Concatenate,
-    Flatten,
-    Identity,
-    Layer,
-    LayerNormalization,
-    Masking,
-    Normalization,
-    Slice,
-    SpatialDropout1D,
-    Split,
-)
-from dsinga.nn.words.composed_layers import Bidirectional, MultiHeadAttention, SeparableConv2D, TimeDistributed
-from dsinga.nn.words.energy import RBM, decoder, encoder
-from dsinga.nn.words.functional import (
-    add,
-    average,
-    clear_session,
-    concatenate,
-    maximum,
-    minimum,
-    multiply,
-    set_random_seed,
-    subtract,
-    to_categorical,
-)
-from dsinga.nn.words.initialisers import Constant, Param, RandomNormal, RandomUniform
-from dsinga.nn.words.inputs import (
-    Input,
-    RandomCrop,
-    RandomFlip,
-    RandomRotation,
-    RandomTranslation,
-    Rescaling,
-    image_data_format,
-    set_image_data_format,
-    source_functions,
-)
+from dsinga.base.lazy_names import lazy_names
 from dsinga.nn.words.keras_arguments import missing_names
-from dsinga.nn.words.layer_functions import layer_functions
-from dsinga.nn.words.optimizers import SGD, Cluster, ParamSettings, optimizer_functions
-from dsinga.nn.words.regularisers import L1, L1L2, L2
-from dsinga.nn.words.schedules import (
-    CosineDecay,
-    ExponentialDecay,
-    InverseTimeDecay,
-    LearningRateSchedule,
-    LinearMomentum,
-    OneCycle,
-    OneCycleMomentum,
-    PiecewiseConstantDecay,
-    Schedule,
-    SequentialSchedule,
-    schedule_functions,
-)
+
+if TYPE_CHECKING:
+    import dsinga.extensions as callbacks
+    import dsinga.nn.words.activations as activations
+    import dsinga.nn.words.augment as augment
+    import dsinga.nn.words.initialisers as initialisers
+    import dsinga.nn.words.initialisers as initializers
+    import dsinga.nn.words.losses as losses
+    import dsinga.nn.words.metrics as metrics
+    import dsinga.nn.words.optimizers as optimizers
+    import dsinga.nn.words.regularisers as regularisers
+    import dsinga.nn.words.regularisers as regularizers
+    import dsinga.nn.words.schedules as schedules
+    from dsinga.engine.local_net import LocalNet
+    from dsinga.nn.model.from_job import from_job, load_model
+    from dsinga.nn.model.model import CD, Model
+    from dsinga.nn.model.sequential import Sequential, clone_model
+    from dsinga.nn.words.activations import ELU, Activation, Softmax
+    from dsinga.nn.words.basic_layers import (
+        BatchNormalization,
+        Concatenate,
+        Flatten,
+        Identity,
+        Layer,
+        LayerNormalization,
+        Masking,
+        Normalization,
+        Slice,
+        SpatialDropout1D,
+        Split,
+    )
+    from dsinga.nn.words.composed_layers import Bidirectional, MultiHeadAttention, SeparableConv2D, TimeDistributed
+    from dsinga.nn.words.derived_functions import derived_functions, words
+    from dsinga.nn.words.energy import RBM, decoder, encoder
+    from dsinga.nn.words.functional import (
+        add,
+        average,
+        clear_session,
+        concatenate,
+        maximum,
+        minimum,
+        multiply,
+        set_random_seed,
+        subtract,
+        to_categorical,
+    )
+    from dsinga.nn.words.initialisers import Constant, Param, RandomNormal, RandomUniform
+    from dsinga.nn.words.inputs import (
+        Input,
+        RandomCrop,
+        RandomFlip,
+        RandomRotation,
+        RandomTranslation,
+        Rescaling,
+        image_data_format,
+        set_image_data_format,
+    )
+    from dsinga.nn.words.optimizers import SGD, Cluster, ParamSettings
+    from dsinga.nn.words.regularisers import L1, L1L2, L2
+    from dsinga.nn.words.schedules import (
+        CosineDecay,
+        ExponentialDecay,
+        InverseTimeDecay,
+        LearningRateSchedule,
+        LinearMomentum,
+        OneCycle,
+        OneCycleMomentum,
+        PiecewiseConstantDecay,
+        Schedule,
+        SequentialSchedule,
+    )
 
 __all__ = [
     "CD", "CRF", "ELU", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad",
@@ -92,25 +101,13 @@ __all__ = [
     "set_image_data_format", "set_random_seed", "subtract", "to_categorical",
 ]  # fmt: skip
 
-# The functions that follow from the classes of registered components, by name.
-derived_functions = ChainMap(layer_functions, optimizer_functions, schedule_functions, source_functions)
+# The modules of Keras that are this one, for programs that begin with ``from dsinga import nn as keras``.
+KERAS = dict.fromkeys(("backend", "config", "layers", "models", "saving", "utils"), sys.modules[__name__])
 
-# The modules of Keras, for programs that begin with ``from dsinga import nn as keras``.
-MODULES = {
-    **dict.fromkeys(("backend", "config", "layers", "models", "saving", "utils"), sys.modules[__name__]),
-    "callbacks": extensions,
-    "initializers": initialisers,
-    "regularizers": regularisers,
-}
+if not TYPE_CHECKING:
+    __getattr__, _names = lazy_names(
+        __name__, missing_names(__name__, __all__, lambda: ChainMap(KERAS, *__getattr__("words").maps))
+    )
 
-_missing = missing_names(__name__, __all__, lambda: ChainMap(MODULES, *derived_functions.maps))
-
-
-def __getattr__(name: str) -> Any:
-    """Import a word of an add-on when it is first used, or return a function that follows from a component."""
-    word = None if name.startswith("_") else find("word", name)
-    return _missing(name) if word is None else word
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *derived_functions, *registered("word")})
+    def __dir__():
+        return sorted({*_names(), *__getattr__("words")})

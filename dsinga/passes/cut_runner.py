@@ -15,13 +15,12 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
-from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, partition, split_params
+from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, split_params
 from dsinga.net.cut import FEATURES, WHOLE_LAYER, cut_regions
 from dsinga.net.partitioned import ParamPart
 from dsinga.ops import Ops, SparseRows
 from dsinga.ops.processor import cpu_ops
 from dsinga.ops.sparse import add_up
-from dsinga.passes.thread_group import run_in_threads
 from dsinga.training import Algorithm, Metrics, add_metrics, name_metrics
 
 T = TypeVar("T")
@@ -100,6 +99,8 @@ class CutRunner:
                 return compute(local, parts, _records_of(local, records, ctx.rows), ctx)
 
             row_parts = cut_evenly(rows, self.workers)
+            from dsinga.passes.thread_group import run_in_threads
+
             return cut, run_in_threads(cut, ops, work, seed=seed, step=step, rows=row_parts, pool=self._pool)
 
     def _cut(self, net: NeuralNet, rows: int) -> PartitionedNet:
@@ -107,6 +108,8 @@ class CutRunner:
         if id(net) not in self._cuts:
             if len(self._cuts) >= KEPT_NETS:
                 del self._cuts[next(iter(self._cuts))]
+            from dsinga.net import partition
+
             cut = partition(net, self.workers, cut_evenly(rows, self.workers), gather=self.gather)
             self._cuts[id(net)] = cut  # it refers to the net, so that its id stays its own
         return self._cuts[id(net)]

@@ -88,7 +88,7 @@ class Labels:
     shapes; ``floats`` whether the labels may be float32. A net refuses other labels. ``shares`` says that a layer which
     takes a class also takes a share for each of its classes, (B, K) float32. ``any_shape`` says that they may have any
     shape, which need not follow from that of the feature; ``of_scores`` that they are classes of scores, the first
-    source, so that ``nn`` leaves out a softmax before.
+    source, so that ``nn`` leaves out a softmax before; ``per_point`` that there is one for each point of a field.
     """
 
     source: int | None = None
@@ -97,6 +97,7 @@ class Labels:
     shares: bool = False
     any_shape: bool = False
     of_scores: bool = False
+    per_point: bool = False
 
     def layer_of(self, srclayers: Sequence[str]) -> str:
         """Return the name of the layer that gives the labels, the empty string if ``srclayers`` lack it."""

@@ -42,7 +42,7 @@ class PointClasses(Layer):
 
     settings: Any
     source_count = 2
-    labels = Labels(source=1, floats=True)
+    labels = Labels(source=1, floats=True, per_point=True)
     cut = Cut(gathered_because="compares all classes of a point", by_space=True)
 
     @classmethod

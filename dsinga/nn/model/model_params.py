@@ -25,7 +25,6 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.layers.interface.layer import as_text
 from dsinga.net import NeuralNet
-from dsinga.net.description import describe
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.records import (
     JobArguments,
@@ -384,6 +383,8 @@ def _float32(name: str, array: Any) -> np.ndarray:
 
 def summary_text(net: NeuralNet, name: str) -> str:
     """Return the table of a net: layer, type, shape of a row of the feature, number of params; then their sum."""
+    from dsinga.net.description import describe
+
     rows = describe(net)
     cells = [("layer", "type", "feature", "params")]
     cells += [(row.layer, row.typed, as_text(row.shape[1:] or (1,)), f"{row.count:,}") for row in rows]

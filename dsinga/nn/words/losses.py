@@ -14,7 +14,6 @@ from dsinga.base.functions import name_of
 from dsinga.base.registry import entries, find
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.pair_loss import PairLoss
-from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.nn.words.function_specs import function_name
 from dsinga.nn.words.keras_arguments import LOSS_NAMES, checked, missing_names
 from dsinga.nn.words.layer_functions import layer_functions
@@ -83,7 +82,7 @@ def metric_names(kinds: Collection[str]) -> Set[str]:
 def may_have_params(kind: str) -> bool:
     """Whether a layer that a function of this name makes may have params: of losses, only some have."""
     cls = layer_type(kind) or Layer
-    return kind not in ("SoftmaxLoss", "HingeLoss") and not issubclass(cls, (PairLoss, PointClasses))
+    return kind not in ("SoftmaxLoss", "HingeLoss") and not (issubclass(cls, PairLoss) or cls.labels.per_point)
 
 
 def loss_kind(loss: Any) -> str:

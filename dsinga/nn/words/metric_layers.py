@@ -13,7 +13,6 @@ from dsinga.base.registry import entries, find, is_user_code, nearest, register
 from dsinga.job import LayerConf, Phase
 from dsinga.job.component import resolve
 from dsinga.layers.interface.layer import Layer
-from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.needed_layers import PROBABILITIES
 from dsinga.nn.words.losses import metric_names
@@ -193,7 +192,7 @@ def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, 
             fields["forecastscores_conf"] = points | _form_settings(conf, names[0])
         elif kind == "kReliability":
             fields["reliability_conf"] = {name: value for name, value in points.items() if name == "weighted"}
-            if conf is not None and issubclass(layer_class(conf), PointClasses):
+            if conf is not None and layer_class(conf).labels.per_point:
                 predictions = conf.name
         elif kind == GATHERED[0]:
             fields["gatheredmetrics_conf"] = {"metric": names}
@@ -238,7 +237,7 @@ def _form_settings(loss: LayerConf | None, metric: str) -> dict[str, Any]:
 
 def _loss_of_points(loss: LayerConf | None, metric: str) -> str:
     """Return the name of a loss whose feature is probabilities for each point. Raises UserError for another loss."""
-    if loss is None or not issubclass(layer_class(loss), PointClasses):
+    if loss is None or not layer_class(loss).labels.per_point:
         raise UserError(
             f"the metric {metric!r} needs probabilities of the classes of each point: train images with "
             'loss="sparse_categorical_crossentropy" or "dice"'
