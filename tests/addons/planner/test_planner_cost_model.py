@@ -15,7 +15,7 @@ from dsinga.addons.planner.processes import process_map
 from dsinga.job import NetConf
 from dsinga.net import NeuralNet, PartitionedNet
 from dsinga.net.layer_cost import layer_cost
-from tests.support.planner_nets import conv, dense, layer, mlp, net_of
+from tests.support.plain_nets import conv, dense, layer, mlp, net_of
 
 
 def random_machine(seed: int, operations: float, rate: float) -> MachineModel:

@@ -19,7 +19,8 @@ from dsinga.cluster.server.slicing import PIECE_BYTES
 from dsinga.job import Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, choose_cuts, create_net, partition
-from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE, alexnet, mlp, small_convnet
+from tests.support.plain_nets import alexnet, dense, layer, mlp, net_of, size_of_params, small_convnet
+from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE
 
 FLOAT32 = WireBytes()
 REQUESTED_DIMS: dict[str, dict[str, int]] = {
@@ -171,3 +172,33 @@ def test_bfloat16_halves_what_is_sent() -> None:
         assert [(2 * packet.bytes, packet.reply_bytes) for packet in program.packets] == [
             (packet.bytes, packet.reply_bytes) for packet in before.packets
         ]
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_data_parallel_workers_send_every_gradient_and_get_every_value(workers: int) -> None:
+    """Each worker sends p bytes and receives p bytes, with the server in a process of its own."""
+    net = alexnet(64)
+    processes = ProcessMap(tuple(range(workers)), (workers,))
+    cuts = choose_cuts(net, workers)
+    prediction = simulate(approximate_program(NetParts(net, workers), cuts, processes, MACHINE), GIGABIT)
+    assert prediction.sent == prediction.received == 4 * size_of_params(net)
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_model_parallel_workers_exchange_features(workers: int) -> None:
+    """For fc7 of AlexNet each worker sends b·d/K numbers to K - 1 others, and as many gradients back (Figure 13b)."""
+    batch, width = 64, 4096
+    net = net_of(
+        dense("fc6", "data", width),
+        dense("fc7", "fc6", width),
+        layer("loss", "kEuclideanLoss", "fc7", "data"),
+        batch=batch,
+        shape=(width,),
+    )
+    cuts = choose_cuts(net, workers, {"fc6": 1, "fc7": 1, "loss": 0})
+    prediction = simulate(
+        approximate_program(NetParts(net, workers), cuts, process_map(workers, 1, workers), MACHINE), GIGABIT
+    )
+    gathered = 4 * batch * width * (workers - 1) // workers  # of the data and of fc6, whose gradient goes back
+    back_to_rows = 2 * 4 * batch * width * (workers - 1) // workers**2
+    assert prediction.sent == prediction.received == 3 * gathered + back_to_rows

@@ -21,7 +21,7 @@ from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
 from dsinga.net import NeuralNet, create_net, partition
 from dsinga.ops import get_ops
 from dsinga.training import create_updater
-from tests.support.planner_nets import dense, layer, mlp, net_of, small_convnet
+from tests.support.plain_nets import dense, layer, mlp, net_of, small_convnet
 
 UPDATER = create_updater(UpdaterConf(type="kSGD"))
 

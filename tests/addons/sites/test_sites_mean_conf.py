@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from dsinga.job import check, loads
+from dsinga.base.errors import UserError
+from dsinga.job import ClusterConf, Job, SyncMethod, check, loads
+from dsinga.reading.checked_job import check_job, resolve_epochs
 from tests.core.job.test_job_check_cluster import JOB, complaint
 
 STILL = "learning_rate { type: kFixed base_lr: 0 }"
@@ -99,3 +103,10 @@ def test_synchronous_groups_have_no_age() -> None:
 def test_a_valid_agreement_is_accepted() -> None:
     settings = f"asynchronous: true fragments: 5 mixing: 0.5 {'weight: 1 ' * 4}"
     check(loads(JOB.replace("CLUSTER", f"{MEAN} sync_freq: 5 mean_conf {{ {settings} }}")))
+
+
+def test_agreements_rarer_than_the_epochs_last_are_refused(job: Job, stores: Path):
+    sites = ClusterConf(nworker_groups=2, nserver_groups=2, sync_method=SyncMethod.kMean, sync_freq=11)
+    counted = job.replace(train_steps=0, epochs=2, cluster=sites)
+    with pytest.raises(UserError, match="sync_freq: 11 is more than train_steps: 10, so that the groups agree at the"):
+        resolve_epochs(check_job(counted, [str(stores)]))

@@ -21,7 +21,6 @@ from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import ask_scheduler
 from dsinga.cluster.run import group_rounds, recovery
-from dsinga.cluster.run.servers import Servers
 from dsinga.engine.round_length import RoundLength
 from dsinga.job import ClusterConf, Job
 from dsinga.loop.initial_state import RunOptions
@@ -130,34 +129,3 @@ def test_a_run_leaves_a_worker_that_ends(job: Job, end: str, tmp_path: Path) -> 
             outcome = cluster.train(job, client, recorder, RunOptions(roots=roots(job, None)))
     check_left_in_order(recorder.rows)
     assert_same(outcome.params, unbroken_params(job))
-
-
-@pytest.mark.ci
-def test_a_worker_that_is_lost_while_groups_move_lets_all_start_again(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Found where the link of a site was cut for 30 s: the Dask worker came back, and was lost while the run moved."""
-    conf = {"nworker_groups": 2, "nserver_groups": 2, "sync_freq": 2, "sync_method": "kMean"}
-    job = job.replace(cluster=ClusterConf(**conf, mean_conf={"asynchronous": True}), train_steps=300, disp_freq=10)
-    create = Servers.create
-    with connect(workers=4, separate_processes=True) as client, ThreadPoolExecutor() as pool:
-        addresses = [*cluster.available_workers(client)]
-        pids = client.run(os.getpid)
-
-        def kill_first(servers: Servers, step: int) -> None:
-            if servers._config.generation == 1:  # that of the move
-                (new,) = {address for group in servers._placement.servers for address in group} - {*addresses[:2]}
-                os.kill(pids[new], signal.SIGKILL)
-            create(servers, step)
-
-        monkeypatch.setattr(Servers, "create", kill_first)
-
-        def retire() -> None:
-            pool.submit(client.retire_workers, [addresses[1]])
-            wait_for_departure(client)
-
-        recorder = Recorder(100, retire)
-        outcome = cluster.train(job, client, recorder, RunOptions(roots=roots(job, None)))
-    assert outcome.step == 300
-    assert [row["generation"] for row in of_phase(recorder.rows, "recovery")] == [2]
-    assert all(np.isfinite(value).all() for value in outcome.params.values())

@@ -277,10 +277,9 @@ def test_show_says_why_iterations_on_gpus_are_no_graphs(dsinga: Dsinga, folder: 
 
 def test_show_prints_the_parts_of_a_cut_net(dsinga: Dsinga, folder: Path) -> None:
     cut = ["--set", "neuralnet.layer[ip1].partition_dim=1", "--partitions", "2"]
-    sites = [f"cluster.{field}" for field in ("nworker_groups=2", "nserver_groups=2", "sync_method=kMean")]
-    options = [word for field in sites for word in ("--set", field)]
+    options = "--set", "cluster.nworker_groups=2", "--set", "cluster.nserver_groups=2"
     shown = dsinga("show", "job.conf", "--svg", "parts.svg", *cut, *options)
-    assert "topology: local SGD: 2 groups of 1 worker, 2 groups of 1 server, synchronised by the mean" in shown.stdout
+    assert "topology: distributed Hogwild: 2 groups of 1 worker, 2 groups of 1 server, synchronised" in shown.stdout
     assert shown.returncode == 0, shown.stderr
     assert re.search(r"ip1@0 +kInnerProduct +features 0-1 +20 x 2 +w1@0 b1@0 +18", shown.stdout)
     assert re.search(r"loss@1 +kSoftmaxLoss +rows 10-19 +10 x 3", shown.stdout)

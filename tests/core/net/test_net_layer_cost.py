@@ -1,18 +1,11 @@
-"""Operations and bytes, compared with the paper's figures for AlexNet (5.4.1) and with numbers worked out by hand.
-
-The traffic of a partitioning by the formulas of the paper is compared with simulated bytes.
-"""
+"""Operations and bytes, compared with the paper's figures for AlexNet (5.4.1) and with numbers worked out by hand."""
 
 from __future__ import annotations
 
 import pytest
 
-from dsinga.addons.planner.group_programs import NetParts, approximate_program
-from dsinga.addons.planner.processes import ProcessMap, process_map
-from dsinga.addons.planner.simulate import simulate
-from dsinga.net import choose_cuts
 from dsinga.net.layer_cost import LayerCost, layer_cost
-from tests.support.planner_nets import GIGABIT, MACHINE, alexnet, conv, dense, layer, mlp, net_of, size_of_params
+from tests.support.plain_nets import alexnet, conv, layer, mlp, net_of
 
 
 def test_a_fully_connected_layer() -> None:
@@ -65,33 +58,3 @@ def test_alexnet_has_the_shares_that_the_paper_gives() -> None:
     convolutions = [cost for name, cost in costs.items() if name.startswith("conv")]
     assert 0.04 < sum(cost.params for cost in convolutions) / sum(cost.params for cost in costs.values()) < 0.07
     assert 0.90 < sum(cost.forward for cost in convolutions) / sum(cost.forward for cost in costs.values()) < 0.96
-
-
-@pytest.mark.parametrize("workers", [2, 4, 8])
-def test_data_parallel_workers_send_every_gradient_and_get_every_value(workers: int) -> None:
-    """Each worker sends p bytes and receives p bytes, with the server in a process of its own."""
-    net = alexnet(64)
-    processes = ProcessMap(tuple(range(workers)), (workers,))
-    cuts = choose_cuts(net, workers)
-    prediction = simulate(approximate_program(NetParts(net, workers), cuts, processes, MACHINE), GIGABIT)
-    assert prediction.sent == prediction.received == 4 * size_of_params(net)
-
-
-@pytest.mark.parametrize("workers", [2, 4, 8])
-def test_model_parallel_workers_exchange_features(workers: int) -> None:
-    """For fc7 of AlexNet each worker sends b·d/K numbers to K - 1 others, and as many gradients back (Figure 13b)."""
-    batch, width = 64, 4096
-    net = net_of(
-        dense("fc6", "data", width),
-        dense("fc7", "fc6", width),
-        layer("loss", "kEuclideanLoss", "fc7", "data"),
-        batch=batch,
-        shape=(width,),
-    )
-    cuts = choose_cuts(net, workers, {"fc6": 1, "fc7": 1, "loss": 0})
-    prediction = simulate(
-        approximate_program(NetParts(net, workers), cuts, process_map(workers, 1, workers), MACHINE), GIGABIT
-    )
-    gathered = 4 * batch * width * (workers - 1) // workers  # of the data and of fc6, whose gradient goes back
-    back_to_rows = 2 * 4 * batch * width * (workers - 1) // workers**2
-    assert prediction.sent == prediction.received == 3 * gathered + back_to_rows

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dsinga.job import Phase, load
 from dsinga.net.neuralnet import OPERATIONS_PER_THREAD, usable_threads
 from dsinga.reading.checked_job import CheckedJob
-from tests.support.planner_nets import alexnet, mlp
+from tests.support.plain_nets import alexnet, mlp
 
 
 def test_the_digits_use_two_threads_and_a_large_net_as_many_as_there_are():

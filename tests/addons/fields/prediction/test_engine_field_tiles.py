@@ -15,7 +15,7 @@ from dsinga.models.blocks import conv, layer, pool
 from dsinga.net import NeuralNet
 from dsinga.passes.predictor import row_bytes
 from tests.support import field_layers  # noqa: F401  registers its layers
-from tests.support.planner_nets import dense, net_of
+from tests.support.plain_nets import dense, net_of
 
 UNET = [
     conv("c0", "data", 4, 3, pad=1),

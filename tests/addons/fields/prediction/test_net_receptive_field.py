@@ -23,7 +23,7 @@ from dsinga.net import NeuralNet
 from dsinga.net.needed_layers import needed_layers
 from dsinga.passes.predictor import Predictor
 from tests.support import field_layers  # noqa: F401  registers its layers
-from tests.support.planner_nets import dense, net_of
+from tests.support.plain_nets import dense, net_of
 from tests.support.registries import restored_registry
 
 LENGTH = 64
