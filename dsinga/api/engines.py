@@ -20,11 +20,10 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import lookup, nearest
-from dsinga.engine.local_job import trains_locally
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
 from dsinga.loop.initial_state import RunOptions
-from dsinga.loop.local_run import train_locally
+from dsinga.loop.local_run import continue_locally, trains_locally
 from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome
 from dsinga.passes.evaluation import Forward
@@ -141,7 +140,7 @@ class ThisProcess(Runner):
     def training(self, checked: CheckedJob, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
         """Yield the function that trains a job of one worker."""
         assert trains_locally(checked.job)
-        yield functools.partial(train_locally, checked, max_threads=limits.max_threads)
+        yield lambda observer, run: continue_locally(checked, observer, run, max_threads=limits.max_threads)[0]
 
     @contextlib.contextmanager
     def forward(

@@ -31,9 +31,9 @@ from dsinga.base.registry import lookup
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, params_of
 from dsinga.data.filesystem import is_url
-from dsinga.engine.local_job import trains_locally
 from dsinga.job import Phase
 from dsinga.loop.initial_state import RunOptions, place_in_data
+from dsinga.loop.local_run import trains_locally
 from dsinga.monitor import History, Row, RunMonitor
 from dsinga.reading.checked_job import CheckedJob, check_job, resolve_epochs
 

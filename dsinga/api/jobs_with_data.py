@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from dsinga.job import Job
-from dsinga.monitor import NOT_METRICS, RECOVERY, History
-from dsinga.net import NeuralNet
-
-if TYPE_CHECKING:  # Dask is imported when there is something to run
-    from dsinga.base.param_arrays import ParamArrays
-
 import logging
 import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
-from dsinga.job import ClusterConf, Phase, load
-from dsinga.net import input_layers
+from dsinga.base.param_arrays import ParamArrays
+from dsinga.job import ClusterConf, Job, Phase, load
+from dsinga.monitor import NOT_METRICS, RECOVERY, History
+from dsinga.net import NeuralNet, input_layers
 
 _log = logging.getLogger(__name__)
 
@@ -111,14 +105,18 @@ class Result:
     is_cut: bool = False
 
     def __repr__(self) -> str:
-        last = {row["phase"]: row for row in self.history if row["phase"] != RECOVERY}
-        ends = [f"{phase} {_figures(row)}" for phase, row in last.items()] or ["no metrics"]
-        sentences = [sentence for sentence in (self.stopped, *self.remarks, self.unsaved) if sentence]
-        return f"<Result of {self.job.name!r} after {self.step} steps: {'; '.join([*ends, *sentences])}>"
+        return self._describe(repr(self.job.name), _figures, "no metrics")
+
+    def _describe(self, name: str, figures: Callable[[dict[str, Any]], str], without: str) -> str:
+        """Return the result in words, with the last ``figures`` of each phase, or ``without`` where there are none."""
+        rows = (row for row in self.history if row["phase"] != RECOVERY)
+        ends = {row["phase"]: text for row in rows if (text := figures(row))}
+        sentences = filter(None, (self.stopped, *self.remarks, self.unsaved))
+        return f"<Result of {name} after {self.step} steps: {'; '.join([*(ends.values() or [without]), *sentences])}>"
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self)[1:-1])}</p>{self.history._repr_html_()}"
 
 
 def _figures(row: dict[str, Any]) -> str:
-    return ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in NOT_METRICS)
+    return f"{row['phase']} " + ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k not in NOT_METRICS)

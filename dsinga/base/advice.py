@@ -13,6 +13,8 @@ from typing import Any
 
 from dsinga.base.redaction import redact
 
+# The options of a command that name a cluster.
+CLUSTER_OPTIONS = ("scheduler", "scheduler_file", "tls_ca_file", "tls_cert", "tls_key")
 # The program and the arguments of the command that runs, none in Python.
 _command_lines: list[tuple[Sequence[str], Sequence[str]]] = []
 

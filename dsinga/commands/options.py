@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dsinga.base.advice import CLUSTER_OPTIONS
 from dsinga.base.errors import UserError
 
 if TYPE_CHECKING:  # a command imports what it runs when it runs, so that --help is quick
@@ -16,9 +17,6 @@ if TYPE_CHECKING:  # a command imports what it runs when it runs, so that --help
     from dsinga.job import Job
 
 Command = Callable[..., Any]
-
-# The options that name a cluster.
-CLUSTER_OPTIONS = ("scheduler", "scheduler_file", "tls_ca_file", "tls_cert", "tls_key")
 
 CHECKPOINT = click.option(
     "--checkpoint",

@@ -19,7 +19,6 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.dask_arrays import in_chunks
-from dsinga.engine.local_net import LocalNet
 from dsinga.estimators import jobs
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical, running_client
 from dsinga.estimators.saving import save
@@ -28,6 +27,7 @@ from dsinga.job import Job
 from dsinga.loop.observer import KeptRun
 from dsinga.monitor import History
 from dsinga.net.layer_classes import takes_weights
+from dsinga.nn import LocalNet
 from dsinga.reading.bind_records import with_batchsize
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training.local_updater import LocalUpdater

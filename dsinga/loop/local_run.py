@@ -1,33 +1,88 @@
-"""A run of a job in this process, without Dask: for jobs of one worker that need no cluster."""
+"""A run of a job of one worker in this process, without Dask: which jobs these are, opening them, training them."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
 
 from dsinga.base.error_frames import cleared_frames
-from dsinga.engine import local_job
+from dsinga.base.registry import find
 from dsinga.engine.local_engine import LocalEngine
-from dsinga.job import Job, PartitionMethod, Phase
+from dsinga.job import ClusterConf, Job, PartitionMethod, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome, run_to_end
 from dsinga.net import NeuralNet
+from dsinga.net.memory_check import check_memory
+from dsinga.ops import get_ops
+from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.passes.processors import check_precision, local_processor
 from dsinga.reading.checked_job import CheckedJob, check_job, partition_hook
-from dsinga.training import create_updater
+from dsinga.training import check_patterns, create_updater
 from dsinga.training.local_updater import LocalUpdater
 
+# What else a job may say of its cluster where it has one worker: how fast that is, not what it computes.
+FREE_FIELDS = ("workspace", "max_restarts", "patience")
+# The file with the bytes that the processes of a container may use.
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
-def train_locally(
-    job: Job | CheckedJob, observer: Observer, options: RunOptions, max_threads: int | None = None
-) -> Outcome:
-    """Train a job in this thread; the bits are those of :func:`dsinga.cluster.train`.
 
-    :func:`dsinga.engine.local_job.trains_locally` says which jobs this can train.
+def trains_locally(job: Job) -> bool:
+    """Whether the local engine can train a job: one worker, on CPU cores or on a GPU."""
+    conf = job.cluster or ClusterConf()
+    return (
+        conf == ClusterConf().replace(**{name: getattr(conf, name) for name in FREE_FIELDS})
+        and job.experience is None
+        and not _waits_for_tasks(job)
+    )
+
+
+def _waits_for_tasks(job: Job) -> bool:
+    """Whether a user's algorithm says of itself that it uses Dask: its attribute ``waits_for_tasks`` is true."""
+    name = job.train_one_batch.user_alg
+    return bool(name and getattr(find("algorithm", name), "waits_for_tasks", False))
+
+
+def open_local_job(checked: CheckedJob, shuffle: bool = True) -> OpenedJob:
+    """Open the stores of a job and build its nets. Raises UserError for what is wrong with them.
+
+    Without ``shuffle`` records are trained on in their order.
     """
-    return continue_locally(job, observer, options, max_threads=max_threads)[0]
+    job = checked.job
+    get_ops()  # raises UserError where the setting names no kernels
+    opened = open_job(checked, create_topology(job, 1, 1))
+    check_memory(opened.nets.values(), 1, memory_limit())
+    check_patterns(job.updater, opened.nets[Phase.kTrain].params)
+    for reader in opened.readers.values():
+        for store in reader.stores.values():
+            if store.from_files:
+                check_first_block(store)
+    if shuffle:
+        return opened
+    reader = opened.readers[Phase.kTrain]
+    in_order = replace(reader, sampler=replace(reader.sampler, shuffle=False))
+    return opened._replace(readers={**opened.readers, Phase.kTrain: in_order})
+
+
+def memory_limit() -> int:
+    """Return the bytes of memory that this process may use."""
+    limit = psutil.virtual_memory().total
+    with contextlib.suppress(OSError, ValueError):  # no container, or "max"
+        limit = min(limit, int(CGROUP_LIMIT.read_text()))
+    return limit
+
+
+def check_first_block(store: Any) -> None:
+    """Raise UserError where a store is open but cannot be read: the records are damaged."""
+    for column in store.columns:
+        column.load(0, column.sample_rows)  # past the cache, which may have what was not damaged yet
 
 
 @cleared_frames("dsinga")
@@ -40,7 +95,9 @@ def continue_locally(
     shuffle: bool = True,
     max_threads: int | None = None,
 ) -> tuple[Outcome, LocalUpdater]:
-    """Train in this thread; return the outcome and the updater, to continue later.
+    """Train a job for which :func:`trains_locally` holds; return the outcome, and the updater to continue later.
+
+    Training is in this thread. The bits are those of :func:`dsinga.cluster.train`.
 
     ``updater`` is that of earlier training: its steps count for the order of records, random numbers and the learning
     rate. Without ``shuffle`` records are taken in their order.
@@ -50,8 +107,8 @@ def continue_locally(
     with deferred_interrupts(cancellation):
         checked = check_job(job, options.roots)
         if checked.job.neuralnet.partition is PartitionMethod.auto:
-            checked = partition_hook(checked.job, "fit_to_memory")(checked, local_job.memory_limit())
-        job, opened = checked.job, local_job.open_local_job(checked, shuffle)
+            checked = partition_hook(checked.job, "fit_to_memory")(checked, memory_limit())
+        job, opened = checked.job, open_local_job(checked, shuffle)
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)
         topology = create_topology(job, 1, 1).describe()

@@ -14,17 +14,15 @@ from dsinga.api.engines import RunLimits, Runner, Train, TrainingOptions, find_r
 from dsinga.api.execution import Execution, execute, without_effect_fault
 from dsinga.api.jobs_with_data import Result, patience_of, wanted_workers
 from dsinga.api.workspaces import trained_params
-from dsinga.base.advice import option
+from dsinga.base.advice import CLUSTER_OPTIONS, option
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
-from dsinga.commands.options import CLUSTER_OPTIONS
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, NetConf, load
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import Outcome
-from dsinga.monitor import RECOVERY, History
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments.registered import Environment, make_environments
@@ -54,7 +52,7 @@ OF_GROUPS = {
 }
 
 
-@dataclass
+@dataclass(repr=False)
 class AgentResult(Result):
     """The result of training an agent, and the agent; steps are those of all environments together.
 
@@ -64,12 +62,11 @@ class AgentResult(Result):
     agent: Agent = field(kw_only=True)
 
     def __repr__(self) -> str:
-        name = type(self.agent.algorithm).__name__
-        last = {row["phase"]: row for row in self.history if "episode_return" in row and row["phase"] != RECOVERY}
-        means = [f"{phase}, mean return {row['episode_return']:.4g}" for phase, row in last.items()]
-        sentences = [sentence for sentence in (self.stopped, *self.remarks, self.unsaved) if sentence]
-        text = "; ".join([*(means or ["no episode has ended"]), *sentences])
-        return f"<Result of {name} after {self.step} steps: {text}>"
+        return self._describe(type(self.agent.algorithm).__name__, _mean_return, "no episode has ended")
+
+
+def _mean_return(row: Mapping[str, Any]) -> str:
+    return f"{row['phase']}, mean return {row['episode_return']:.4g}" if "episode_return" in row else ""
 
 
 @register("engine", "agents")
@@ -190,7 +187,7 @@ class AgentTraining:
 
     @staticmethod
     def earlier_result(
-        job: Job, params: ParamArrays, history: History, step: int, workspace: Path | None, stopped: str
+        job: Job, params: ParamArrays, history: Any, step: int, workspace: Path | None, stopped: str
     ) -> AgentResult:
         """Return the result of an earlier run, whose agent has these params."""
         agent = AgentTask.of(job).agent

@@ -1,8 +1,8 @@
-"""Contracts for layers, updaters, extensions, sources, agreements and kernels, as pytest classes for code of your own.
+"""Contracts for layers, updaters, extensions, sources, engines, agreements and kernels, as pytest classes.
 
 The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract`,
-:class:`SourceContract`, :class:`AgreementContract`, :class:`CaptureContract` and :class:`KernelContract`. The last one
-also needs hypothesis.
+:class:`SourceContract`, :class:`EngineContract`, :class:`AgreementContract`, :class:`CaptureContract` and
+:class:`KernelContract`, and code of your own should. The last one also needs hypothesis.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from dsinga.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dsinga.testing.agreements import AgreementContract
+    from dsinga.testing.engines import EngineContract
     from dsinga.testing.extensions import ExtensionContract
     from dsinga.testing.kernel_captures import CaptureContract
     from dsinga.testing.kernels import KernelContract
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
     from dsinga.testing.updaters import UpdaterContract
 
 __all__ = [
-    "AgreementContract", "CaptureContract", "ExtensionContract", "KernelContract", "LayerCase", "LayerContract",
-    "SimulatedLoop", "SourceContract", "UpdaterContract",
+    "AgreementContract", "CaptureContract", "EngineContract", "ExtensionContract", "KernelContract", "LayerCase",
+    "LayerContract", "SimulatedLoop", "SourceContract", "UpdaterContract",
 ]  # fmt: skip
 
 KERNEL_CHECKS = ("arrays", "captures", "cases", "crf", "elementwise", "formulas", "images", "sequences")
 # Modules whose assertions pytest rewrites, so that a failed one shows its values.
 REWRITTEN = (
     "agreements",
+    "engines",
     "extensions",
     "layer_parts",
     "layers",

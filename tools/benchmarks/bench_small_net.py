@@ -25,7 +25,7 @@ from dsinga import nn, rl  # noqa: E402
 from dsinga.addons.planner.benchmark import SilentObserver  # noqa: E402
 from dsinga.job import Job  # noqa: E402
 from dsinga.loop.initial_state import RunOptions  # noqa: E402
-from dsinga.loop.local_run import train_locally  # noqa: E402
+from dsinga.loop.local_run import continue_locally  # noqa: E402
 from dsinga.ops import get_ops  # noqa: E402
 from dsinga.rl.experience import Transitions  # noqa: E402
 from dsinga.training import create_updater  # noqa: E402
@@ -58,7 +58,7 @@ def job() -> Job:
 def train(steps: int) -> float:
     """Return the seconds of processor time of a run."""
     started = time.thread_time()
-    train_locally(job().replace(train_steps=steps), SilentObserver(), RunOptions(), 1)
+    continue_locally(job().replace(train_steps=steps), SilentObserver(), RunOptions(), max_threads=1)
     return time.thread_time() - started
 
 

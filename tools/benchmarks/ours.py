@@ -19,7 +19,7 @@ from dsinga.cluster import connect
 from dsinga.data import write_store
 from dsinga.job import ChangeMethod, ClusterConf, Job, LayerType, LRGenConf, Precision, load
 from dsinga.loop.initial_state import RunOptions
-from dsinga.loop.local_run import train_locally
+from dsinga.loop.local_run import continue_locally
 from dsinga.passes.training_step import TrainingStep
 from tools.benchmarks.cases import CASES, ON_SENTENCES
 from tools.benchmarks.nets import WORDS, sentences
@@ -137,7 +137,7 @@ def train_here(case_job: Job, steps: int, synthetic: bool, folder: Path) -> dict
     case_job = without_tests(case_job, WARM_UP + steps)
     if synthetic:
         case_job = with_synthetic_records(case_job, folder)
-    outcome = train_locally(case_job, SilentObserver(), RunOptions(roots=[str(folder)]))
+    outcome, _ = continue_locally(case_job, SilentObserver(), RunOptions(roots=[str(folder)]))
     return figures_of_turn([1e3 * row["total"] for row in outcome.timings[-steps:]])
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dsinga.base.advice import short_path
+from dsinga.base.advice import CLUSTER_OPTIONS, short_path
 from dsinga.base.registry import register
 from dsinga.commands.options import (
-    CLUSTER_OPTIONS,
     DEVICE,
     cluster_options,
     job_and_connection,

@@ -30,8 +30,8 @@ from dsinga.cluster.preflight.worker_lacks import (
     warn_without_bf16,
 )
 from dsinga.data.sendable import check_sendable, pickling_not_logged, unsendable, why_unsendable
-from dsinga.engine.local_job import check_first_block
 from dsinga.job import Precision
+from dsinga.loop.local_run import check_first_block
 from dsinga.net import NeuralNet
 from dsinga.reading.batch_reader import BatchReader
 

@@ -25,10 +25,10 @@ from dsinga.addons.gpu import devices
 from dsinga.api.engines import THIS_PROCESS
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.engine.local_job import open_local_job
 from dsinga.estimators import Classifier
 from dsinga.extensions import EverySteps, Extension
 from dsinga.job import Job, JobError, Phase, to_text
+from dsinga.loop.local_run import open_local_job
 from dsinga.nn import LocalNet
 from dsinga.reading.checked_job import CheckedJob
 from tests.addons.gpu.test_gpu_captured_iterations import DENSE, LINEAR, X, Y, job_of

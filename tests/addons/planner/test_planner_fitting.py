@@ -18,9 +18,9 @@ from dsinga.addons.planner import pricing
 from dsinga.addons.planner.fitting import USABLE, Fit, NetVariants, fit
 from dsinga.addons.planner.pricing import make_plan
 from dsinga.cluster.placing import prepare
-from dsinga.engine import local_job
 from dsinga.job import Job, loads
 from dsinga.layers import RecordInfo
+from dsinga.loop import local_run
 from dsinga.net.worker_memory import FIXED, Memory
 from tests.support.planner_nets import MACHINE
 from tests.support.small_job import assert_close
@@ -168,13 +168,13 @@ def test_training_here_fits_into_the_memory_of_the_process(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     whole = trained(loads(CONVNET, "job.conf"))
-    monkeypatch.setattr(local_job, "memory_limit", lambda: between())
+    monkeypatch.setattr(local_run, "memory_limit", lambda: between())
     with caplog.at_level(logging.INFO, "dsinga"):
         params = trained(loads(CONVNET, "job.conf"))
     (message,) = [record.message for record in caplog.records if "partition: auto trains with" in record.message]
     assert "micro_batches: " in message
     assert_close(params, whole, 1e-6)
-    monkeypatch.setattr(local_job, "memory_limit", lambda: FIXED)
+    monkeypatch.setattr(local_run, "memory_limit", lambda: FIXED)
     with pytest.raises(UserError, match="cannot be trained in"):
         trained(loads(CONVNET, "job.conf"))
 

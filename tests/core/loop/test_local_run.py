@@ -12,17 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client
 
 import dsinga
 from dsinga.api.engines import THIS_PROCESS
 from dsinga.api.jobs_with_data import job_with_data
 from dsinga.base.errors import UserError
-from dsinga.checkpoint import latest, read_checkpoint
-from dsinga.engine.local_job import open_local_job, trains_locally
 from dsinga.extensions import EverySteps, Extension, LoopView
 from dsinga.job import (
-    AlgConf,
     ChangeMethod,
     ClusterConf,
     Job,
@@ -36,10 +32,11 @@ from dsinga.job import (
 )
 from dsinga.layers import Context, Layer, Output
 from dsinga.loop.initial_state import RunOptions
-from dsinga.loop.local_run import continue_locally
+from dsinga.loop.local_run import continue_locally, open_local_job, trains_locally
 from dsinga.monitor import Row
 from dsinga.reading.checked_job import CheckedJob
-from dsinga.training import bp, create_updater
+from dsinga.testing import EngineContract
+from dsinga.training import create_updater
 from dsinga.training.local_updater import LocalUpdater
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
@@ -52,53 +49,8 @@ def small_job(**fields: object) -> Job:
     return job.replace(**{"cluster": ClusterConf(), "disp_freq": 10, "test_freq": 15, "checkpoint_freq": 10, **fields})
 
 
-def test_params_rows_and_checkpoints_are_those_of_a_cluster(threads: Client, tmp_path: Path) -> None:
-    results = [
-        dsinga.train(small_job(), client, data=DATA, workspace=tmp_path / name, progress=False)
-        for name, client in (("here", None), ("cluster", threads))
-    ]
-    for name, value in results[0].params.items():
-        assert np.array_equal(value, results[1].params[name])
-    rows = [[{**row, "time": 0} for row in result.history] for result in results]
-    assert rows[0] == rows[1]
-    here, there = (read_checkpoint(latest(tmp_path / name / "checkpoint")) for name in ("here", "cluster"))
-    assert here.step == there.step == 30
-    assert here.state.keys() == there.state.keys()
-    for name, slots in here.state.items():
-        for slot, array in slots.items():
-            assert np.array_equal(array, there.state[name][slot])
-
-
-def test_a_run_may_be_resumed_on_a_cluster_and_back(threads: Client, tmp_path: Path) -> None:
-    whole = dsinga.train(small_job(), data=DATA, progress=False, workspace=tmp_path / "whole")
-    for steps, client in ((10, None), (20, threads), (30, None)):
-        result = dsinga.train(
-            small_job(train_steps=steps), client, data=DATA, workspace=tmp_path / "parts", resume="auto",
-            progress=False,
-        )  # fmt: skip
-    for name, value in whole.params.items():
-        assert np.array_equal(value, result.params[name])
-
-
-def test_figures_and_features_are_those_of_a_cluster(threads: Client) -> None:
-    job, data = small_job(), (X, Y)  # 50 records in batches of 16: the last one is short
-    params = dsinga.train(job, data=DATA, progress=False).params
-    for function, more in ((dsinga.evaluate, {}), (dsinga.predict, {"layer": "ip"})):
-        here, there = (
-            function(job, params, phase="test", data=data, client=client, **more) for client in (THIS_PROCESS, threads)
-        )
-        np.testing.assert_equal(here, there)
-
-
-def test_an_own_algorithm_is_trained_in_this_process(threads: Client) -> None:
-    @dsinga.register("algorithm", "Halved")
-    def halved(net, values, records, ctx, push):  # type: ignore[no-untyped-def]
-        return bp(net, values, records, ctx, lambda name, gradient: push(name, gradient / 2))
-
-    job = small_job(train_one_batch=AlgConf(alg="kUserAlg", user_alg="Halved"))
-    assert trains_locally(job)
-    here, there = (dsinga.train(job, client, data=DATA, progress=False) for client in (THIS_PROCESS, threads))
-    np.testing.assert_equal(here.params, there.params)
+class TestThisProcess(EngineContract):
+    runner = THIS_PROCESS
 
 
 def test_distributed_is_not_imported_by_training_nor_by_commands_that_use_a_trained_net(tmp_path: Path) -> None:
