@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import numpy as np
 from dsinga.job import LayerConf, Phase, loads
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
+from tests.support.installed import is_installed
 
 BATCH = 10
 
@@ -315,6 +317,7 @@ ELSEWHERE = {"kVTraceLoss", "kCharRNN", "kCharRNNOutput", "kRNNDummy", "kRNNLabe
     "kFunctionLoss",
     "kLeadRecord",
     "kReliability",
+    "kUserLayer",
 }
 INFOS = {
     "words": RecordInfo((6,), BATCH, label_shape=(6,), codes=7),
@@ -400,6 +403,20 @@ PAIRS = [(name, [*STRATEGIES][(number + shift) % 6]) for number, name in enumera
 SPACE: dict[str, Placing] = {"stripes": cut_by(2), "columns": cut_by(3), "blocks": blocks}
 
 
+def installed_text(name: str) -> str:
+    """Return the text of one of NETS without layers of add-ons that are not there, and those that follow them."""
+    kept, missing = [], set[str]()
+    for text in re.split(r"(?m)^(?=layer \{)", NETS[name]):
+        layer, *sources = re.findall(r'"([^"]+)"', text) or [""]
+        if missing & {*sources} or any(
+            not is_installed("layer", kind) for kind in re.findall(r"type: (k\w+)", text)[:1]
+        ):
+            missing.add(layer)
+        else:
+            kept.append(text)
+    return "".join(kept)
+
+
 def net_of(
     name: str, strategy: str = "rows", parts: int = 1, phase: Phase = Phase.kTrain, micro_batches: int = 0
 ) -> NeuralNet:
@@ -407,7 +424,7 @@ def net_of(
 
     With ``micro_batches`` it is a net for such parts of a batch, without statistics of batches.
     """
-    conf = loads(f"neuralnet {{ {NETS[name]} }}", f"{name}.conf").neuralnet
+    conf = loads(f"neuralnet {{ {installed_text(name)} }}", f"{name}.conf").neuralnet
     count = len(conf.layer)
     layers = [(STRATEGIES | SPACE)[strategy](number, count, layer, parts) for number, layer in enumerate(conf.layer)]
     infos = {layer.name: INFOS[layer.name] for layer in layers if layer.name in INFOS}

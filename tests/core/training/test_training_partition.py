@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsinga.base.errors import UserError
-from dsinga.base.registry import lookup
 from dsinga.job import LayerType, Phase, load
 from dsinga.layers import RecordInfo
 from dsinga.layers.connect.bridge import BridgeDst
@@ -22,6 +20,7 @@ from dsinga.net import NeuralNet, create_net
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.net.partitioning import partition
 from dsinga.passes.thread_group import Deadlock
+from tests.support.installed import is_installed
 from tests.support.partition_nets import ELSEWHERE, NETS, PAIRS, STRATEGIES, net_of
 from tests.support.partitioned_run import (
     Run,
@@ -60,14 +59,7 @@ def test_a_net_trains_as_on_one_worker_to_the_rounding_of_float32(name: str, str
 
 def test_the_nets_have_every_type_of_layer():
     used = {node.layer.conf.type_name for name in NETS for node in net_of(name).nodes}
-    assert {kind.name for kind in LayerType if is_there(kind)} - ELSEWHERE <= used
-
-
-def is_there(kind: LayerType) -> bool:
-    try:
-        return bool(lookup("layer", kind.name))
-    except UserError:
-        return False
+    assert {kind.name for kind in LayerType if is_installed("layer", kind.name)} - ELSEWHERE <= used
 
 
 @given(st.data())
