@@ -31,6 +31,8 @@ def lazy_names(
         return _names_for_type_checkers(Path(str(module.__file__)))
 
     def find(name: str) -> Any:
+        if name == "__all__":
+            return sorted(names())
         if name.startswith("_") or name not in names():
             return (otherwise or no_name)(name)
         path, attribute = names()[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -31,3 +32,8 @@ def is_dask_frame(value: Any) -> bool:
 def is_data_array(value: Any) -> bool:
     """Return whether ``value`` is an xarray DataArray."""
     return is_a(value, "xarray", "DataArray")
+
+
+def is_path(value: Any) -> bool:
+    """Return whether ``value`` is a path or a URL."""
+    return isinstance(value, (str, os.PathLike))

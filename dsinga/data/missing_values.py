@@ -21,7 +21,6 @@ import zarr
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 from dsinga.data.array_kinds import is_a, is_data_array
-from dsinga.data.stores.missing_chunks import CheckedArray
 
 ATTRIBUTES = ("_FillValue", "missing_value")
 _UNPACKED = {"scale_factor": 1, "add_offset": 0}  # of attributes that say how numbers are packed, the plain values
@@ -52,6 +51,8 @@ def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
         return value
     values = _named(missing_values, value, name)
     if isinstance(value, zarr.Array):
+        from dsinga.data.stores.missing_chunks import CheckedArray  # which arrays do not need
+
         return as_nan(CheckedArray(value, is_label)[()], values)
     return as_nan(np.asarray(value), values) if values else value
 
@@ -157,6 +158,8 @@ def _decoded_dask(array: Any, name: str, is_label: bool) -> Any:
     origins = {key: value for key, layer in layers.items() if (value := _array_of(key, layer)) is not None}
     if not origins:
         return array
+    from dsinga.data.stores.missing_chunks import CheckedArray
+
     checked = {
         key: {key: CheckedArray(each, is_label)} for key, each in origins.items() if isinstance(each, zarr.Array)
     }

@@ -13,8 +13,6 @@ from dsinga.data import (
     DataSource,
     RecordSource,
     open_records,
-    open_store,
-    read_mean,
     resolve,
 )
 from dsinga.job import LayerConf, Phase, StoreConf
@@ -80,6 +78,8 @@ def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, ph
 def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
     """Return the "mean" and the "std" of records that an input layer names files of, None where it names none."""
     paths = {"mean": conf.mean_file, "std": conf.std_file} if conf else {}
+    from dsinga.data import read_mean  # which arrays do not need
+
     return {what: read_mean(path, roots) if path else None for what, path in paths.items()}
 
 
@@ -98,6 +98,8 @@ def _open_records(layer: LayerConf, conf: StoreConf, roots: Sequence[str]) -> Re
     assert conf.path is not None
     if conf.windows is not None:
         return conf.windows.open_records(layer.name, resolve(conf.path, roots), conf.has_label)
+    from dsinga.data import open_store  # which arrays do not need
+
     return open_store(
         conf.path,
         backend=conf.backend,

@@ -92,11 +92,6 @@ def open_labels(path: Any, roots: Sequence[str] = ()) -> Column:
     return open_zarr_labels(resolve(path, roots))
 
 
-def is_path(value: Any) -> bool:
-    """Return whether ``value`` is a path or a URL."""
-    return isinstance(value, (str, os.PathLike))
-
-
 PATHS = Kind("a path or URL", path_records, labels=path_labels)
 
 

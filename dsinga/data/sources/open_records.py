@@ -16,12 +16,12 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, listed
+from dsinga.data.array_kinds import is_path
 from dsinga.data.array_order import ArrayOrder, in_order, is_number, order_of
 from dsinga.data.filesystem import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.arrays import ARRAYS, Kind, Options, is_array
-from dsinga.data.sources.named_in_jobs import PATHS, is_path, open_store, refuse_numpy_file
 
 
 class DataSource(ABC):
@@ -103,6 +103,8 @@ def open_records(
         _check_options(options, "a DataSource", ("classes",))
         return open_records(source.open(), classes=classes, roots=roots)
     if is_path(source):
+        from dsinga.data.sources.named_in_jobs import open_store, refuse_numpy_file  # which arrays do not need
+
         refuse_numpy_file(source)
         _check_options(options, "a path or URL", ("data", "label"))
         return open_store(source, roots=roots, data=data, label=label)
@@ -127,6 +129,8 @@ def open_records(
 def _kind_of(value: Any) -> Kind | None:
     """Return the kind of an object that has records or labels; None if it has none."""
     if is_path(value):
+        from dsinga.data.sources.named_in_jobs import PATHS  # which arrays do not need
+
         return PATHS
     for base in () if isinstance(value, (np.ndarray, list)) else type(value).__mro__[:-1]:
         of_type = find("records", f"{base.__module__.partition('.')[0]}.{base.__name__}")

@@ -14,7 +14,6 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data import RecordNames
 from dsinga.data.array_order import ArrayOrder, in_order, order_of
-from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.data.sources.data_loaders import is_iterable, read_batches
 
 
@@ -226,4 +225,6 @@ def _part(data: Any, rows: slice) -> Any:
         return {name: _part(each, rows) for name, each in data.items()}
     if isinstance(data, (list, tuple)) and len(data) and np.ndim(data[0]):
         return [_part(each, rows) for each in data]
+    from dsinga.data.sources.dask_arrays import in_chunks  # which few processes need
+
     return in_chunks(data)[rows]

@@ -16,7 +16,7 @@ import zarr
 from dsinga.base.arguments import values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import imported
-from dsinga.data import RecordNames, RecordSource, open_labels, open_like
+from dsinga.data import RecordNames, RecordSource, open_like
 from dsinga.data.array_kinds import is_dask_collection, is_of
 from dsinga.data.sources.batch_sequences import Batches, DrawnRecords
 from dsinga.data.stores.store_format import SMALL_BYTES
@@ -257,6 +257,8 @@ def read_label_paths(y: Any, outputs: int) -> Any:
         return [read_label_paths(labels, 1) for labels in y]
     if not isinstance(y, (str, os.PathLike, zarr.Array)) or getattr(y, "dtype", np.dtype("i8")).kind not in "biuf":
         return y
+    from dsinga.data import open_labels  # which arrays do not need
+
     column = open_labels(y)
     is_small = column.length * math.prod(column.shape) * column.dtype.itemsize <= SMALL_BYTES
     return column.load(0, column.length) if is_small else column
