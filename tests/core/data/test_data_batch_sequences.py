@@ -55,12 +55,11 @@ def test_a_batch_is_read_once_for_records_and_labels():
     assert sequence.read == read + 1
 
 
-@pytest.mark.parametrize("workers", [None, 2])
-def test_a_model_trains_on_a_sequence(workers: int | None, threads: Any):
+def test_a_model_trains_on_a_sequence():
     model, other = (nn.Sequential([nn.Input(4), nn.Dense(3)]) for _ in range(2))
     for each, data in ((model, (InBatches(X, Y),)), (other, (X, Y))):
         each.compile(nn.SGD(0.1), "sparse_categorical_crossentropy")
-        each.fit(*data, batch_size=70, epochs=3, client=threads, workers=workers, progress=False)
+        each.fit(*data, batch_size=70, epochs=3, progress=False)
     for name, array in model.params.items():  # the order of records differs, which a batch of all of them sums up
         np.testing.assert_allclose(array, other.params[name], rtol=1e-4, atol=1e-6)
 

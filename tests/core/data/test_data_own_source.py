@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from distributed import Client
 
 import dsinga
 from dsinga import nn
@@ -78,16 +77,11 @@ ROWS = 'backend: "Rows" path: "rows.raw" rows_conf { width: 5 }'
 
 
 @pytest.mark.parametrize("store", [ROWS, 'backend: "Counted"'])
-def test_a_job_trains_from_it_as_from_its_arrays(store: str, threads: Client) -> None:
-    result = dsinga.train(job(store), threads, progress=False)
-    arrays = dsinga.train(loads(LINEAR), threads, data=(X / 200, Y), progress=False)
+def test_a_job_trains_from_it_as_from_its_arrays(store: str) -> None:
+    result = dsinga.train(job(store), progress=False)
+    arrays = dsinga.train(loads(LINEAR), data=(X / 200, Y), progress=False)
     assert_same(result.params, arrays.params)
     assert result.params.keys() == {"w", "b"}
-
-
-def test_its_column_reaches_other_processes(processes: Client) -> None:
-    result = dsinga.train(job(ROWS), processes, workers=2, progress=False)
-    assert_same(result.params, dsinga.train(job(ROWS), processes, workers=2, progress=False).params)
 
 
 @pytest.mark.parametrize(
@@ -123,18 +117,18 @@ def test_an_exception_of_its_own_names_the_layer() -> None:
     assert error.value.__notes__ == ["in the source Broken of layer 'data'"]
 
 
-def test_nn_has_a_function_of_it(threads: Client) -> None:
+def test_nn_has_a_function_of_it() -> None:
     model = nn.Sequential([nn.Dense(3)])
     model.compile(loss="sparse_categorical_crossentropy")
     source = nn.Rows("rows.raw", width=5)
     own = model.job(source, train_steps=2)
     assert own.neuralnet.layer[0].store_conf.rows_conf.width == 5
     assert_same(
-        dsinga.train(loads(str(own)), threads, progress=False).params,
-        dsinga.train(model.job(X / 200, Y, train_steps=2), threads, progress=False).params,
+        dsinga.train(loads(str(own)), progress=False).params,
+        dsinga.train(model.job(X / 200, Y, train_steps=2), progress=False).params,
     )
-    model.fit(source, train_steps=2, client=threads, progress=False)
-    assert model.predict(source, client=threads).shape == (50, 3)
+    model.fit(source, train_steps=2, progress=False)
+    assert model.predict(source).shape == (50, 3)
     assert list(nn.Counted.__signature__.parameters) == ["path"]
     with pytest.raises(UserError, match=r"Rows: missing a required argument: 'width'; it is called as Rows\(path, w"):
         nn.Rows("rows.raw")

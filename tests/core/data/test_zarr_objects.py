@@ -13,7 +13,6 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from distributed import Client
 from zarr.storage import MemoryStore, ZipStore
 
 from dsinga import nn
@@ -153,15 +152,3 @@ def test_an_array_of_older_consolidated_metadata_is_refused(tmp_path: Path) -> N
     group.create_array("x", data=X.astype("f8"), overwrite=True)
     with pytest.raises(UserError, match="'x' has the dtype float32 by the consolidated metadata, but float64 by its"):
         open_records(older)
-
-
-@pytest.mark.ci
-def test_a_cluster_reads_chunks_of_a_relative_path(
-    tmp_path: Path, processes: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    array: Any = zarr.open_array(Path(written(tmp_path / "x.zarr")).name, mode="r")
-    net, of_numbers = model(), model()
-    net.fit(array, Y, client=processes, workers=2, progress=False)
-    of_numbers.fit(X, Y, client=processes, workers=2, progress=False)
-    assert_same(net.params, of_numbers.params)
