@@ -21,8 +21,7 @@ from dsinga.job.enums import PRECISIONS
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
-from dsinga.ops import Array, buffers
-from dsinga.ops.processor import Processor
+from dsinga.ops import Array, Processor, buffers
 from dsinga.passes.evaluation import evaluate, forward_in_order
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
 from dsinga.passes.opened_job import OpenedJob

@@ -22,9 +22,8 @@ from dsinga.job.enums import PRECISIONS, find_phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
-from dsinga.ops import Array, SparseRows
+from dsinga.ops import Array, Processor, SparseRows
 from dsinga.ops.interface import RepeatedPasses
-from dsinga.ops.processor import Processor
 from dsinga.ops.types import NotCapturable, is_plain
 from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, whole_shape
 from dsinga.passes.evaluation import evaluate

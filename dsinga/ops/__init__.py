@@ -6,6 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, lookup, nearest
@@ -16,8 +17,8 @@ from dsinga.ops.types import Array, AsyncCopy, Pair
 from dsinga.ops.update import Update
 
 __all__ = [
-    "BACKENDS", "Array", "AsyncCopy", "Capture", "Ops", "Pair", "SparseRows", "Update", "computes_in_blocks",
-    "describe_kernels", "get_ops",
+    "BACKENDS", "Array", "AsyncCopy", "Capture", "Ops", "Pair", "Processor", "SparseRows", "Update",
+    "computes_in_blocks", "cpu_ops", "describe_kernels", "get_ops",
 ]  # fmt: skip
 
 
@@ -76,3 +77,25 @@ def _load(name: str, origin: str = "") -> Ops:
         if name not in _loaded:
             _loaded[name] = create()
         return _loaded[name]
+
+
+class Processor(NamedTuple):
+    """The processor of one worker: the GPU ``device`` of its process or, if that is None, ``threads`` CPU cores.
+
+    Where DSINGA_OPS names the backend of GPUs, a worker without a device computes on the first GPU.
+    """
+
+    threads: int
+    device: int | None = None
+    precision: str = "float32"
+
+    def ops(self) -> Ops:
+        """Return new kernels for the worker. Raises UserError where its process has none."""
+        if self.device is None:
+            return cpu_ops(self.precision)
+        return get_ops("cupy").for_worker(self.device, self.precision)
+
+
+def cpu_ops(precision: str) -> Ops:
+    """Return kernels for CPU cores in a precision of :meth:`Ops.for_worker`; "tf32", which they lack, is float32."""
+    return get_ops().for_worker(precision="float32" if precision == "tf32" else precision)

@@ -100,14 +100,8 @@ class RunningMeans:
 
 
 def attend_in_blocks(
-    product: BatchedProduct,
-    query: Array,
-    keys: Array,
-    values: Array,
-    heads: int,
-    factor: float,
-    visible: Array | None,
-) -> tuple[Array, BlockSums]:
+    product: BatchedProduct, query: Array, keys: Array, values: Array, heads: int, factor: float, visible: Array | None,
+) -> tuple[Array, BlockSums]:  # fmt: skip
     """Return the means (B, Tq, m) of the values, and what :func:`derive_in_blocks` needs."""
     q, k, v = (by_head(x, heads) for x in (query, keys, values))
     batch, _, steps, _ = q.shape
@@ -126,17 +120,9 @@ def attend_in_blocks(
 
 
 def derive_in_blocks(
-    product: BatchedProduct,
-    query: Array,
-    keys: Array,
-    values: Array,
-    y: Array,
-    sums: BlockSums,
-    dy: Array,
-    heads: int,
-    factor: float,
-    visible: Array | None,
-) -> tuple[Array, Array, Array]:
+    product: BatchedProduct, query: Array, keys: Array, values: Array, y: Array, sums: BlockSums, dy: Array, heads: int,
+    factor: float, visible: Array | None,
+) -> tuple[Array, Array, Array]:  # fmt: skip
     """Return the gradients for queries, keys and values; ``y`` is the result of :func:`attend_in_blocks`."""
     q, k, v, grad = (by_head(x, heads) for x in (query, keys, values, dy))
     dquery, dkeys, dvalues = (buffers.empty(x.shape, dtype=x.dtype) for x in (query, keys, values))

@@ -18,8 +18,7 @@ from dsinga.layers.interface.context import rows_of_batch
 from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, split_params
 from dsinga.net.cut import FEATURES, WHOLE_LAYER, cut_regions
 from dsinga.net.partitioned import ParamPart
-from dsinga.ops import Ops, SparseRows
-from dsinga.ops.processor import cpu_ops
+from dsinga.ops import Ops, SparseRows, cpu_ops
 from dsinga.ops.sparse import add_up
 from dsinga.training import Algorithm, Metrics, add_metrics, name_metrics
 

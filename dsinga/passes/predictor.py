@@ -16,9 +16,8 @@ from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.layer import Output
 from dsinga.net import NeuralNet
 from dsinga.net.node import Node
-from dsinga.ops import Array, Ops
+from dsinga.ops import Array, Ops, Processor
 from dsinga.ops.interface import PassResult, RepeatedPasses
-from dsinga.ops.processor import Processor
 from dsinga.ops.types import is_on_device
 from dsinga.training import Metrics, add_metrics, forward, name_metrics
 

@@ -16,7 +16,7 @@ from dsinga.job import Job, Precision
 from dsinga.job.enums import PRECISIONS
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import FLOAT_BYTES, feature_sizes
-from dsinga.ops.processor import Processor
+from dsinga.ops import Processor
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 

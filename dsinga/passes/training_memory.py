@@ -8,7 +8,7 @@ from dsinga.job import Job, Precision
 from dsinga.job.enums import PRECISIONS
 from dsinga.net import NeuralNet
 from dsinga.net.worker_memory import Memory, worker_memory
-from dsinga.ops.processor import cpu_ops
+from dsinga.ops import cpu_ops
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.training import create_updater
 

@@ -17,7 +17,7 @@ from dsinga.cluster.worker.group_worker import GroupWorker
 from dsinga.cluster.worker.param_slices import replica_values, whole_values
 from dsinga.job import Job, Phase
 from dsinga.job.topology import topology as create_topology
-from dsinga.ops.processor import Processor
+from dsinga.ops import Processor
 from dsinga.passes.opened_job import open_job
 from dsinga.reading.checked_job import CheckedJob, cut_nets
 from dsinga.training import Metrics, create_updater, initial_values

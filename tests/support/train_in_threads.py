@@ -17,7 +17,7 @@ from dsinga.cluster.worker.param_slices import replica_values, slice_specs, slic
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
-from dsinga.ops.processor import Processor
+from dsinga.ops import Processor
 from dsinga.passes.opened_job import open_job
 from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets, resolve_epochs
 from dsinga.training import Metrics, add_metrics, create_updater, initial_values

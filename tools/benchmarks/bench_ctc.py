@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dsinga.ops.numpy.ctc import ctc, ctc_grad
+from dsinga.addons.text.ctc import ctc, ctc_grad
 
 SIZES = [(32, 100, 20, 30), (32, 400, 60, 30), (64, 800, 100, 30)]  # batch, steps, labels, classes
 TURNS = 9

@@ -45,7 +45,7 @@ from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import topology
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.cut import LayerCut
-from dsinga.ops.processor import cpu_ops
+from dsinga.ops import cpu_ops
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import Updater, create_updater
 from tools.benchmarks.ours import job as case_job

@@ -17,8 +17,7 @@ from typing import Any
 from dsinga.addons.planner.benchmark import with_synthetic_records
 from dsinga.job import Job
 from dsinga.job.topology import topology
-from dsinga.ops import Ops
-from dsinga.ops.processor import Processor
+from dsinga.ops import Ops, Processor
 from tests.support.train_in_threads import create_servers, create_workers, prepare, running, train
 from tools.benchmarks.cases import GPU_CASES
 from tools.benchmarks.ours import job as job_of

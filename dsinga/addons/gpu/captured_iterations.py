@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dsinga.addons.gpu.captured_exchange import ExchangedIterations
 from dsinga.addons.gpu.captured_passes import CapturedPass, CapturedPasses
@@ -15,23 +15,13 @@ from dsinga.layers import Context, Records
 from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet
 from dsinga.ops import Array
-from dsinga.passes.training_step import TrainingStep, Updates
+from dsinga.passes.training_step import TrainingStep
 from dsinga.training import Algorithm, Metrics, Updater, algorithm, bp, forward
 
 if TYPE_CHECKING:
     from dsinga.cluster.worker.exchange import Exchange
 
 _log = logging.getLogger(__name__)
-
-
-class LocalUpdates(Updates, Protocol):
-    """The updates of params that a worker keeps itself, which may be captured."""
-
-    def begin(self, step: int) -> None:
-        """Make ``step`` the present step."""
-
-    def discard(self) -> None:
-        """Forget the gradients that were pushed in the present step."""
 
 
 class CapturedIterations:
@@ -47,14 +37,9 @@ class CapturedIterations:
     """
 
     def __init__(
-        self,
-        ops: Any,
-        step: TrainingStep,
-        updater: Updater,
-        params: Mapping[str, Array],
-        updates: LocalUpdates | DeviceParams,
+        self, ops: Any, step: TrainingStep, updater: Updater, params: Mapping[str, Array], updates: Any,
         is_local: bool = True,
-    ):
+    ):  # fmt: skip
         self._step, self._updater = step, updater
         self._params, self._updates, self._is_local = params, updates, is_local
         self._training, self._evaluation = CapturedPasses(ops, "training iterations"), CapturedPasses(ops, "tests")

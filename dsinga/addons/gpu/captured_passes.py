@@ -127,15 +127,9 @@ class CapturedPasses:
         self._passes.clear()
 
     def compute(
-        self,
-        key: Hashable,
-        net: NeuralNet,
-        records: Mapping[str, Records],
-        ctx: Context,
-        compute: Compute,
-        params: Mapping[str, Array] | None = None,
-        replay: Callable[[], None] = lambda: None,
-    ) -> PassResult | None:
+        self, key: Hashable, net: NeuralNet, records: Mapping[str, Records], ctx: Context, compute: Compute,
+        params: Mapping[str, Array] | None = None, replay: Callable[[], None] = lambda: None,
+    ) -> PassResult | None:  # fmt: skip
         """Return the result of a pass of ``ctx.step``; None where it must be computed as it is called.
 
         Then it has changed no param: it cannot be captured, or one of its metrics is not finite. ``params`` that differ

@@ -45,16 +45,9 @@ class DeviceParams(Mapping[str, Array]):
     """
 
     def __init__(
-        self,
-        exchange: Exchange,
-        local: Collection[str],
-        replicated: Collection[str],
-        ops: Ops,
-        meter: Meter,
-        inner: Meter,
-        ahead: bool = True,
-        is_shared: bool = False,
-    ):
+        self, exchange: Exchange, local: Collection[str], replicated: Collection[str], ops: Ops, meter: Meter,
+        inner: Meter, ahead: bool = True, is_shared: bool = False,
+    ):  # fmt: skip
         self._exchange, self._local, self._ops = exchange, frozenset(local), ops
         self._replicated, self.blocks = frozenset(replicated), list[Block]()  # fetched when a step begins
         self._take = ops.hand_over if is_shared else ops.download

@@ -12,7 +12,6 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.job import Job
 from dsinga.ops import Ops, get_ops
-from dsinga.ops.processor import GPU_BACKEND
 from dsinga.passes.processors import Ask, Devices, Groups
 
 _log = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ def find_gpus() -> ProcessGpus:
     """Return the GPUs of this process."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     try:
-        ops: Any = get_ops(GPU_BACKEND)
+        ops: Any = get_ops("cupy")
         if not ops.device_count():
             return ProcessGpus(0, visible, trouble=f"DSINGA_OPS selects {ops.describe()} there")
         return ProcessGpus(ops.device_count(), visible, ops.describe(), ops.lacks(), choices=ops.choices())
@@ -65,7 +64,7 @@ def free_memory(devices: Mapping[str, Sequence[int]], dask_worker: object = None
     free: dict[int, int] = {}
     for device in set(devices[getattr(dask_worker, "address", "")]):
         try:
-            free[device] = get_ops(GPU_BACKEND).for_worker(device).free_memory() or 0
+            free[device] = get_ops("cupy").for_worker(device).free_memory() or 0
         except UserError:
             continue  # there is no such GPU, or find_gpus() reports the reason
     return free
@@ -91,14 +90,9 @@ class GpuRequest(NamedTuple):
 
 @register("hook", "choose_devices")
 def choose_devices(
-    job: Job,
-    groups: Groups,
-    bytes_needed: Callable[[int], int],
-    describe: Callable[[int, int, str], str],
-    ask: Ask,
-    host: Callable[[str], str],
-    is_required: bool,
-) -> Devices:
+    job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str], ask: Ask,
+    host: Callable[[str], str], is_required: bool,
+) -> Devices:  # fmt: skip
     """Return the GPU of each member of ``groups``, None for those that compute on CPU cores.
 
     On each host, member k gets the GPU of the job's k-th ``gpu`` line; members beyond the last line compute on CPU

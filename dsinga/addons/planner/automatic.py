@@ -60,8 +60,7 @@ from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
 from dsinga.net.worker_memory import FIXED
-from dsinga.ops import Ops
-from dsinga.ops.processor import cpu_ops
+from dsinga.ops import Ops, cpu_ops
 from dsinga.passes.opened_job import OpenedJob
 from dsinga.training import Updater
 

@@ -45,7 +45,7 @@ from dsinga.net import NeuralNet, create_net, input_layers, partition
 from dsinga.net.memory_check import check_memory
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.worker_memory import snapshot_memory, worker_memory
-from dsinga.ops.processor import cpu_ops
+from dsinga.ops import cpu_ops
 from dsinga.passes.training_memory import slots_and_bf16
 from dsinga.reading.checked_job import CheckedJob, check_job, micro_batch_size
 from dsinga.reading.open_layer import augmented_info

@@ -19,7 +19,7 @@ from dsinga.layers.interface.declarations import SourceKind
 from dsinga.layers.interface.layer import Array, Layer
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.layer_cost import layer_cost
-from dsinga.ops.processor import cpu_ops
+from dsinga.ops import cpu_ops
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.training import algorithm, create_updater, initial_values

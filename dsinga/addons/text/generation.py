@@ -25,8 +25,7 @@ from dsinga.layers import RecordInfo, Records
 from dsinga.layers.sequences.attention import AttentionLayer
 from dsinga.layers.sequences.recurrent import RecurrentConf
 from dsinga.net import NeuralNet, create_net, filter_layers
-from dsinga.ops import Array
-from dsinga.ops.processor import Processor
+from dsinga.ops import Array, Processor
 from dsinga.passes.predictor import ONE_CORE, Predictor
 from dsinga.passes.processors import forward_processor
 from dsinga.training import check_params

@@ -24,8 +24,7 @@ from dsinga.job import Job, LayerType, NetConf, Phase, load
 from dsinga.layers import RecordInfo, Records
 from dsinga.net import NeuralNet, create_net, filter_layers
 from dsinga.net.needed_layers import needed_layers, with_followers
-from dsinga.ops import Array
-from dsinga.ops.processor import Processor
+from dsinga.ops import Array, Processor
 from dsinga.passes.predictor import ONE_CORE, Predictor
 from dsinga.passes.processors import forward_processor
 from dsinga.reading.bind_records import input_layer

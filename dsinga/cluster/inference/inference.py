@@ -21,6 +21,7 @@ from dsinga.cluster.connecting.adaptive import keep_workers
 from dsinga.cluster.connecting.expected_workers import await_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
 from dsinga.cluster.dask.process_memory import give_back_after
+from dsinga.cluster.dask.round_length import RoundLength
 from dsinga.cluster.dask.shared_objects import share
 from dsinga.cluster.dask.supervision import gather
 from dsinga.cluster.dask.task_keys import run_span, task_key
@@ -30,11 +31,10 @@ from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection, usable_workers
 from dsinga.cluster.worker.config import new_run_name
 from dsinga.data import connect_sources
-from dsinga.engine.round_length import RoundLength
 from dsinga.job import ClusterConf, Job, Precision
 from dsinga.layers import Records
 from dsinga.net import NeuralNet
-from dsinga.ops.processor import Processor
+from dsinga.ops import Processor
 from dsinga.passes.evaluation import Forward
 from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor
 from dsinga.passes.processors import forward_bytes

@@ -33,8 +33,7 @@ from dsinga.cluster.transport.endpoints import Endpoint, connect, find_service
 from dsinga.cluster.transport.interface import Transport
 from dsinga.cluster.transport.shared_buffer import SharedArrays
 from dsinga.cluster.worker.config import ServerKey
-from dsinga.ops import Array
-from dsinga.ops.processor import Processor
+from dsinga.ops import Array, Processor
 from dsinga.training import Updater
 
 # Seconds that a server may take to reach the version of a snapshot.

@@ -18,8 +18,7 @@ from dsinga.cluster.transport.endpoints import Endpoint, close_endpoints
 from dsinga.cluster.worker.config import ServerKey, WorkerConfig, WorkerKey
 from dsinga.cluster.worker.group_worker import GroupWorker
 from dsinga.data import connect_sources
-from dsinga.ops import buffers
-from dsinga.ops.processor import Processor
+from dsinga.ops import Processor, buffers
 
 # The workers that live in this process.
 WORKERS: dict[WorkerKey, GroupWorker] = {}

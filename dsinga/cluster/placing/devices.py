@@ -15,7 +15,7 @@ from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.net.worker_memory import device_memory
-from dsinga.ops.processor import Processor
+from dsinga.ops import Processor
 from dsinga.passes.processors import Devices, check_precision, choose_devices, describe_worker
 from dsinga.training import Updater
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from distributed import Future
 
+from dsinga.cluster.dask.round_length import RoundLength
 from dsinga.cluster.dask.task_keys import steps_text
 from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.worker.config import RoundReport
 from dsinga.engine.engine import StepReport
-from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job
 from dsinga.training import add_metrics
 from dsinga.training.divergence import LEFT_OUT

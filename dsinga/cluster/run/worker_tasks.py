@@ -20,7 +20,7 @@ from dsinga.cluster.dask.task_keys import TaskKey, run_span, submit_to, task_key
 from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.on_workers.worker_actor import WorkerActor, end_groups, end_run
 from dsinga.cluster.worker.config import ServerKey, WorkerConfig, WorkerKey
-from dsinga.ops.processor import Processor
+from dsinga.ops import Processor
 
 # The priority of all tasks: ahead of other work of the cluster.
 PRIORITY = 10

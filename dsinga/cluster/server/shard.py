@@ -26,7 +26,7 @@ from dsinga.cluster.server.gradient_norms import GradientNorms
 from dsinga.cluster.server.pending_pulls import PendingPulls, Pull, Read, StalenessBound, resolve_all
 from dsinga.cluster.server.served_slice import DeviceSlice, ServedSlice, ShardCopy, SliceSpec, join_copies
 from dsinga.cluster.server.update_executors import InlineExecutor, SliceUpdate
-from dsinga.ops.processor import Processor
+from dsinga.ops import Processor
 from dsinga.training import Updater
 
 

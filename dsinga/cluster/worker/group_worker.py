@@ -31,8 +31,7 @@ from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver, Peers
 from dsinga.net import NeuralNet
 from dsinga.net.dataflow import row_share
-from dsinga.ops import Array, buffers
-from dsinga.ops.processor import Processor
+from dsinga.ops import Array, Processor, buffers
 from dsinga.passes.evaluation import EvaluationPass, evaluate, forward_in_order
 from dsinga.passes.round import BegunStep, Round, Timing
 from dsinga.passes.training_step import TrainingStep

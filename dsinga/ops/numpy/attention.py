@@ -66,15 +66,9 @@ class NumpyAttention(NumpyElementwise):
         return weights
 
     def attention_weights_grad(
-        self,
-        query: Array,
-        keys: Array,
-        weights: Array,
-        workspace: Any,
-        dweights: Array,
-        factor: float,
+        self, query: Array, keys: Array, weights: Array, workspace: Any, dweights: Array, factor: float,
         score: Array | None,
-    ) -> tuple[Array, Array, Array | None]:
+    ) -> tuple[Array, Array, Array | None]:  # fmt: skip
         """Return (dquery, dkeys, dscore), given the gradient for the weights; dscore is None without ``score``."""
         heads = weights.shape[1]
         q, k = by_head(query, heads), by_head(keys, heads)
@@ -120,17 +114,9 @@ class NumpyAttention(NumpyElementwise):
         return self.weighted_means(weights, values), weights if train else None
 
     def attention_grad(
-        self,
-        query: Array,
-        keys: Array,
-        values: Array,
-        y: Array,
-        workspace: Any,
-        dy: Array,
-        heads: int,
-        factor: float,
+        self, query: Array, keys: Array, values: Array, y: Array, workspace: Any, dy: Array, heads: int, factor: float,
         visible: Array | None,
-    ) -> tuple[Array, Array, Array]:
+    ) -> tuple[Array, Array, Array]:  # fmt: skip
         """Return (dquery, dkeys, dvalues); ``y`` is the result of :meth:`attention`."""
         dweights, dvalues = self.weighted_means_grad(workspace, values, dy)
         dquery, dkeys, _ = self.attention_weights_grad(query, keys, workspace, None, dweights, factor, None)

@@ -171,17 +171,9 @@ class NumpyGroupedConvolution:
         return to_image(y.reshape(x.shape[0], *outputs, w.shape[0]))
 
     def grouped_convolution_grad(
-        self,
-        x: Array,
-        w: Array,
-        dy: Array,
-        stride: Sizes,
-        pad: Sizes,
-        dilation: Sizes,
-        groups: int,
-        need_dx: bool,
+        self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int, need_dx: bool,
         need_db: bool,
-    ) -> tuple[Array | None, Array, Array | None]:
+    ) -> tuple[Array | None, Array, Array | None]:  # fmt: skip
         """Return (dx like x, dw like w, db (F,)); dx and db are None where not needed."""
         filters, channels, *kernel = w.shape
         outputs = dy.shape[2:]

@@ -217,16 +217,9 @@ class NumpyNormalisation(NumpyElementwise):
         return self.relu_grad(feature, dy), None
 
     def rectified_batch_norm_grad(
-        self,
-        x: Array,
-        y: Array,
-        dy: Array,
-        scale: Array,
-        moments: tuple[Array, Array],
-        size: int,
-        epsilon: float,
+        self, x: Array, y: Array, dy: Array, scale: Array, moments: tuple[Array, Array], size: int, epsilon: float,
         needs: tuple[bool, bool],
-    ) -> tuple[Array | None, Array | None, tuple[Array, Array]]:
+    ) -> tuple[Array | None, Array | None, tuple[Array, Array]]:  # fmt: skip
         """Return the gradients of y = :meth:`rectified_affine` of x for a whole batch.
 
         They are those of x and of ``other``, None unless ``needs`` them, and those of scale and bias.

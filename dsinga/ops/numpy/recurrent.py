@@ -62,16 +62,9 @@ class NumpyRecurrent:
         return CellFunctions(*(functions[name] for name in activations))
 
     def recurrent(
-        self,
-        cell: str,
-        x: Array,
-        params: Sequence[Array],
-        state: Array | None,
-        lengths: Array | None,
-        reverse: bool,
-        train: bool,
-        activations: CellActivations = CELL_ACTIVATIONS,
-    ) -> tuple[Array, Array, Any]:
+        self, cell: str, x: Array, params: Sequence[Array], state: Array | None, lengths: Array | None, reverse: bool,
+        train: bool, activations: CellActivations = CELL_ACTIVATIONS,
+    ) -> tuple[Array, Array, Any]:  # fmt: skip
         """Run sequences x (B, T, n) through a recurrent cell: (B, T, H), the last state (B, S), workspace if ``train``.
 
         Cells, their params (the last ones, biases, may be left out together) and the width S of a state:

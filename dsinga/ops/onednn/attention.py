@@ -36,17 +36,9 @@ class OnednnAttention(NumpyAttention):
         return y, sums if train else None
 
     def attention_grad(
-        self,
-        query: Array,
-        keys: Array,
-        values: Array,
-        y: Array,
-        workspace: Any,
-        dy: Array,
-        heads: int,
-        factor: float,
+        self, query: Array, keys: Array, values: Array, y: Array, workspace: Any, dy: Array, heads: int, factor: float,
         visible: Array | None,
-    ) -> tuple[Array, Array, Array]:
+    ) -> tuple[Array, Array, Array]:  # fmt: skip
         if isinstance(workspace, BlockSums):
             return derive_in_blocks(self.batched_product, query, keys, values, y, workspace, dy, heads, factor, visible)
         return super().attention_grad(query, keys, values, y, workspace, dy, heads, factor, visible)

@@ -45,16 +45,9 @@ class ConvolutionForward:
     by = ""  # the library's first implementation
 
     def __init__(
-        self,
-        x: Shape,
-        w: Shape,
-        stride: Sizes,
-        pad: Sizes,
-        bias: bool = False,
-        dtype: np.dtype = FLOAT32,
-        dilation: Sizes = (),
-        groups: int = 1,
-    ):
+        self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, bias: bool = False, dtype: np.dtype = FLOAT32,
+        dilation: Sizes = (), groups: int = 1,
+    ):  # fmt: skip
         self.dtype = dtype
         self.output_shape = (x[0], w[0], *output_sizes(x, extents(w[2:], dilation) if dilation else w[2:], stride, pad))
         by_group = by_group_of(w, groups)
@@ -86,16 +79,9 @@ class BackwardData:
     by = ""
 
     def __init__(
-        self,
-        x: Shape,
-        w: Shape,
-        stride: Sizes,
-        pad: Sizes,
-        dtype: np.dtype = FLOAT32,
-        result: np.dtype = FLOAT32,
-        dilation: Sizes = (),
-        groups: int = 1,
-    ):
+        self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32, result: np.dtype = FLOAT32,
+        dilation: Sizes = (), groups: int = 1,
+    ):  # fmt: skip
         forward = forward_of(x, w, stride, pad, False, dtype, dilation, groups)
         self.shape, self.dtype = x, result
         by_group = by_group_of(w, groups)
@@ -150,15 +136,9 @@ class BackwardWeights:
     """The library's gradient of a convolution's kernel, in float32, from rows (B, H, W, C) and (B, H', W', F)."""
 
     def __init__(
-        self,
-        x: Shape,
-        w: Shape,
-        stride: Sizes,
-        pad: Sizes,
-        dtype: np.dtype = FLOAT32,
-        dilation: Sizes = (),
+        self, x: Shape, w: Shape, stride: Sizes, pad: Sizes, dtype: np.dtype = FLOAT32, dilation: Sizes = (),
         groups: int = 1,
-    ):
+    ):  # fmt: skip
         forward = forward_of(x, w, stride, pad, False, dtype, dilation, groups)
         if dtype != FLOAT32 and not all(map(_reaches_images, x[2:], w[2:], stride, pad)):
             raise Unsupported("oneDNN 3.2 leaves the gradient of a weight that meets nothing but padding undefined")
@@ -291,17 +271,9 @@ class OnednnGroupedConvolution(NumpyGroupedConvolution):
         return y
 
     def grouped_convolution_grad(
-        self,
-        x: Array,
-        w: Array,
-        dy: Array,
-        stride: Sizes,
-        pad: Sizes,
-        dilation: Sizes,
-        groups: int,
-        need_dx: bool,
+        self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int, need_dx: bool,
         need_db: bool,
-    ) -> tuple[Array | None, Array, Array | None]:
+    ) -> tuple[Array | None, Array, Array | None]:  # fmt: skip
         shapes, spacing = (x.shape, w.shape, stride, pad), (dilation, groups)
         weights = data = None
         if accepts(x, w, dy):

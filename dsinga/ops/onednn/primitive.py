@@ -49,14 +49,9 @@ class Primitive:
     """
 
     def __init__(
-        self,
-        kind: str,
-        *arguments: Any,
-        operands: tuple[int, ...],
-        post_ops: tuple[Any, ...] = (),
-        operations: int = 0,
-        implementation: str = "",
-    ):
+        self, kind: str, *arguments: Any, operands: tuple[int, ...], post_ops: tuple[Any, ...] = (),
+        operations: int = 0, implementation: str = "",
+    ):  # fmt: skip
         self._team = thread_state.team
         self._threads, self._execute = 1, quick_execute
         self._team.use(1)

@@ -192,14 +192,9 @@ class Product:
     """
 
     def __init__(
-        self,
-        a: tuple[Shape, Shape],
-        b: tuple[Shape, Shape],
-        out: tuple[Shape, Shape],
-        dtype: np.dtype = FLOAT32,
-        factor: float = 1.0,
-        add: bool = False,
-    ):
+        self, a: tuple[Shape, Shape], b: tuple[Shape, Shape], out: tuple[Shape, Shape], dtype: np.dtype = FLOAT32,
+        factor: float = 1.0, add: bool = False,
+    ):  # fmt: skip
         post_ops: tuple[Any, ...] = () if factor == 1 else ((LINEAR, factor, 0.0),)
         self.multiply = Primitive(
             *("matmul", engine, strided(*a, dtype), strided(*b, dtype), None, strided(*out)),

@@ -15,7 +15,7 @@ from dsinga.base.errors import Diverged
 from dsinga.cluster.server import Shard, Slice, SliceSpec
 from dsinga.cluster.server.gradient_accumulator import Push
 from dsinga.job import ClusterConf, Job, UpdatePlace
-from dsinga.ops.processor import Processor
+from dsinga.ops import Processor
 from dsinga.training import create_updater
 from tests.addons.gpu.test_gpu_captured_iterations import (
     DENSE,

@@ -20,8 +20,8 @@ from dsinga import cluster
 from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import ask_scheduler
+from dsinga.cluster.dask.round_length import RoundLength
 from dsinga.cluster.run import group_rounds, recovery
-from dsinga.engine.round_length import RoundLength
 from dsinga.job import ClusterConf, Job
 from dsinga.loop.initial_state import RunOptions
 from tests.support.executed_pages import ROOT

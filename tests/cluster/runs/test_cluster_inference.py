@@ -13,11 +13,11 @@ from distributed import Client, LocalCluster
 
 from dsinga import RunError, UserError, cluster
 from dsinga.api import evaluate, predict, predict_with_labels, roots, train
+from dsinga.cluster.dask.round_length import RoundLength
 from dsinga.cluster.inference import inference
 from dsinga.cluster.inference.inference import RoundResult
 from dsinga.data import RecordStore, open_store, write_store
 from dsinga.engine.local_net import LocalNet
-from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job, Phase, loads
 from dsinga.layers import Context, Records, Rows
 from dsinga.ops import get_ops

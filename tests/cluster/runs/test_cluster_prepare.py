@@ -16,8 +16,8 @@ from zarr.codecs import Crc32cCodec
 from dsinga import UserError
 from dsinga.api import evaluate, roots, train
 from dsinga.cluster import prepare_run
+from dsinga.cluster.dask.round_length import RoundLength
 from dsinga.data import open_store, write_store
-from dsinga.engine.round_length import RoundLength
 from dsinga.job import Job, JobError, Phase, loads
 from dsinga.job.topology import topology
 from dsinga.reading.checked_job import CheckedJob

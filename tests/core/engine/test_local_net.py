@@ -16,8 +16,7 @@ from dsinga.api import roots
 from dsinga.data import open_store
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, Phase
-from dsinga.ops import SparseRows
-from dsinga.ops.processor import Processor
+from dsinga.ops import Processor, SparseRows
 from dsinga.passes import cut_runner as local_cut
 from dsinga.reading.checked_job import CheckedJob
 from tests.support.device_array import StubOps

@@ -44,16 +44,9 @@ class CupyBatchNorm(CupyNormalisation):
         return self._slopes(by_channel(x), None, by_channel(cast(dy, BFLOAT16)), scale, moments, size, epsilon)
 
     def rectified_batch_norm_grad(
-        self,
-        x: Array,
-        y: Array,
-        dy: Array,
-        scale: Array,
-        moments: tuple[Array, Array],
-        size: int,
-        epsilon: float,
+        self, x: Array, y: Array, dy: Array, scale: Array, moments: tuple[Array, Array], size: int, epsilon: float,
         needs: tuple[bool, bool],
-    ) -> tuple[Array | None, Array | None, tuple[Array, Array]]:
+    ) -> tuple[Array | None, Array | None, tuple[Array, Array]]:  # fmt: skip
         if not _is_bf16(x):
             return super().rectified_batch_norm_grad(x, y, dy, scale, moments, size, epsilon, needs)
         rows = by_channel(x), by_channel(y), by_channel(cast(dy, BFLOAT16))
@@ -65,15 +58,9 @@ class CupyBatchNorm(CupyNormalisation):
         return dx, dother, for_params
 
     def _slopes(
-        self,
-        rows: Array,
-        y: Array | None,
-        dy: Array,
-        scale: Array,
-        moments: tuple[Array, Array],
-        size: int,
+        self, rows: Array, y: Array | None, dy: Array, scale: Array, moments: tuple[Array, Array], size: int,
         epsilon: float,
-    ) -> tuple[Sequence[Array], tuple[Array, Array]]:
+    ) -> tuple[Sequence[Array], tuple[Array, Array]]:  # fmt: skip
         """Return the constants of the gradient of x, given as ``rows``, and the gradients of scale and bias."""
         sums = ChannelSums(*rows.shape)
         dscale, dbias, *slopes = results = _empty(5, sums.channels, FLOAT32)

@@ -39,17 +39,9 @@ class CupyGroupedConvolution(CupyVolumeConvolution):
         return with_bias(self._by_plan("fprop", shapes, dilation, groups, x, w), b)
 
     def grouped_convolution_grad(
-        self,
-        x: Array,
-        w: Array,
-        dy: Array,
-        stride: Sizes,
-        pad: Sizes,
-        dilation: Sizes,
-        groups: int,
-        need_dx: bool,
+        self, x: Array, w: Array, dy: Array, stride: Sizes, pad: Sizes, dilation: Sizes, groups: int, need_dx: bool,
         need_db: bool,
-    ) -> tuple[Array | None, Array, Array | None]:
+    ) -> tuple[Array | None, Array, Array | None]:  # fmt: skip
         shapes, dtype = (x.shape, w.shape, dy.shape, stride, pad), x.dtype
         x, dy = cast(x, real(dtype)), cast(dy, real(dy.dtype))
         db = column_sums(by_channel(dy), rounded=dy.dtype) if need_db else None

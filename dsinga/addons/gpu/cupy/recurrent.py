@@ -93,16 +93,9 @@ class CupyRecurrent(CupyRecording):
         return self.held(self._packings[key])
 
     def recurrent(
-        self,
-        cell: str,
-        x: Array,
-        params: Sequence[Array],
-        state: Array | None,
-        lengths: Array | None,
-        reverse: bool,
-        train: bool,
-        activations: CellActivations = CELL_ACTIVATIONS,
-    ) -> tuple[Array, Array, Any]:
+        self, cell: str, x: Array, params: Sequence[Array], state: Array | None, lengths: Array | None, reverse: bool,
+        train: bool, activations: CellActivations = CELL_ACTIVATIONS,
+    ) -> tuple[Array, Array, Any]:  # fmt: skip
         layout, (w_x, w_h, b) = CELL_LAYOUTS[cell], join(cell, params)
         size, (batch, times) = w_h.shape[1], x.shape[:2]
         packed = self._packing(batch, times, lengths, reverse)

@@ -57,15 +57,9 @@ class CupyAttention(Ops):
         return weights, hidden
 
     def attention_weights_grad(
-        self,
-        query: Array,
-        keys: Array,
-        weights: Array,
-        workspace: Any,
-        dweights: Array,
-        factor: float,
+        self, query: Array, keys: Array, weights: Array, workspace: Any, dweights: Array, factor: float,
         score: Array | None,
-    ) -> tuple[Array, Array, Array | None]:
+    ) -> tuple[Array, Array, Array | None]:  # fmt: skip
         (_, heads, _, columns), hidden = weights.shape, workspace
         q, k = _by_head(query, heads), _by_head(keys, heads)
         dscores = self.softmax_grad(weights.reshape(-1, columns), dweights.reshape(-1, columns)).reshape(weights.shape)
