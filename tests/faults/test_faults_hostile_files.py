@@ -14,7 +14,7 @@ import zarr
 
 from dsinga import nn, windows
 from dsinga.addons.search.result import SearchResult, write_table
-from dsinga.addons.text.tokenizer import Tokenizer
+from dsinga.addons.text.vocabulary import Tokenizer
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import latest, read_newest_checkpoint
 from dsinga.data import describe_dataset, field_statistics, is_dataset

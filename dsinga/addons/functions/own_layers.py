@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dsinga.addons.functions.own_class import LayerCall, Weight
+from dsinga.addons.functions.function_layers import LayerCall, Weight
 from dsinga.base.arguments import shown
 from dsinga.base.errors import UserError
 from dsinga.base.functions import CallableLayer, name_of

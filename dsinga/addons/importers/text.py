@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsinga.addons.importers.batches import Batch, StoreContents, opened, text_lines
-from dsinga.addons.text.tokenizer import Tokenizer, read_tokenizer
-from dsinga.addons.text.vocabulary import UNKNOWN, read_vocabulary
+from dsinga.addons.text.vocabulary import UNKNOWN, Tokenizer, read_tokenizer, read_vocabulary
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 

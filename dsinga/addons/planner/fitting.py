@@ -21,9 +21,9 @@ from dsinga.job import AlgType, Job, NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet, create_net, partition
+from dsinga.net.build import narrow_places
 from dsinga.net.cut import LayerCut
 from dsinga.net.memory_check import as_size
-from dsinga.net.stretches import narrow_places
 from dsinga.net.worker_memory import FIXED, Memory, worker_memory
 from dsinga.passes.training_memory import slots_and_bf16
 from dsinga.reading.batch_reader import BatchReader, batch_bytes

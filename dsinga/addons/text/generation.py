@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.addons.text.tokenizer import Tokenizer, read_tokenizer, stored_tokenizer
-from dsinga.addons.text.vocabulary import SymbolEncoder, read_vocabulary
+from dsinga.addons.text.vocabulary import SymbolEncoder, Tokenizer, read_tokenizer, read_vocabulary, stored_tokenizer
 from dsinga.api.jobs_with_data import Result, roots
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsinga.addons.text.tokenizer import read_tokenizer
-from dsinga.addons.text.vocabulary import has_words, read_vocabulary
+from dsinga.addons.text.vocabulary import has_words, read_tokenizer, read_vocabulary
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.data.column import Column

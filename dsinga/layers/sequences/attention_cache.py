@@ -14,8 +14,7 @@ from dsinga.job.limits import Count
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Cut, ParamSpec
 from dsinga.layers.interface.layer import Arrays, Gradients, Output, Shape
-from dsinga.layers.sequences.attention import Attention
-from dsinga.layers.sequences.positions import rotate
+from dsinga.layers.sequences.attention import Attention, rotate
 
 KEYS_AT_ONCE = 32  # attention is computed for a multiple of so many keys, so that few kernels are made
 

@@ -35,9 +35,8 @@ from dsinga.nn.model.records import (
     open_inputs,
     shapes_of,
 )
-from dsinga.nn.model.running_fit import RunningFit
 from dsinga.nn.model.sample_weights import add_weights
-from dsinga.nn.model.training_state import FIRST_SEED, FitBegins, TrainingState, leave_to_user, write_names
+from dsinga.nn.model.training_state import FIRST_SEED, FitBegins, RunningFit, TrainingState, leave_to_user, write_names
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.variables import HasVariables, Variable

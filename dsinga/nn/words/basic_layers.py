@@ -14,7 +14,7 @@ from dsinga.base.registry import find, lookup, nearest, registered
 from dsinga.data import open_records
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
-from dsinga.layers.dense.given_statistics import statistics_lists
+from dsinga.layers.dense.normalisation import statistics_lists
 from dsinga.nn.words.image_layers import refuse_channels_last
 from dsinga.nn.words.inputs import normalise
 from dsinga.nn.words.keras_arguments import check_names

@@ -21,7 +21,7 @@ from dsinga.nn.writing.variables import HasVariables, Variable
 from dsinga.nn.writing.writer import NetWriter
 
 if TYPE_CHECKING:
-    from dsinga.nn.model.running_fit import RunningFit
+    from dsinga.nn.model.training_state import RunningFit
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dsinga.addons.text.beam_search import Hypothesis, beam_search, length_penalty
+from dsinga.addons.text.translation import Hypothesis, beam_search, length_penalty
 from dsinga.base.errors import UserError
 
 START, END, WORDS = 1, 2, 5

@@ -10,7 +10,7 @@ import pytest
 
 import dsinga
 from dsinga import models
-from dsinga.addons.text.tokenizer import Tokenizer, read_tokenizer
+from dsinga.addons.text.vocabulary import Tokenizer, read_tokenizer
 from dsinga.base.errors import UserError
 from dsinga.data import import_records, open_text
 from dsinga.job import JobError

@@ -10,8 +10,7 @@ from click.testing import CliRunner
 
 import dsinga
 from dsinga import models
-from dsinga.addons.text.beam_search import length_penalty
-from dsinga.addons.text.translation import Translator
+from dsinga.addons.text.translation import Translator, length_penalty
 from dsinga.base.errors import UserError
 from dsinga.commands.cli import main_group
 from dsinga.data import import_records

@@ -11,7 +11,7 @@ import pytest
 from dsinga.base.errors import UserError
 from dsinga.job import JobError
 from dsinga.layers import RecordInfo
-from dsinga.layers.sequences.positions import rotate
+from dsinga.layers.sequences.attention import rotate
 from dsinga.net.partitioning import partition
 from dsinga.ops import BACKENDS
 from dsinga.testing import LayerCase
