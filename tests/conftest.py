@@ -36,6 +36,7 @@ import pytest  # noqa: E402
 pytest.register_assert_rewrite("dsinga.testing")
 
 from tests.support.clusters import client, forked, job, processes, stores, threads  # noqa: E402, F401
+from tests.support.command_line import dsinga, folder  # noqa: E402, F401
 from tests.support.freed_memory import freed_memory, use_few_arenas  # noqa: E402, F401
 from tests.support.gc_thresholds import collect_rarely  # noqa: E402
 from tests.support.order import rank  # noqa: E402
@@ -110,10 +111,10 @@ def quick_rates() -> Iterator[None]:
 def real_data() -> Path:
     """The folder of the real data sets, $DSINGA_DATA; skips the test where there is none. Mark such tests ``data``."""
     beside = Path(__file__).parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("DSINGA_DATA", beside))
-    if not folder.is_dir():
-        pytest.skip(f"no real data: {folder} is not a folder (set DSINGA_DATA)")
-    return folder
+    records = Path(os.environ.get("DSINGA_DATA", beside))
+    if not records.is_dir():
+        pytest.skip(f"no real data: {records} is not a folder (set DSINGA_DATA)")
+    return records
 
 
 @pytest.fixture(autouse=True)

@@ -39,12 +39,8 @@ def write_picture(path: Path, drawing: str) -> None:
 def _import_files(context: click.Context, option: click.Parameter, paths: tuple[str, ...]) -> None:
     if not paths:
         return
-    import importlib
-
     from dsinga.base.registry import import_file
 
-    for room in ("dsinga.api", "dsinga.addons.importers"):  # built-in classes first, so that the file may replace them
-        importlib.import_module(room)
     for path in paths:
         import_file(path)
 

@@ -2,84 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from dsinga import ops
-from dsinga.base.errors import UserError
 from dsinga.base.version import __version__
 from dsinga.cluster.connecting import embedded
-from dsinga.commands.cli import main
-from dsinga.data import open_store, write_store
-from tests.support.device_array import load_backends
+from dsinga.data import open_store
+from tests.support.command_line import JOB, Dsinga, check_hosts_and_resources
 from tests.support.small_disk import files_of_at_most
-
-JOB = """name: "cli"
-train_steps: 20
-test_freq: 10
-test_steps: 2
-disp_freq: 10
-updater { type: kSGD learning_rate { type: kFixed base_lr: 0.1 } }
-neuralnet {
-  layer { name: "data" type: kRecordInput include: kTrain
-    store_conf { path: "train.zarr" batchsize: 20 shape: 8 std_value: 255 } }
-  layer { name: "data" type: kRecordInput include: kTest
-    store_conf { path: "test.zarr" batchsize: 20 shape: 8 std_value: 255 } }
-  layer { name: "ip1" type: kInnerProduct srclayers: "data" innerproduct_conf { num_output: 3 }
-    param { name: "w1" init { type: kUniform low: -0.1 high: 0.1 } }
-    param { name: "b1" init { type: kConstant value: 0 } } }
-  layer { name: "loss" type: kSoftmaxLoss srclayers: "ip1" srclayers: "data" }
-}
-cluster { workspace: "work" }
-"""
-
-USER_FILE = """import dsinga
-
-@dsinga.register("importer", "powers")
-def powers(source):
-    import numpy
-    from dsinga.data import Batch, StoreContents
-    return {"": StoreContents([Batch(numpy.array([[1.0, 2.0, 4.0]]), None)])}
-"""
-
-Dsinga = Callable[..., subprocess.CompletedProcess]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with job.conf and its stores."""
-    rng = np.random.default_rng(0)
-    for name, count in (("train", 100), ("test", 50)):
-        labels = rng.integers(0, 3, count)
-        data = rng.integers(0, 40, (count, 8)) + 80 * (np.arange(8) % 3 == labels[:, None])
-        write_store(tmp_path / f"{name}.zarr", [(data.astype(np.uint8), labels)])
-    (tmp_path / "job.conf").write_text(JOB)
-    return tmp_path
-
-
-@pytest.fixture
-def dsinga(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dsinga:
-    """Run the command line in the folder, in this process."""
-    monkeypatch.chdir(folder)
-
-    def run(*arguments: str) -> subprocess.CompletedProcess:
-        monkeypatch.setattr(sys, "argv", ["dsinga", *arguments])
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
-            main()
-        return subprocess.CompletedProcess(arguments, ended.value.code or 0, out.getvalue(), err.getvalue())
-
-    return run
 
 
 @pytest.mark.parametrize(
@@ -91,7 +26,7 @@ def dsinga(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dsinga:
             {"numpy", "rich", "dsinga.commands.training", "dsinga.addons"},
         ),
         ("--version", "dsinga, version", {"rich", "dask", "dsinga.job", "dsinga.commands.training", "dsinga.addons"}),
-        ("show job.conf", "drawn to cli.svg", {"dask", "distributed"}),
+        ("show job.conf", "27 values in params", {"dask", "distributed"}),
         ("train job.conf", "after 20 steps", {"bokeh", "rich", "google.protobuf", "dsinga.addons.planner"}),
     ],
 )
@@ -147,24 +82,6 @@ def test_train_test_predict(dsinga: Dsinga, folder: Path) -> None:
     assert "the job reads" in refused.stderr
     assert "in layer 'data'; write the feature to another store" in refused.stderr
     assert open_store(str(folder / "test.zarr")).shape == (8,)
-
-
-def test_retrieve_measures_the_ranking(dsinga: Dsinga, folder: Path) -> None:
-    write_store(folder / "q.zarr", [(np.array([[1.0, 0], [0, 1]]), np.array([0, 1]))])
-    write_store(folder / "d.zarr", [(np.array([[3.0, 1], [2, 1], [1, 3]]), np.array([0, 1, 1]))])
-    ranked = dsinga("retrieve", "q.zarr", "d.zarr", "--at", "1")
-    assert ranked.returncode == 0, ranked.stderr
-    lines = [line.rsplit(maxsplit=1) for line in ranked.stdout.splitlines()]
-    assert lines[:2] == [["mean average precision", "1.0000"], ["precision at 1", "1.0000"]]
-    euclidean = dsinga("retrieve", "q.zarr", "d.zarr", "--distance", "euclidean", "--at", "3")
-    assert "mean average precision   0.7500" in euclidean.stdout  # (2, 1) is nearer to (1, 0) than (3, 1)
-
-    write_store(folder / "bare.zarr", [(np.eye(2), None)])
-    refused = dsinga("retrieve", "q.zarr", "d.zarr", "--at", "4")
-    assert refused.returncode == 2
-    assert refused.stderr == "dsinga: k must be between 1 and the 3 rows of the database, not 4\n"
-    assert "bare.zarr has no labels" in dsinga("retrieve", "q.zarr", "bare.zarr").stderr
-    assert "nowhere.zarr was not found" in dsinga("retrieve", "nowhere.zarr", "d.zarr").stderr
 
 
 def test_resuming_a_finished_run_of_epochs_asks_for_more_epochs(dsinga: Dsinga) -> None:
@@ -257,66 +174,30 @@ def test_a_users_extension_that_raises_shows_its_traceback(folder: Path) -> None
     assert (folder / "work/checkpoint/step7").is_dir()
 
 
-def test_show_prints_and_draws(dsinga: Dsinga, folder: Path) -> None:
+def test_show_prints_the_layers_and_the_memory(dsinga: Dsinga) -> None:
     shown = dsinga("show", "job.conf")
     assert shown.returncode == 0, shown.stderr
     assert re.search(r"ip1 +kInnerProduct +data +20 x 3 +w1 b1 +27", shown.stdout)
     assert "27 values in params" in shown.stdout
     assert re.search(r"^a worker needs about 12\d MiB to train: params 0.0, .*fixed 120.0$", shown.stdout, re.MULTILINE)
-    assert (folder / "cli.svg").read_text().lstrip().startswith("<svg")
 
 
-def test_show_says_why_iterations_on_gpus_are_no_graphs(dsinga: Dsinga, folder: Path) -> None:
-    on_gpu = "show", "job.conf", "--set", "gpu=[0]"
-    assert "CUDA graphs" not in dsinga(*on_gpu).stdout
-    shown = dsinga(*on_gpu, "--set", "updater.clip_global_norm=1").stdout
-    assert "on GPUs, training iterations are not captured as CUDA graphs: clip_global_norm adds up" in shown
-    shown = dsinga(*on_gpu, "--set", "cluster.nworkers_per_group=2").stdout
-    assert "on GPUs, a training iteration is several CUDA graphs, between which params are exchanged" in shown
-
-
-def test_show_prints_the_parts_of_a_cut_net(dsinga: Dsinga, folder: Path) -> None:
+def test_show_prints_the_parts_of_a_cut_net(dsinga: Dsinga) -> None:
     cut = ["--set", "neuralnet.layer[ip1].partition_dim=1", "--partitions", "2"]
     options = "--set", "cluster.nworker_groups=2", "--set", "cluster.nserver_groups=2"
-    shown = dsinga("show", "job.conf", "--svg", "parts.svg", *cut, *options)
+    shown = dsinga("show", "job.conf", *cut, *options)
     assert "topology: distributed Hogwild: 2 groups of 1 worker, 2 groups of 1 server, synchronised" in shown.stdout
     assert shown.returncode == 0, shown.stderr
     assert re.search(r"ip1@0 +kInnerProduct +features 0-1 +20 x 2 +w1@0 b1@0 +18", shown.stdout)
     assert re.search(r"loss@1 +kSoftmaxLoss +rows 10-19 +10 x 3", shown.stdout)
     assert "worker 1: 9 values in params" in shown.stdout
     assert "between workers, an iteration: 190 numbers forward, 30 back" in shown.stdout
-    assert "worker 1" in (folder / "parts.svg").read_text()
     tested = dsinga("show", "job.conf", "--phase", "test", *cut)
     assert "w1@1" in tested.stdout, tested.stderr
     assert ("worker 1 needs about" in shown.stdout, "needs about" in tested.stdout) == (True, False)
     refused = dsinga("show", "job.conf", "--set", "neuralnet.layer[ip1].partition_dim=1", "--partitions", "4")
     assert refused.returncode == 2
     assert "layer 'ip1': has 3 features, which cannot be cut over 4 workers" in refused.stderr
-
-
-def test_bench_runs_on_synthetic_records(dsinga: Dsinga, folder: Path) -> None:
-    job = JOB.replace("train.zarr", "nowhere.zarr")
-    (folder / "job.conf").write_text(job)
-    measured = dsinga("bench", "job.conf", "--workers", "2", "--steps", "5", "--synthetic", "--profile", "--json")
-    assert measured.returncode == 0, measured.stderr
-    figures = json.loads(measured.stdout)
-    assert figures.keys() == {
-        "ms_per_iteration", "samples_per_second", "compute_ms", "exchange_ms", "data_ms", "crossing_mb", "peak_rss_mb",
-        "profile",
-    }  # fmt: skip
-    assert [row["layer"] for row in figures["profile"]["rows"]] == ["data", "ip1", "loss", "loss", "ip1", "", ""]
-
-
-def test_data_import_and_info(dsinga: Dsinga, folder: Path) -> None:
-    (folder / "rows.csv").write_text("1,0.5,2\n0,1.5,3\n1,2.5,4\n")
-    imported = dsinga("data", "import", "csv", "rows.csv", "rows.zarr")
-    assert imported.returncode == 0, imported.stderr
-    assert "3 records" in imported.stdout
-    described = dsinga("data", "info", "rows.zarr")
-    assert re.search(r"records +3\n", described.stdout)
-    again = dsinga("data", "import", "csv", "rows.csv", "rows.zarr")
-    assert again.returncode == 2
-    assert "--overwrite" in again.stderr
 
 
 # One of each kind; the others are where each is found: tests/core/job, tests/core/net, tests/core/extensions.
@@ -383,7 +264,6 @@ def test_a_bad_partitioning_is_one_message_and_status_2(dsinga: Dsinga, folder: 
         (["test", "job.conf", "--checkpoint", "train.zarr"], "train.zarr"),
         (["predict", "job.conf", "--checkpoint", "x", "--layer", "ip1", "--out", "o.zarr"], "no checkpoint 'x'"),
         (["show", "job.conf", "--phase", "tset"], "the phases are train, val, test"),
-        (["data", "import", "minst", "a", "b"], "did you mean 'mnist'"),
         (["data", "info", "nowhere.zarr"], "nowhere.zarr was not found"),
         (["train", "job.conf", "--scheduler", "127.0.0.1:1"], "no Dask scheduler answers at 127.0.0.1:1"),
     ],
@@ -398,48 +278,6 @@ def test_bad_arguments_are_one_message_and_status_2(
     assert message in refused.stderr
 
 
-def test_a_users_file_registers_an_importer(dsinga: Dsinga, folder: Path) -> None:
-    (folder / "own.py").write_text(USER_FILE)
-    imported = dsinga("data", "import", "powers", "own.py", "powers.zarr", "--import", "own.py")
-    assert imported.returncode == 0, imported.stderr
-    assert "1 records" in imported.stdout
-    refused = dsinga("train", "job.conf", "--import", "mine.py")
-    assert refused.returncode == 2
-    assert refused.stderr == "dsinga: mine.py cannot be imported: No such file or directory\n"
-
-
-def test_a_function_that_calls_exit_does_not_end_a_command_in_silence(
-    dsinga: Dsinga, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "ends.py").write_text("import sys\ndef f(x):\n    sys.exit(0)\n")
-    monkeypatch.syspath_prepend(folder)
-    layer = 'layer { name: "loss" type: kFunction srclayers: "ip1" function_conf { function: "ends:f" } }'
-    (folder / "job.conf").write_text(re.sub('layer { name: "loss".*', layer, JOB))
-    ended = dsinga("show", "job.conf")
-    assert (ended.returncode, ended.stderr) == (1, f"dsinga: {folder}/ends.py:3: sys.exit(0) has ended the command\n")
-
-
-def test_a_missing_gpu_is_refused_before_training(dsinga: Dsinga, folder: Path, monkeypatch):
-    def load_nothing() -> Any:
-        raise UserError("no GPU was found")
-
-    monkeypatch.setitem(ops.BACKENDS, "cupy", load_nothing)
-    load_backends(monkeypatch, cupy=None)
-    assert dsinga("train", "job.conf", "--workspace", "trained").returncode == 0
-    trained = ("--checkpoint", "trained")
-    for command, *options in (
-        ("train",), ("bench",), ("test", *trained), ("predict", *trained, "--layer", "ip1", "--out", "out.zarr"),
-    ):  # fmt: skip
-        refused = dsinga(command, "job.conf", "--device", "gpu", *options)
-        assert refused.returncode == 2
-        assert (
-            "cannot compute on a GPU: no GPU was found; to compute on CPU cores, leave out --device gpu"
-            in refused.stderr
-        )
-        assert not (folder / "work").exists()
-    assert dsinga("train", "job.conf").returncode == 0  # --device holds for its command only
-
-
 def test_unknown_kernels_are_refused_before_training(dsinga: Dsinga, folder: Path, monkeypatch) -> None:
     monkeypatch.setenv("DSINGA_OPS", "onedn")
     refused = dsinga("train", "job.conf")
@@ -448,73 +286,10 @@ def test_unknown_kernels_are_refused_before_training(dsinga: Dsinga, folder: Pat
     assert not (folder / "work").exists()
 
 
-def test_find_lr_suggests_a_rate_and_draws(dsinga: Dsinga, folder: Path) -> None:
-    before = sorted(path.name for path in folder.iterdir())
-    run = dsinga("find-lr", "job.conf", "--picture", "rates.svg", "--set", "cluster.workspace=nowhere")
-    assert run.returncode == 0, run.stderr
-    sentence, command, drawn = run.stdout.splitlines()
-    rate = re.match(r"the suggested learning rate is (\S+), a tenth of ", sentence)[1]  # type: ignore[index]
-    assert command == f"dsinga train job.conf --set updater.learning_rate.base_lr={rate}"
-    assert drawn == "drawn to rates.svg"
-    assert (folder / "rates.svg").read_text().startswith("<svg")
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*before, "rates.svg"])
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("train",), ("test",), ("predict", "--layer", "ip1", "--out", "out.zarr"), ("find-lr",), ("bench",),
-        ("search", "--set", "seed=1,2"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("command", [("train",), ("test",), ("predict", "--layer", "ip1", "--out", "out.zarr")])
 def test_all_that_compute_on_a_cluster_take_hosts_and_resources(dsinga: Dsinga, command: tuple[str, ...]) -> None:
     assert dsinga("train", "job.conf").returncode == 0  # for its checkpoint
-    name, *options = command
-    refused = dsinga(name, "job.conf", *options, "--hosts", "nowhere")
-    assert refused.returncode == 2
-    assert "no Dask worker is on 'nowhere'" in refused.stderr
-    refused = dsinga(name, "job.conf", *options, "--resources", "GPU=1")
-    assert refused.returncode == 2
-    assert "no Dask worker has the resource GPU=1" in refused.stderr
-
-
-def test_search_prints_the_best_setting_first_and_goes_on(dsinga: Dsinga, folder: Path) -> None:
-    command = ["search", "job.conf", "--workers", "1", "--set", "updater.learning_rate.base_lr=0.1,1e-9,0.05"]
-    searched = dsinga(*command, "--set", "seed=4", "--only", "1", "--workspace", "found")
-    assert searched.returncode == 0, searched.stderr
-    assert "best 1 (updater.learning_rate.base_lr=1e-09): test/loss" in searched.stdout
-    searched = dsinga(*command, "--set", "seed=4", "--workspace", "found", "--resume")
-    assert searched.returncode == 0, searched.stderr
-    numbers = [line.split()[0] for line in searched.stdout.splitlines() if "finished" in line]
-    assert numbers == ["0", "2", "1"]
-    assert "metrics and checkpoints are in found/setting-*" in searched.stdout
-    lines = (folder / "found" / "search.csv").read_text().splitlines()
-    assert lines[0] == "number,updater.learning_rate.base_lr,state,score,steps,seconds,remark"
-    assert (folder / "found" / "setting-1" / "checkpoint" / "step20").is_dir()
-
-
-def test_a_search_fails_where_all_settings_do(dsinga: Dsinga) -> None:
-    command = ("search", "job.conf", "--workers", "1", "--set")
-    searched = dsinga(*command, "updater.learning_rate.base_lr=0.1,-1")
-    assert searched.returncode == 0
-    assert "1 of 2 settings failed, for the reasons in the column remark" in searched.stdout
-    searched = dsinga(*command, "updater.learning_rate.base_lr=1e30,1e31", "--set", "updater.weight_decay=1e30")
-    assert searched.returncode == 1
-    assert "dsinga: all 2 settings failed, the first one with: " in searched.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "say what to try, as in --set updater.learning_rate.base_lr=0.01,0.1, or give --settings FILE"),
-        (("--set", "seed=1,2", "--settings", "job.conf"), "give the values in job.conf or by --set, not both"),
-        (("--set", "seed=1,2", "--monitor", "val_lss"), "there is no metric 'val/lss'"),
-    ],
-)
-def test_a_search_without_settings_is_refused(dsinga: Dsinga, arguments: tuple[str, ...], message: str) -> None:
-    refused = dsinga("search", "job.conf", *arguments)
-    assert refused.returncode == 2
-    assert message in refused.stderr
+    check_hosts_and_resources(dsinga, *command)
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning_or_named(dsinga: Dsinga, folder: Path) -> None:

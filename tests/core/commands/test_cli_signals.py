@@ -17,7 +17,7 @@ import pytest
 from dsinga.checkpoint import latest, read_params
 from dsinga.data import write_store
 from dsinga.monitor import read_metrics
-from tests.core.commands.test_cli import JOB, Dsinga, dsinga  # noqa: F401
+from tests.support.command_line import JOB, Dsinga
 from tests.support.default_signals import default_signals
 from tests.support.polling import wait_until
 
@@ -72,7 +72,7 @@ def wait_for_line(process: subprocess.Popen[str], pattern: str) -> None:
         assert lines[-1], "".join(lines)
 
 
-def go_on(dsinga: Dsinga, folder: Path, step: int, *arguments: str) -> None:  # noqa: F811
+def go_on(dsinga: Dsinga, folder: Path, step: int, *arguments: str) -> None:
     """Run the command again until ``step``, and compare with an undisturbed run."""
     for more in ((), ("--workspace", "whole")):
         ended = dsinga(*TRAIN, *more, *arguments, "--set", f"train_steps={step}")
@@ -95,7 +95,7 @@ def steps_done(err: str, sentence: str) -> int:
     return int(last[1])
 
 
-def test_a_signal_ends_training_with_a_checkpoint_of_the_last_round(dsinga, folder):  # noqa: F811
+def test_a_signal_ends_training_with_a_checkpoint_of_the_last_round(dsinga, folder):
     """``tests/faults/test_faults_cuts.py`` sends the others."""
     process = start(folder)
     process.send_signal(signal.SIGTERM)
@@ -152,7 +152,7 @@ def test_a_run_that_waits_for_workers_ends_at_once(folder, number):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_when_its_scheduler_is_started_again(dsinga, folder):  # noqa: F811
+def test_a_run_goes_on_when_its_scheduler_is_started_again(dsinga, folder):
     cluster = start_cluster(folder)
     more = ["--scheduler-file", "s.json", "--workers", "2", "--retry", "--set", "checkpoint_freq=30"]
     process = start(folder, *more, steps=3000)

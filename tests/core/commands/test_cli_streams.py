@@ -62,10 +62,9 @@ def test_streams_that_are_closed_full_or_ascii_change_no_status(folder: Path) ->
     status, output, errors = run(folder, "train job.conf --workspace ascii", **ASCII)
     assert (status, output[:13]) == (0, "Result of 'bl"), errors
     (folder / "other.conf").write_text(JOB.replace("x.zarr", "ö.zarr"), encoding="utf-8")
-    for conf, name in (("job.conf", r"bl\xf6bs.svg"), ("other.conf", r"\xf6.zarr")):
-        status, _, errors = run(folder, f"show {conf}", **ASCII)
-        why = "cannot be the name of a file here, where names are in ascii; set LC_ALL=C.UTF-8"
-        assert (status, errors) == (2, f"dsinga: '{name}' {why}\n")
+    status, _, errors = run(folder, "show other.conf", **ASCII)
+    why = "cannot be the name of a file here, where names are in ascii; set LC_ALL=C.UTF-8"
+    assert (status, errors) == (2, f"dsinga: '\\xf6.zarr' {why}\n")
 
 
 @pytest.mark.ci
@@ -122,14 +121,6 @@ def dsinga_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
     monkeypatch.chdir(tmp_path)
     return run_here
-
-
-def test_a_picture_that_cannot_be_written_is_refused(folder: Path, dsinga_here, monkeypatch) -> None:
-    monkeypatch.chdir(folder)
-    status, errors = dsinga_here("show", "job.conf", "--svg", "job.conf/x.svg")
-    assert (status, errors) == (
-        2, "dsinga: the picture job.conf/x.svg cannot be written: Not a directory; name another file\n"
-    )  # fmt: skip
 
 
 def test_training_in_python_needs_no_standard_error(folder: Path, monkeypatch) -> None:

@@ -1,0 +1,66 @@
+"""The commands find-lr and search: what they print and write."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import Dsinga, check_hosts_and_resources
+
+
+def test_find_lr_suggests_a_rate_and_draws(dsinga: Dsinga, folder: Path) -> None:
+    before = sorted(path.name for path in folder.iterdir())
+    run = dsinga("find-lr", "job.conf", "--picture", "rates.svg", "--set", "cluster.workspace=nowhere")
+    assert run.returncode == 0, run.stderr
+    sentence, command, drawn = run.stdout.splitlines()
+    rate = re.match(r"the suggested learning rate is (\S+), a tenth of ", sentence)[1]  # type: ignore[index]
+    assert command == f"dsinga train job.conf --set updater.learning_rate.base_lr={rate}"
+    assert drawn == "drawn to rates.svg"
+    assert (folder / "rates.svg").read_text().startswith("<svg")
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*before, "rates.svg"])
+
+
+@pytest.mark.parametrize("command", [("find-lr",), ("search", "--set", "seed=1,2")])
+def test_they_take_hosts_and_resources(dsinga: Dsinga, command: tuple[str, ...]) -> None:
+    check_hosts_and_resources(dsinga, *command)
+
+
+def test_search_prints_the_best_setting_first_and_goes_on(dsinga: Dsinga, folder: Path) -> None:
+    command = ["search", "job.conf", "--workers", "1", "--set", "updater.learning_rate.base_lr=0.1,1e-9,0.05"]
+    searched = dsinga(*command, "--set", "seed=4", "--only", "1", "--workspace", "found")
+    assert searched.returncode == 0, searched.stderr
+    assert "best 1 (updater.learning_rate.base_lr=1e-09): test/loss" in searched.stdout
+    searched = dsinga(*command, "--set", "seed=4", "--workspace", "found", "--resume")
+    assert searched.returncode == 0, searched.stderr
+    numbers = [line.split()[0] for line in searched.stdout.splitlines() if "finished" in line]
+    assert numbers == ["0", "2", "1"]
+    assert "metrics and checkpoints are in found/setting-*" in searched.stdout
+    lines = (folder / "found" / "search.csv").read_text().splitlines()
+    assert lines[0] == "number,updater.learning_rate.base_lr,state,score,steps,seconds,remark"
+    assert (folder / "found" / "setting-1" / "checkpoint" / "step20").is_dir()
+
+
+def test_a_search_fails_where_all_settings_do(dsinga: Dsinga) -> None:
+    command = ("search", "job.conf", "--workers", "1", "--set")
+    searched = dsinga(*command, "updater.learning_rate.base_lr=0.1,-1")
+    assert searched.returncode == 0
+    assert "1 of 2 settings failed, for the reasons in the column remark" in searched.stdout
+    searched = dsinga(*command, "updater.learning_rate.base_lr=1e30,1e31", "--set", "updater.weight_decay=1e30")
+    assert searched.returncode == 1
+    assert "dsinga: all 2 settings failed, the first one with: " in searched.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "say what to try, as in --set updater.learning_rate.base_lr=0.01,0.1, or give --settings FILE"),
+        (("--set", "seed=1,2", "--settings", "job.conf"), "give the values in job.conf or by --set, not both"),
+        (("--set", "seed=1,2", "--monitor", "val_lss"), "there is no metric 'val/lss'"),
+    ],
+)
+def test_a_search_without_settings_is_refused(dsinga: Dsinga, arguments: tuple[str, ...], message: str) -> None:
+    refused = dsinga("search", "job.conf", *arguments)
+    assert refused.returncode == 2
+    assert message in refused.stderr
