@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dsinga.base.advice import option
-from dsinga.base.components import Row, built_in, import_component, offered, scanned, written_distribution
+from dsinga.base.components import Row, built_in, import_component, offered, written_distribution
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import METADATA_BYTES, read_regular
 
@@ -143,28 +143,32 @@ def entries(kind: str) -> Mapping[str, Any]:
 def find(kind: str, name: str) -> Any:
     """Return the class or function of a name, imported if need be, or None.
 
-    Raises UserError where it belongs to an add-on that is not installed or fails, and where two add-ons bring it.
+    Raises UserError where it belongs to an add-on that is not installed or fails, and where two distributions bring it.
     """
     if name in _entries[kind]:
         return _entries[kind][name]
-    row = built_in(kind).get(name)
-    points = offered(kind).get(name, []) if row is None or scanned() else []
-    owners = [] if row is None else ["dsinga"]
-    owners += [point.dist.name if point.dist else point.value for point in points]
+    if row := built_in(kind).get(name):
+        _import_built_in(kind, name, row)
+    elif owners := check_owner(kind, name):
+        (point,) = offered(kind)[name]
+        with user_errors(f"{kind} {name!r} of the add-on {owners[0]} cannot be imported: "):
+            value = point.load()
+        if point.attr:
+            _set(kind, name, value, point.value)
+        elif name not in _entries[kind]:
+            raise UserError(f"the add-on {owners[0]} registers no {kind} {name!r} in {point.value}")
+    return _entries[kind].get(name)
+
+
+def check_owner(kind: str, name: str) -> list[str]:
+    """Return the distribution that brings a component, none for no or a user's; raise UserError where several do."""
+    owners = ["dsinga"] if name in built_in(kind) else []
+    owners += [point.dist.name if point.dist else point.value for point in offered(kind).get(name, ())]
     if len(owners) > 1:
         raise UserError(
             f"{' and '.join(owners)} both have a {kind} called {name!r}; uninstall one of these distributions"
         )
-    if row is not None:
-        _import_built_in(kind, name, row)
-    elif points:
-        with user_errors(f"{kind} {name!r} of the add-on {owners[0]} cannot be imported: "):
-            value = points[0].load()
-        if points[0].attr:
-            _set(kind, name, value, points[0].value)
-        elif name not in _entries[kind]:
-            raise UserError(f"the add-on {owners[0]} registers no {kind} {name!r} in {points[0].value}")
-    return _entries[kind].get(name)
+    return owners
 
 
 def _import_built_in(kind: str, name: str, row: Row) -> None:

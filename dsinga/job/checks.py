@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dsinga.base.registry import find, nearest
+from dsinga.base.errors import UserError
+from dsinga.base.registry import check_owner, find, nearest
 from dsinga.job.check_cluster import check_cluster
 from dsinga.job.check_net import check_net
 from dsinga.job.component import Component, Settings, settings_class
@@ -67,6 +68,8 @@ def check(job: Job, phases: Sequence[Phase] | None = None, needs_paths: bool = T
     for layer, message in iterate_messages(job):
         check_numbers(layer, message)
         check_type(layer, message)
+        if isinstance(message, Component):
+            check_distribution(layer, message)
         check_settings(layer, message)
         if isinstance(message, LRGenConf):
             check_schedule(message, job.train_steps, job.updater)
@@ -183,6 +186,14 @@ def check_type(layer: LayerConf | None, message: Message) -> None:
             raise error_in(layer, message, f"{name} needs {remedy}", field)
         known = ", ".join([*dict.fromkeys(type(type_).__members__.values())][:3])
         raise error_in(layer, message, f"{type(message).__name__} needs its {field} ({known}, ...) or a {needed}")
+
+
+def check_distribution(layer: LayerConf | None, message: Component) -> None:
+    """Raise JobError where two distributions bring the component that a message names."""
+    try:
+        check_owner(message.kind, message.type_name)
+    except UserError as error:
+        raise error_in(layer, message, str(error), message.type_field) from None
 
 
 def check_settings(layer: LayerConf | None, message: Message) -> None:

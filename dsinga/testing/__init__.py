@@ -2,7 +2,8 @@
 
 The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract`,
 :class:`SourceContract`, :class:`EngineContract`, :class:`AgreementContract`, :class:`CaptureContract` and
-:class:`KernelContract`, and code of your own should. The last one also needs hypothesis.
+:class:`KernelContract`, and code of your own should. The last one also needs hypothesis. :class:`AddonContract` is for
+a distribution that brings components by entry points.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dsinga.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from dsinga.testing.addons import AddonContract
     from dsinga.testing.agreements import AgreementContract
     from dsinga.testing.engines import EngineContract
     from dsinga.testing.extensions import ExtensionContract
@@ -22,13 +24,14 @@ if TYPE_CHECKING:
     from dsinga.testing.updaters import UpdaterContract
 
 __all__ = [
-    "AgreementContract", "CaptureContract", "EngineContract", "ExtensionContract", "KernelContract", "LayerCase",
-    "LayerContract", "SimulatedLoop", "SourceContract", "UpdaterContract",
+    "AddonContract", "AgreementContract", "CaptureContract", "EngineContract", "ExtensionContract", "KernelContract",
+    "LayerCase", "LayerContract", "SimulatedLoop", "SourceContract", "UpdaterContract",
 ]  # fmt: skip
 
 KERNEL_CHECKS = ("arrays", "captures", "cases", "crf", "elementwise", "formulas", "images", "sequences")
 # Modules whose assertions pytest rewrites, so that a failed one shows its values.
 REWRITTEN = (
+    "addons",
     "agreements",
     "engines",
     "extensions",

@@ -118,3 +118,9 @@ def test_they_work_in_nn_and_a_process_without_them_names_the_distribution(envir
     with pytest.raises(UserError, match=rf"other.conf:9: .* has no field 'wave'; {sentence}$"):
         load(folder / "other.conf")
     assert run(environment, folder, "-c", "from dsinga.nn import load_model; print(load_model('saved'))")
+
+
+def test_it_keeps_the_contract(environment, folder):
+    text = "from dsinga.testing import AddonContract\n\n\nclass TestWave(AddonContract):\n"
+    (folder / "test_addon.py").write_text(f"{text}    distribution = 'dsinga-wave'\n")
+    assert "3 passed" in run(environment, folder, "-m", "pytest", "-q", "test_addon.py")

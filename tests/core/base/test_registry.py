@@ -177,9 +177,9 @@ def test_faulty_addons_are_named(tmp_path, points, name, sentence):
     folder = distribution(tmp_path, "waves", {"metric.wave": "waves"}, waves=text, broken="1 / 0")
     lines = python(
         f"""
-        from dsinga.base.registry import find, registered, UserError
-        registered("metric")
+        from dsinga.base.registry import check_owner, find, UserError
         try:
+            check_owner("metric", {name!r})
             find("metric", {name!r})
         except UserError as error:
             print(error)
@@ -271,3 +271,20 @@ def test_of_many_names_those_most_alike_are_listed_and_the_others_counted():
     hint = nearest_or_listed("xoxs", many, "its layers are")
     assert hint.startswith("; its layers are loss, pool, ")
     assert hint.endswith(" and 290 more")
+
+
+def test_a_job_with_a_layer_that_two_distributions_have_is_refused(tmp_path):
+    lines = python(
+        """
+        from dsinga.base.registry import UserError
+        from dsinga.job import check, loads
+        layers = 'layer { name: "a" type: kRecordInput store_conf { path: "x" batchsize: 1 } }'
+        layers += 'layer { name: "b" srclayers: "a" type: kReLU }'
+        try:
+            check(loads("train_steps: 1 neuralnet {" + layers + "}"))
+        except UserError as error:
+            print(error)
+        """,
+        distribution(tmp_path, "ripples", {"layer.kReLU": "ripples"}),
+    )
+    assert "dsinga and ripples both have a layer called 'kReLU'; uninstall one" in lines[0]
