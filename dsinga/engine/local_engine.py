@@ -60,14 +60,9 @@ class LocalEngine(Engine):
     pauses_cheaply = True
 
     def __init__(
-        self,
-        job: Job,
-        opened: OpenedJob,
-        begin: Snapshot,
-        updater: LocalUpdater | None = None,
-        threads: int | None = None,
-        device: int | None = None,
-    ):
+        self, job: Job, opened: OpenedJob, begin: Snapshot, updater: LocalUpdater | None = None,
+        threads: int | None = None, device: int | None = None,
+    ):  # fmt: skip
         self.job, self.nets = job, opened.nets
         reader = opened.readers[Phase.kTrain]
         self.epochs = reader.epochs if job.epochs else None

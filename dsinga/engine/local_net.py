@@ -72,16 +72,9 @@ class LocalNet:
     """
 
     def __init__(
-        self,
-        job: Job | CheckedJob,
-        x: Batch = None,
-        y: Batch = None,
-        *,
-        workers: int | None = None,
-        threads: int | None = None,
-        roots: Sequence[str] = (),
-        is_small: bool = False,
-    ):
+        self, job: Job | CheckedJob, x: Batch = None, y: Batch = None, *, workers: int | None = None,
+        threads: int | None = None, roots: Sequence[str] = (), is_small: bool = False,
+    ):  # fmt: skip
         if not isinstance(job, Job | CheckedJob):
             remedy = "of a model of dsinga.nn, write LocalNet(model.job(train_steps=1), x, y)"
             raise UserError(f"LocalNet takes a Job, not {type(job).__name__}; {remedy}")
@@ -133,15 +126,9 @@ class LocalNet:
         return LocalUpdater(create_updater(self.job.updater), self.net.params)
 
     def forward(
-        self,
-        params: Mapping[str, np.ndarray],
-        x: Batch,
-        y: Batch = None,
-        *,
-        layers: Sequence[str] = (),
-        phase: str = "test",
-        step: int = 0,
-    ) -> Forward:
+        self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *, layers: Sequence[str] = (),
+        phase: str = "test", step: int = 0,
+    ) -> Forward:  # fmt: skip
         """Compute the features of ``layers`` for a batch of any size; by default of the layers that are no sources.
 
         Without ``y`` only what needs no labels is computed, and the feature of a softmax loss or of a sigmoid
@@ -151,15 +138,9 @@ class LocalNet:
         return self._forward(params, x, y, tuple(layers), find_phase(phase), step)
 
     def _forward(
-        self,
-        params: Mapping[str, np.ndarray],
-        x: Batch,
-        y: Batch = None,
-        layers: tuple[str, ...] = (),
-        phase: Phase = Phase.kTest,
-        step: int = 0,
-        first: int = 0,
-    ) -> Forward:
+        self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, layers: tuple[str, ...] = (),
+        phase: Phase = Phase.kTest, step: int = 0, first: int = 0,
+    ) -> Forward:  # fmt: skip
         """Compute a batch as :meth:`forward` does; ``first`` is the number of its first record, for messages."""
         predictor = self._nets.predictor(phase, None if y is not None else layers, self._cut_rows(x))
         net = predictor.net
@@ -171,14 +152,9 @@ class LocalNet:
         return Forward({name: feature.data for name, feature in features.items()}, Means(metrics))
 
     def backward(
-        self,
-        params: Mapping[str, np.ndarray],
-        x: Batch,
-        y: Batch = None,
-        *,
-        gradients: Mapping[str, np.ndarray] | None = None,
-        step: int | None = None,
-    ) -> Backward:
+        self, params: Mapping[str, np.ndarray], x: Batch, y: Batch = None, *,
+        gradients: Mapping[str, np.ndarray] | None = None, step: int | None = None,
+    ) -> Backward:  # fmt: skip
         """Compute the gradient of the mean loss of a batch of any size for each param, by the job's algorithm.
 
         ``gradients`` stand for a loss of one's own in place of the job's: by layer, the gradient of each record's loss
@@ -229,14 +205,9 @@ class LocalNet:
         return Backward(on_host, Means(metrics))
 
     def _backward_cut(
-        self,
-        algorithm: Algorithm,
-        net: NeuralNet,
-        values: Mapping[str, np.ndarray],
-        records: Mapping[str, Records],
-        ctx: Context,
-        push: Push,
-    ) -> Metrics:
+        self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
+        ctx: Context, push: Push,
+    ) -> Metrics:  # fmt: skip
         """Compute ``ctx.rows`` of a batch as an algorithm does, by ``algorithm`` on the net cut for the workers."""
         gradients, metrics = self._cut.backward(algorithm, net, values, records, ctx)
         for name, gradient in gradients.items():
@@ -333,13 +304,9 @@ class LocalNet:
 
 
 def _launch(
-    passes: RepeatedPasses,
-    net: NeuralNet,
-    values: ParamArrays,
-    records: Mapping[str, Records],
-    ctx: Context,
+    passes: RepeatedPasses, net: NeuralNet, values: ParamArrays, records: Mapping[str, Records], ctx: Context,
     updates: KeptGradients,
-) -> Metrics | None:
+) -> Metrics | None:  # fmt: skip
     """Compute gradients of a batch by what was captured; return its metrics, None where that cannot be."""
 
     def compute(batch: Mapping[str, Records], params: Mapping[str, Array], ctx: Context) -> KeptGradients:

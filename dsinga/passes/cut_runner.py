@@ -47,13 +47,9 @@ class CutRunner:
         vars(self).update(state, _lock=threading.Lock())
 
     def backward(
-        self,
-        algorithm: Algorithm,
-        net: NeuralNet,
-        values: Mapping[str, np.ndarray],
-        records: Mapping[str, Records],
+        self, algorithm: Algorithm, net: NeuralNet, values: Mapping[str, np.ndarray], records: Mapping[str, Records],
         ctx: Context,
-    ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:
+    ) -> tuple[dict[str, np.ndarray | SparseRows], Metrics]:  # fmt: skip
         """Return the gradients of whole params, and the metrics, of the rows ``ctx.rows`` of a batch."""
         rows, micro_batch = ctx.rows.stop - ctx.rows.start, ctx.micro_batch
 
@@ -73,15 +69,9 @@ class CutRunner:
         return join_gradients(cut, pushed), metrics
 
     def run(
-        self,
-        compute: Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], T],
-        net: NeuralNet,
-        values: Mapping[str, np.ndarray],
-        records: Mapping[str, Records],
-        rows: int,
-        seed: int,
-        step: int,
-    ) -> tuple[PartitionedNet, list[T]]:
+        self, compute: Callable[[NeuralNet, Mapping[str, Any], Mapping[str, Records], Context], T], net: NeuralNet,
+        values: Mapping[str, np.ndarray], records: Mapping[str, Records], rows: int, seed: int, step: int,
+    ) -> tuple[PartitionedNet, list[T]]:  # fmt: skip
         """Run ``compute`` for each worker, on its net, its parts of params and its rows; return the cut net, too."""
         with self._lock:
             cut = self._cut(net, rows)

@@ -65,17 +65,10 @@ class Predictor:
     """
 
     def __init__(
-        self,
-        net: NeuralNet,
-        params: Mapping[str, Array] | None = None,
-        *,
-        seed: int = 0,
-        phase: Phase | None = None,
-        ops: Callable[[], Ops] | None = None,
-        threads: int = 1,
-        carries_state: bool = False,
+        self, net: NeuralNet, params: Mapping[str, Array] | None = None, *, seed: int = 0, phase: Phase | None = None,
+        ops: Callable[[], Ops] | None = None, threads: int = 1, carries_state: bool = False,
         cut: CutRunner | None = None,
-    ):
+    ):  # fmt: skip
         self.net, self._seed, self._phase = net, seed, phase or net.phase
         self._ops, self._threads, self._cut = ops, threads, cut
         self._states: dict[str, dict[str, str]] = {}  # params by role, by layer
@@ -98,15 +91,9 @@ class Predictor:
         return predictor
 
     def forward(
-        self,
-        records: Mapping[str, Records],
-        rows: int,
-        keep: Collection[str] = (),
-        *,
-        params: Mapping[str, np.ndarray] | None = None,
-        step: int = 0,
-        processor: Processor = ONE_CORE,
-    ) -> BatchResult:
+        self, records: Mapping[str, Records], rows: int, keep: Collection[str] = (), *,
+        params: Mapping[str, np.ndarray] | None = None, step: int = 0, processor: Processor = ONE_CORE,
+    ) -> BatchResult:  # fmt: skip
         """Compute a batch of ``rows`` records; return features and labels of the layers ``keep``, and the metrics.
 
         ``records`` are those of each input layer, ``params`` those of this call in place of the predictor's. ``step``
@@ -130,14 +117,9 @@ class Predictor:
         return {name: _to_host(outputs[name], ops) for name in keep}, metrics
 
     def _launch(
-        self,
-        passes: RepeatedPasses,
-        values: Mapping[str, Array],
-        records: Mapping[str, Records],
-        params: Mapping[str, np.ndarray] | None,
-        ctx: Context,
-        names: Collection[str],
-    ) -> PassResult | None:
+        self, passes: RepeatedPasses, values: Mapping[str, Array], records: Mapping[str, Records],
+        params: Mapping[str, np.ndarray] | None, ctx: Context, names: Collection[str],
+    ) -> PassResult | None:  # fmt: skip
         """Compute a batch by what was captured; None where that cannot be.
 
         Codes of sequences are checked in host memory, and a feature, unlike a loss, does not show wrong ones.
@@ -176,14 +158,9 @@ class Predictor:
         return kernels
 
     def _forward_cut(
-        self,
-        cut: CutRunner,
-        records: Mapping[str, Records],
-        rows: int,
-        keep: Collection[str],
-        params: Mapping[str, np.ndarray],
-        step: int,
-    ) -> BatchResult:
+        self, cut: CutRunner, records: Mapping[str, Records], rows: int, keep: Collection[str],
+        params: Mapping[str, np.ndarray], step: int,
+    ) -> BatchResult:  # fmt: skip
         for name in keep:
             self.net.position(name)  # raises UserError
 

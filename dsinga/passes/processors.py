@@ -60,13 +60,9 @@ def describe_worker(group: int, number: int, address: str) -> str:
 
 
 def choose_devices(
-    job: Job,
-    groups: Groups,
-    bytes_needed: Callable[[int], int],
-    describe: Callable[[int, int, str], str],
-    ask: Ask = lambda _, function, *arguments: {THIS_PROCESS: function(*arguments)},
-    host: Callable[[str], str] = str,
-) -> Devices:
+    job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str],
+    ask: Ask = lambda _, function, *arguments: {THIS_PROCESS: function(*arguments)}, host: Callable[[str], str] = str,
+) -> Devices:  # fmt: skip
     """Return the GPU of each member of ``groups``, None for those that compute on CPU cores.
 
     GPUs are for members to which the job's ``gpu`` lines give one. Dask's setting ``dsinga.device`` takes precedence:

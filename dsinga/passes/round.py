@@ -51,13 +51,10 @@ class Round:
     """
 
     def __init__(
-        self,
-        begin: Callable[[int], BegunStep],
-        launch: Callable[[BegunStep], bool],
-        captured: RepeatedIterations | None,
-        compute: Callable[[BegunStep], tuple[Metrics | None, Timing]],
+        self, begin: Callable[[int], BegunStep], launch: Callable[[BegunStep], bool],
+        captured: RepeatedIterations | None, compute: Callable[[BegunStep], tuple[Metrics | None, Timing]],
         report: Callable[[BegunStep, Metrics | None, Timing], None],
-    ):
+    ):  # fmt: skip
         self._begin, self._launch, self._captured, self._compute = begin, launch, captured, compute
         self._report = report
         self._running: BegunStep | None = None

@@ -30,15 +30,9 @@ class Deadlock(RunError):
 
 
 def run_in_threads(
-    net: PartitionedNet,
-    ops: Ops,
-    compute: Callable[[int, Context], T],
-    *,
-    seed: int = 0,
-    step: int = 0,
-    rows: Sequence[Rows] | None = None,
-    pool: Executor | None = None,
-) -> list[T]:
+    net: PartitionedNet, ops: Ops, compute: Callable[[int, Context], T], *, seed: int = 0, step: int = 0,
+    rows: Sequence[Rows] | None = None, pool: Executor | None = None,
+) -> list[T]:  # fmt: skip
     """Run ``compute(worker, ctx)`` for each worker of a partitioned net, all at once; return the results in order.
 
     Args:

@@ -44,16 +44,9 @@ class BucketExchange:
     """
 
     def __init__(
-        self,
-        bucket: Bucket,
-        homes: Mapping[str, ParamHome],
-        client: ServerClient,
-        options: ExchangeOptions,
-        codec: Codec | None,
-        meter: Meter,
-        wait: Wait,
-        priority: int = URGENT,
-    ):
+        self, bucket: Bucket, homes: Mapping[str, ParamHome], client: ServerClient, options: ExchangeOptions,
+        codec: Codec | None, meter: Meter, wait: Wait, priority: int = URGENT,
+    ):  # fmt: skip
         self.server, self.slices = bucket
         self._homes = {slice_.id: homes[slice_.param] for slice_ in self.slices}
         self._replicated = isinstance(homes[self.slices[0].param], ReplicatedHome)

@@ -43,20 +43,11 @@ def evaluation_passes(
 
 
 def configure(
-    job: Job,
-    topology: Topology,
-    opened: OpenedJob,
-    nets: Mapping[Phase, PartitionedNet],
-    updater: Updater,
-    *,
-    passes: Mapping[Phase, Sequence[EvaluationPass]] | None = None,
-    run: str,
-    served: bool = True,
-    find_preferred_servers: FindPreferredServers = lambda parts: {},
-    overlap: bool = True,
-    timeout: float = 300.0,
+    job: Job, topology: Topology, opened: OpenedJob, nets: Mapping[Phase, PartitionedNet], updater: Updater, *,
+    passes: Mapping[Phase, Sequence[EvaluationPass]] | None = None, run: str, served: bool = True,
+    find_preferred_servers: FindPreferredServers = lambda parts: {}, overlap: bool = True, timeout: float = 300.0,
     piece_bytes: int | None = None,
-) -> WorkerConfig:
+) -> WorkerConfig:  # fmt: skip
     """Return the configuration of the workers of a run.
 
     Args:

@@ -41,14 +41,9 @@ class Exchange(Mapping[str, Array]):
     """
 
     def __init__(
-        self,
-        homes: Sequence[ParamHome],
-        clients: Mapping[int, ServerClient],
-        options: ExchangeOptions,
-        meter: Meter | None = None,
-        replicas: LocalUpdater | None = None,
-        clipping: GlobalClipping | None = None,
-    ):
+        self, homes: Sequence[ParamHome], clients: Mapping[int, ServerClient], options: ExchangeOptions,
+        meter: Meter | None = None, replicas: LocalUpdater | None = None, clipping: GlobalClipping | None = None,
+    ):  # fmt: skip
         self._homes = {home.name: home for home in homes}
         self._shapes = {home.name: home.shape for home in homes}
         self._clients = clients
@@ -236,13 +231,9 @@ def move_local_slices(homes: Sequence[ParamHome], clients: Mapping[int, ServerCl
 
 
 def param_homes(
-    shapes: Mapping[str, Shape],
-    slices: Sequence[Slice],
-    clients: Mapping[int, ServerClient],
-    lasting: Mapping[str, float] | None = None,
-    replicas: LocalUpdater | None = None,
-    ops: Ops | None = None,
-) -> list[ParamHome]:
+    shapes: Mapping[str, Shape], slices: Sequence[Slice], clients: Mapping[int, ServerClient],
+    lasting: Mapping[str, float] | None = None, replicas: LocalUpdater | None = None, ops: Ops | None = None,
+) -> list[ParamHome]:  # fmt: skip
     """Return the home of each param of a worker: servers, a cache of rows, or the worker itself.
 
     Args:

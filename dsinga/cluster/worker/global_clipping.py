@@ -38,13 +38,9 @@ class GlobalClipping(NamedTuple):
     workers: int
 
     def clip(
-        self,
-        step: int,
-        local: Mapping[str, float],
-        clients: Mapping[int, ServerClient],
-        wait: Wait,
+        self, step: int, local: Mapping[str, float], clients: Mapping[int, ServerClient], wait: Wait,
         all_reduce: Callable[[str, Array], Array],
-    ) -> float:
+    ) -> float:  # fmt: skip
         """Let servers update by the gradients of ``step`` times a factor, at most 1, and return that.
 
         All workers of the group call this when they have pushed all their gradients. ``local`` has the sums of squares

@@ -216,13 +216,9 @@ class ReplicatedHome(ParamHome):
     """
 
     def __init__(
-        self,
-        name: str,
-        shape: Shape,
-        slices: Sequence[Slice],
-        replicas: LocalUpdater,
+        self, name: str, shape: Shape, slices: Sequence[Slice], replicas: LocalUpdater,
         lasting_share: float | None = None,
-    ):
+    ):  # fmt: skip
         super().__init__(name, shape, slices, lasting_share)
         self._replicas = replicas
 

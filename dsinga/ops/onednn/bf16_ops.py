@@ -155,11 +155,9 @@ class Bf16Images(Float32Ops):
 
     def add(self, x: Array, y: Array) -> Array:
         kernel = _kernel(Binary, x, x.size, ADD, BFLOAT16)
-        return (
-            run_elementwise(kernel, x, cast_like(y, x))
-            if kernel
-            else cast(super().add(to_float32(x), to_float32(y)), x.dtype)
-        )
+        if kernel:
+            return run_elementwise(kernel, x, cast_like(y, x))
+        return cast(super().add(to_float32(x), to_float32(y)), x.dtype)
 
 
 class Bf16Ops(Bf16Images):

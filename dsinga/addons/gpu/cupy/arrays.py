@@ -142,10 +142,8 @@ class CupyArrays(CupyRecording):
             numbers = numbers if scale is None else np.float32(scale) / numbers
             if len(record) != 3:
                 numbers = np.broadcast_to(numbers, record).reshape(-1, 1, 1) if numbers.ndim else numbers
-            self._constants[key] = (
-                value,
-                cupy.asarray(np.ascontiguousarray(numbers)),
-            )  # keeps a reference to value, so that its id stays unique
+            # with a reference to value, so that its id stays unique
+            self._constants[key] = value, cupy.asarray(np.ascontiguousarray(numbers))
         return self.held(self._constants[key][1])
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -161,8 +159,6 @@ class CupyArrays(CupyRecording):
 
 def _steps(constant: Array | None, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides of a constant along each axis of ``shape``, in numbers; 0 where it is broadcast."""
-    return (
-        (0, 0, 0)
-        if constant is None
-        else tuple(s // constant.itemsize for s in cupy.broadcast_to(constant, shape).strides)
-    )
+    if constant is None:
+        return 0, 0, 0
+    return tuple(step // constant.itemsize for step in cupy.broadcast_to(constant, shape).strides)

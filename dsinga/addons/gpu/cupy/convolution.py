@@ -125,13 +125,8 @@ class CupyConvolution(Ops):
 
     def _convolve(self, x: Array, w: Array, b: Array | None, stride: Sizes, pad: Sizes, relu: bool) -> Array:
         x, w = self._image_factor(x), self.as_factor(w)
-        shapes = (
-            x.shape,
-            w.shape,
-            (x.shape[0], w.shape[0], *output_sizes(x.shape, w.shape[2:], stride, pad)),
-            stride,
-            pad,
-        )
+        outputs = output_sizes(x.shape, w.shape[2:], stride, pad)
+        shapes = x.shape, w.shape, (x.shape[0], w.shape[0], *outputs), stride, pad
 
         def separate() -> Array:
             y = with_bias(self._compute("fprop", shapes, x, w), b)

@@ -43,9 +43,7 @@ class CupyPass:
         self._pieces: list[GraphPiece] = []
         self._captured = self._is_capturing = False
         self._buffers: dict[str, Array] = {}
-        self._unread: deque[tuple[np.ndarray, Any]] = (
-            deque()
-        )  # numbers of passes that run, and the event after the copy
+        self._unread = deque[tuple[np.ndarray, Any]]()  # numbers of passes that run, and the event after the copy
         with self._memory():
             self._recording = Recording()
 

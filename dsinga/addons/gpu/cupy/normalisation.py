@@ -60,18 +60,8 @@ class CupyNormalisation(CupyRecording):
             return cupy.zeros(x.shape[1], np.float64), cupy.zeros(x.shape[1], np.float64)
         sums = ChannelSums(*rows.shape)
         statistics = cupy.asarray(mean, np.float64), cupy.asarray(variance, np.float64)
-        partial = sums.partial(
-            *(
-                "sums_of_gradients",
-                x.dtype,
-                rows,
-                by_channel(cast(dy, x.dtype)),
-                *statistics,
-                float(epsilon),
-                sums.channels,
-            ),
-            results=2,
-        )
+        arguments = rows, by_channel(cast(dy, x.dtype)), *statistics, float(epsilon), sums.channels
+        partial = sums.partial("sums_of_gradients", x.dtype, *arguments, results=2)
         total, along = sums.total(partial)
         return total, along
 
@@ -130,18 +120,8 @@ class CupyNormalisation(CupyRecording):
         partial = sums.partial("sums_of_gradients", x.dtype, *arguments, results=2)
         results = [empty_like(scale) for _ in range(5)]
         constants = float(size), float(epsilon), *sums.counts()
-        source.rows(
-            *(
-                "batch_norm_training_grad",
-                scale.dtype,
-                sums.channels,
-                *partial,
-                scale,
-                *statistics,
-                *results,
-                *constants,
-            )
-        )
+        arrays = *partial, scale, *statistics, *results
+        source.rows("batch_norm_training_grad", scale.dtype, sums.channels, *arrays, *constants)
         dscale, dbias, *slopes = results
         return slopes, (dscale, dbias)
 

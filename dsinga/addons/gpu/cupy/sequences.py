@@ -43,17 +43,8 @@ class CupyAttention(Ops):
             return self.softmax(scores.reshape(-1, scores.shape[3])).reshape(scores.shape), hidden
         weights, (_, _, queries, columns) = cupy.empty_like(scores), scores.shape
         rows = scores.size // max(columns, 1)
-        _rows.rows(
-            "visible_softmax",
-            scores.dtype,
-            rows,
-            scores,
-            int64(self.asarray(visible)),
-            weights,
-            heads,
-            queries,
-            columns,
-        )
+        arguments = scores, int64(self.asarray(visible)), weights, heads, queries, columns
+        _rows.rows("visible_softmax", scores.dtype, rows, *arguments)
         return weights, hidden
 
     def attention_weights_grad(
