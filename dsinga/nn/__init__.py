@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         Split,
     )
     from dsinga.nn.words.composed_layers import Bidirectional, MultiHeadAttention, SeparableConv2D, TimeDistributed
-    from dsinga.nn.words.derived_functions import derived_functions, words
+    from dsinga.nn.words.derived_functions import all_functions, derived_functions
     from dsinga.nn.words.energy import RBM, decoder, encoder
     from dsinga.nn.words.functional import (
         add,
@@ -106,8 +106,8 @@ KERAS = dict.fromkeys(("backend", "config", "layers", "models", "saving", "utils
 
 if not TYPE_CHECKING:
     __getattr__, _names = lazy_names(
-        __name__, missing_names(__name__, __all__, lambda: ChainMap(KERAS, *__getattr__("words").maps))
+        __name__, missing_names(__name__, __all__, lambda: ChainMap(KERAS, *__getattr__("all_functions").maps))
     )
 
     def __dir__():
-        return sorted({*_names(), *__getattr__("words")})
+        return sorted({*_names(), *__getattr__("all_functions")})

@@ -31,4 +31,4 @@ class Words(Mapping[str, Any]):
 
 _FUNCTIONS: list[Any] = [layer_functions, optimizer_functions, schedule_functions, source_functions]
 derived_functions = ChainMap[str, Any](*_FUNCTIONS)
-words = ChainMap[str, Any](*_FUNCTIONS, Words())  # type: ignore[arg-type]
+all_functions = ChainMap[str, Any](*_FUNCTIONS, Words())  # type: ignore[arg-type]

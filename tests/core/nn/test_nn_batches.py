@@ -112,7 +112,7 @@ REFUSED = {
     "net().fit(batches(), steps_per_epoch=7)": "the generator ended after 6 batches of 7; give steps_per_epoch=6",
     "net().fit(iter([]))": "the list_iterator ended after 0 batches; what gives its batches once is made anew",
     "net().fit(iter([(X, Y), (X[:, :2], Y)]))": "batch 1 of the list_iterator has records of the shapes [(2,), ()]",
-    "net().fit(iter([(X, Y[:3])]))": "must be arrays x, (x, y) or (x, y, weights), of as many rows",
+    "net().fit(iter([(X, Y[:3])]))": "must be arrays x, (x, y) or (x, y, sample_weight), of as many rows",
     "net().fit(batches(), Y)": "the batches of the generator are (x, y) or (x, y, weights); leave y and weights out",
     "net().fit(X, Y, steps_per_epoch=3)": "steps_per_epoch is for batches of a generator: an epoch reads all records",
     "net().fit(iter([{'a': X, 'b': X}]))": "have a, b; leave one column of records, and one of labels that is called",
