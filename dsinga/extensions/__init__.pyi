@@ -1,8 +1,7 @@
 from collections.abc import Mapping
 
 from dsinga.addons.search.median_stopping import MedianRule, MedianStopping, MetricValues
-from dsinga.addons.trackers.csv_table import CSV
-from dsinga.addons.trackers.keras_callbacks import CSVLogger, ModelCheckpoint, ReduceLROnPlateau, TerminateOnNaN
+from dsinga.addons.trackers.keras_callbacks import CSV, CSVLogger, ModelCheckpoint, ReduceLROnPlateau, TerminateOnNaN
 from dsinga.addons.trackers.mlflow import MLflow
 from dsinga.addons.trackers.tensorboard import TensorBoard
 from dsinga.extensions.best_value import BestValue
@@ -23,11 +22,12 @@ from dsinga.extensions.standard import (
     Evaluation,
     ExtensionLike,
     FunctionExtension,
+    check_extensions,
+    check_metric,
     create_extension,
     create_extensions,
 )
 from dsinga.extensions.triggers import AtEnd, Either, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest
-from dsinga.extensions.validation import check_extensions, check_metric
 
 __all__ = [
     "CSV", "AtEnd", "BackupAndRestore", "BestValue", "CSVLogger", "Callback", "Checkpointing", "Display",

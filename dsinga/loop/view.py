@@ -16,7 +16,7 @@ from dsinga.base.param_arrays import ParamArrays, first_not_finite
 from dsinga.base.registry import nearest
 from dsinga.engine.engine import Engine, Restart
 from dsinga.extensions import LoopView
-from dsinga.extensions.validation import ASKED_BY
+from dsinga.extensions.standard import ASKED_BY
 from dsinga.job.enums import PHASES
 from dsinga.loop.initial_state import put_params
 from dsinga.monitor import RECOVERY, Row

@@ -14,7 +14,7 @@ import zarr
 
 from dsinga.addons.planner.rate_store import RateStore
 from dsinga.addons.search.result import read_outcome
-from dsinga.addons.search.space_text import read_space
+from dsinga.addons.search.space import read_space
 from dsinga.addons.text.vocabulary import read_vocabulary
 from dsinga.base.errors import UserError
 from dsinga.base.registry import import_file

@@ -17,7 +17,7 @@ from dsinga import UserError, nn, rl
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf
 from dsinga.job.topology import group_seed
-from dsinga.monitor.metrics_file import read_metrics
+from dsinga.monitor.run_monitor import read_metrics
 from dsinga.rl.agent_training import trained_agent
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments.registered import make_environments

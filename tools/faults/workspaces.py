@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_checkpoint
-from dsinga.monitor.metrics_file import read_metrics
+from dsinga.monitor.run_monitor import read_metrics
 from tools.faults.checkpoints import create, read_params
 from tools.faults.damage import damage_bytes, damage_entry, files_of
 from tools.faults.forked import Ended, run_forked

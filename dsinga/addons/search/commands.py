@@ -60,7 +60,7 @@ def search(
     setting has a folder in the workspace, the table is search.csv there.
     """
     from dsinga.addons.search import search as searching
-    from dsinga.addons.search.space_text import parse_space, read_space
+    from dsinga.addons.search.space import parse_space, read_space
     from dsinga.base.errors import UserError
 
     options["overrides"], space = parse_space(options["overrides"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from abc import abstractmethod
 from html import escape
 from typing import TextIO
@@ -21,7 +22,7 @@ def show_search(total: int, name: str, out: TextIO | None = None, *, quiet: bool
         quiet: return a display that shows nothing.
     """
     if quiet:
-        return HiddenSearch()
+        return SearchLines(total, io.StringIO())
     out = out or error_stream()
     if in_notebook():
         return SearchPicture(total, name)
@@ -34,19 +35,6 @@ class SearchProgress(ProgressDisplay):
     @abstractmethod
     def update(self, done: int, running: int, best: str) -> None:
         """Show how many runs have ended, how many are running, and which setting is the best."""
-
-
-class HiddenSearch(SearchProgress):
-    """A display that shows nothing."""
-
-    def update(self, done: int, running: int, best: str) -> None:
-        pass
-
-    def remark(self, sentence: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class SearchLines(SearchProgress):

@@ -262,16 +262,6 @@ def scheduler_address(client: Client) -> str:
 
 
 @contextlib.contextmanager
-def open_client(client: Any = None, **embedded: Any) -> Iterator[Client]:
-    """Yield a synchronous client of the cluster that :func:`find_cluster` finds for a call that waits.
-
-    ``embedded`` are arguments of :func:`dsinga.cluster.connect` for a cluster that is started here.
-    """
-    with find_cluster(client, waits=True).open(**embedded) as opened:
-        yield opened
-
-
-@contextlib.contextmanager
 def outside_thread_pool() -> Iterator[None]:
     """Let a Dask task leave the threads of its worker for a while: the worker runs another one, such as a round.
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from dsinga import SearchResult, UserError
 from dsinga.addons.search.result import read_outcome, write_outcome, write_table
-from dsinga.addons.search.space import make_settings
-from dsinga.addons.search.space_text import parse_space, parse_values, read_space
+from dsinga.addons.search.space import make_settings, parse_space, parse_values, read_space
 from dsinga.monitor import History
 
 # Clusters that other tests have left running draw random numbers while hypothesis makes examples.

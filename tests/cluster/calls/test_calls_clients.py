@@ -16,7 +16,7 @@ from distributed.security import Security
 import dsinga
 from dsinga import UserError, nn
 from dsinga.api.engines import THIS_PROCESS, TrainingOptions
-from dsinga.cluster.calls.clients import ClusterSource, find_cluster, open_client
+from dsinga.cluster.calls.clients import ClusterSource, find_cluster
 from dsinga.job import Job
 from tests.support.async_client import IN_PROCESS, async_client
 from tests.support.small_job import assert_same, with_topology
@@ -123,7 +123,7 @@ def test_a_cluster_without_workers_that_was_not_named_is_named_in_the_log(caplog
     with (
         LocalCluster(**IN_PROCESS | {"n_workers": 0}) as cluster,
         Client(cluster),
-        open_client(),
+        find_cluster().open(),
     ):
         text = f"the Dask cluster at {cluster.scheduler_address}, that of the current Dask client, has no workers"
     assert messages(caplog) == [text]
