@@ -25,11 +25,10 @@ from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Array, Processor, SparseRows
 from dsinga.ops.interface import RepeatedPasses
 from dsinga.ops.types import NotCapturable, is_plain
-from dsinga.passes.cut_runner import CutRunner, divide_batch, rows_of, to_host, whole_shape
 from dsinga.passes.evaluation import evaluate
 from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, has_codes, in_batches
 from dsinga.passes.processors import check_precision, forward_processor
-from dsinga.passes.training_step import KeptGradients, TrainingStep
+from dsinga.passes.training_step import KeptGradients, TrainingStep, divide_batch, rows_of, to_host, whole_shape
 from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch, row_of_zeros
 from dsinga.reading.checked_job import CheckedJob, check_job
 from dsinga.training import (
@@ -87,9 +86,12 @@ class LocalNet:
         self._cores = available_cores()
         self._algorithm = algorithm(job.train_one_batch)
         self._nets = NetsByShape(checked, None if x is None else (x, y), self._create_predictor)
-        precision = PRECISIONS[job.precision]
-        gather = (job.cluster or ClusterConf()).fullc_gather
-        self._cut = CutRunner(self.workers, self._count_threads, gather, precision)
+        self._cut: Any = None  # a CutRunner for several workers
+        if self.workers > 1:
+            from dsinga.passes.cut_runner import CutRunner  # which one worker does not need
+
+            gather = (job.cluster or ClusterConf()).fullc_gather
+            self._cut = CutRunner(self.workers, self._count_threads, gather, PRECISIONS[job.precision])
         self._is_small = is_small
         self._by_thread: dict[int, ThreadKernels] = {}
         self._processor: Processor | None = None  # chosen for the first net that is made

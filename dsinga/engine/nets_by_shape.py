@@ -10,10 +10,11 @@ from dsinga.job import LayerConf, LayerType, Phase, StoreConf
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.needed_layers import needed_layers
-from dsinga.passes.cut_runner import KEPT_NETS
 from dsinga.passes.predictor import Predictor
 from dsinga.reading.bind_records import Batch, infos_of_arrays
 from dsinga.reading.checked_job import CheckedJob
+
+KEPT_NETS = 8  # a net is made anew for each phase and shape of its inputs
 
 
 class NetsByShape:

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.connect.connection import SliceLayer, Split
-from dsinga.layers.connect.region_connection import RegionSlice
 from dsinga.layers.interface.declarations import ParamSpec, SourceKind
 from dsinga.layers.interface.layer import FLOAT_BYTES, Layer, float_bytes
 from dsinga.net.dataflow import Stage
@@ -61,7 +59,7 @@ def count_operations(layers: Iterable[Layer]) -> int:
 def feature_sizes(stage: Stage) -> list[int]:
     """Return the sizes in bytes of the arrays that a layer makes for its feature; parts of a feature are views."""
     layer = stage.layer
-    if isinstance(layer, (Split, SliceLayer, RegionSlice, BridgeSrc)) or layer.is_output:
+    if layer.part_shapes or isinstance(layer, BridgeSrc) or layer.is_output:
         return []
     rows = layer.shape[0] if isinstance(layer, BridgeDst) else rows_of(stage)
     return [float_bytes(rows, layer.shape)]

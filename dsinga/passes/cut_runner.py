@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dsinga.base.errors import UserError
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
 from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, split_params
@@ -20,6 +19,7 @@ from dsinga.net.cut import FEATURES, WHOLE_LAYER, cut_regions
 from dsinga.net.partitioned import ParamPart
 from dsinga.ops import Ops, SparseRows, cpu_ops
 from dsinga.ops.sparse import add_up
+from dsinga.passes.training_step import part_of, to_host, whole_shape
 from dsinga.training import Algorithm, Metrics, add_metrics, name_metrics
 
 T = TypeVar("T")
@@ -107,36 +107,7 @@ class CutRunner:
 def _records_of(net: NeuralNet, records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
     """Return the rows of ``records`` that the input layers of a worker's net read."""
     inputs = [node for node in net.nodes if node.layer.is_input]
-    return {node.layer.name: _part_of(records[node.layer.name], node.rows or rows) for node in inputs}
-
-
-def rows_of(records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
-    """Return these rows of the records of each input layer, as views."""
-    return {name: _part_of(of_layer, rows) for name, of_layer in records.items()}
-
-
-def _part_of(records: Records, rows: Rows) -> Records:
-    (start, stop, _), (data, labels) = rows, records
-    return Records(data[start:stop], None if labels is None else labels[start:stop])
-
-
-def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
-    """Return the rows of each micro-batch of a batch. Raises UserError where they would not be equal."""
-    if rows % micro_batches:
-        raise UserError(
-            f"a batch of {rows} records cannot be divided into {micro_batches} equal micro_batches, as the job has"
-        )
-    return cut_evenly(rows, micro_batches)
-
-
-def to_host(gradient: Any, ops: Ops) -> np.ndarray | SparseRows:
-    """Return a gradient in host memory, where sparse rows always are."""
-    return gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
-
-
-def whole_shape(gradient: np.ndarray | SparseRows, shape: tuple[int, ...]) -> np.ndarray | SparseRows:
-    """Return a gradient in the shape of its param; that of sparse rows is right already."""
-    return gradient if isinstance(gradient, SparseRows) else gradient.reshape(shape)
+    return {node.layer.name: part_of(records[node.layer.name], node.rows or rows) for node in inputs}
 
 
 def join_gradients(

@@ -8,12 +8,12 @@ from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 
-from dsinga.base.errors import Diverged
+from dsinga.base.errors import Diverged, UserError
 from dsinga.base.param_arrays import first_not_finite
-from dsinga.layers import Context, Layer, Records
+from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver
-from dsinga.net import NeuralNet
-from dsinga.ops import Array
+from dsinga.net import NeuralNet, cut_evenly
+from dsinga.ops import Array, Ops, SparseRows
 from dsinga.training import Algorithm, Metrics, accumulate
 from dsinga.training.divergence import (
     all_finite,
@@ -148,3 +148,33 @@ class TrainingStep:
 
     def _accumulate(self, params: Mapping[str, Array], batches: MicroBatches, push: Any) -> Metrics:
         return accumulate(self.algorithm, self.net, params, batches, self.micro_batches, push)
+
+
+def rows_of(records: Mapping[str, Records], rows: Rows) -> dict[str, Records]:
+    """Return these rows of the records of each input layer, as views."""
+    return {name: part_of(of_layer, rows) for name, of_layer in records.items()}
+
+
+def part_of(records: Records, rows: Rows) -> Records:
+    """Return these rows of records, as views."""
+    (start, stop, _), (data, labels) = rows, records
+    return Records(data[start:stop], None if labels is None else labels[start:stop])
+
+
+def divide_batch(rows: int, micro_batches: int) -> list[Rows]:
+    """Return the rows of each micro-batch of a batch. Raises UserError where they would not be equal."""
+    if rows % micro_batches:
+        raise UserError(
+            f"a batch of {rows} records cannot be divided into {micro_batches} equal micro_batches, as the job has"
+        )
+    return cut_evenly(rows, micro_batches)
+
+
+def to_host(gradient: Any, ops: Ops) -> np.ndarray | SparseRows:
+    """Return a gradient in host memory, where sparse rows always are."""
+    return gradient if isinstance(gradient, SparseRows) else ops.to_numpy(gradient)
+
+
+def whole_shape(gradient: np.ndarray | SparseRows, shape: tuple[int, ...]) -> np.ndarray | SparseRows:
+    """Return a gradient in the shape of its param; that of sparse rows is right already."""
+    return gradient if isinstance(gradient, SparseRows) else gradient.reshape(shape)

@@ -78,6 +78,8 @@ def augmented_info(layer: LayerConf, info: RecordInfo, dtype: Any, seed: int, ph
 def moments_of(conf: StoreConf | None, roots: Sequence[str]) -> dict[str, Any]:
     """Return the "mean" and the "std" of records that an input layer names files of, None where it names none."""
     paths = {"mean": conf.mean_file, "std": conf.std_file} if conf else {}
+    if not any(paths.values()):
+        return dict.fromkeys(paths)
     from dsinga.data import read_mean  # which arrays do not need
 
     return {what: read_mean(path, roots) if path else None for what, path in paths.items()}
