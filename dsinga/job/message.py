@@ -96,7 +96,8 @@ class Message:
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_"):
             name = field_name(type(self), name)
-            value = convert(value, field_type(type(self), name), f"{type(self).__name__}.{name}")
+            if value is not None or not is_added(type(self), name):  # None unsets the message of an add-on
+                value = convert(value, field_type(type(self), name), f"{type(self).__name__}.{name}")
         object.__setattr__(self, name, value)
 
     if not TYPE_CHECKING:  # which would then take every name for a field

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job, SyncMethod, check, loads
 from dsinga.reading.checked_job import check_job, resolve_epochs
@@ -110,3 +111,16 @@ def test_agreements_rarer_than_the_epochs_last_are_refused(job: Job, stores: Pat
     counted = job.replace(train_steps=0, epochs=2, cluster=sites)
     with pytest.raises(UserError, match="sync_freq: 11 is more than train_steps: 10, so that the groups agree at the"):
         resolve_epochs(check_job(counted, [str(stores)]))
+
+
+def test_sites_are_groups_that_agree_by_the_mean():
+    conf = nn.Cluster(sites=3, workers=2, sync_freq=7, mean_conf={"mixing": 0.5})
+    assert (conf.nworker_groups, conf.nserver_groups, conf.nworkers_per_group, conf.sync_freq) == (3, 3, 2, 7)
+    assert (conf.sync_method.name, conf.mean_conf.mixing, conf.mean_conf.updater.type_name) == (
+        "kMean",
+        0.5,
+        "kNesterov",
+    )
+    assert nn.Cluster(sites=1) == nn.Cluster()
+    with pytest.raises(UserError, match="sites=2 is the number of groups; leave groups out"):
+        nn.Cluster(sites=2, groups=2)

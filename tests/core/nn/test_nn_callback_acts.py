@@ -261,7 +261,7 @@ def test_where_params_are_not_set():
     setting = callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: model.set_weights(OTHER))
     cases: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         "averages of the params are kept (use_ema, ema_conf)": (nn.SGD(RATE, use_ema=True), setting, {}),
-        "several worker groups train": (None, setting, {"cluster": nn.Cluster(sites=2, sync_freq=1)}),
+        "several worker groups train": (None, setting, {"cluster": nn.Cluster(groups=2)}),
         "are set in events of a callback": (None, lambda step, metrics: model.set_weights(OTHER), {}),
     }
     for message, (optimizer, callback, fields) in cases.items():

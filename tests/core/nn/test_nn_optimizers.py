@@ -195,16 +195,3 @@ def test_clipping_is_a_field_of_the_updater():
 def test_a_cluster_has_the_fields_of_the_job():
     conf = nn.Cluster(workers=4, groups=2, servers=3, sync_freq=5)
     assert (conf.nworkers_per_group, conf.nworker_groups, conf.nservers_per_group, conf.sync_freq) == (4, 2, 3, 5)
-
-
-def test_sites_are_groups_that_agree_by_the_mean():
-    conf = nn.Cluster(sites=3, workers=2, sync_freq=7, mean_conf={"mixing": 0.5})
-    assert (conf.nworker_groups, conf.nserver_groups, conf.nworkers_per_group, conf.sync_freq) == (3, 3, 2, 7)
-    assert (conf.sync_method.name, conf.mean_conf.mixing, conf.mean_conf.updater.type_name) == (
-        "kMean",
-        0.5,
-        "kNesterov",
-    )
-    assert nn.Cluster(sites=1) == nn.Cluster()
-    with pytest.raises(UserError, match="sites=2 is the number of groups; leave groups out"):
-        nn.Cluster(sites=2, groups=2)
