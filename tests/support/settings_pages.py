@@ -19,13 +19,13 @@ from dsinga.job.limits import Range, range_in
 from dsinga.job.message import Message, defaults, describe, field_types, is_message, item_type
 
 HOW_TO_READ = "The *number* may stand for the name in a job file. A setting whose default is *required* must be given."
-SEQUENCE_FILES = "convolution1d embedding pooling1d recurrent steps tagging text".split()
-ATTENTION_FILES = "attention attention_cache positions".split()
+SEQUENCE_FILES = "convolution1d embedding pooling1d recurrent steps tagging text_layers".split()
+ATTENTION_FILES = "attention attention_cache".split()
 IMAGE_FILES = "convolution normalisation image".split()
-FIELD_FILES = "convolution_lstm given_statistics group_norm padding permute transposed_convolution upsampling".split()
+FIELD_FILES = "convolution_lstm group_norm padding permute transposed_convolution upsampling".split()
 RECORD_FILES = "input label output composed_metrics gathered_metrics score_metrics field_error".split()
 FIELD_LOSS_FILES = "loss point_loss".split()
-POLICY_FILES = "policy_loss value_loss vtrace".split()
+POLICY_FILES = "policy_loss vtrace".split()
 
 
 class Entry(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Set
 from typing import Any
 
@@ -198,9 +199,10 @@ _CLASSES = {
 }
 
 
-def _functions() -> dict[str, Any]:
+def _functions() -> Mapping[str, Any]:
     """Return what this module has besides: layers and classes of losses; Keras's functions are their names."""
-    return {**{name: name for name in losses_by_name()}, **layer_functions, **_CLASSES}
+    maps: list[Any] = [_CLASSES, layer_functions, {name: name for name in losses_by_name()}]
+    return ChainMap(*maps)
 
 
 __getattr__ = missing_names(__name__, public="dsinga.nn.losses", derived=_functions)
