@@ -34,7 +34,7 @@ ROLE = re.compile(r":(?:class|func|meth|attr|data|mod|exc):<code>~?([^<]*)</code
 # The pages of the API: their titles, by the name of the page, and the modules whose public names they show.
 API = {
     "nn": ("Nets in Python", ["dsinga.nn"]),
-    "api": ("Training, testing, planning", ["dsinga.api"]),
+    "api": ("Training, testing, planning", ["dsinga"]),
     "estimators": ("Estimators", ["dsinga.estimators"]),
     "rl": ("Reinforcement learning", ["dsinga.rl"]),
     "job": ("Jobs", ["dsinga.job"]),

@@ -185,7 +185,12 @@ def _may_have_cluster() -> bool:
     """Whether this process may have a Dask client, or Dask's settings may name a scheduler."""
     import dask.config
 
-    return "distributed" in sys.modules or bool(dask.config.get("scheduler-address", None))
+    if dask.config.get("scheduler-address", None):
+        return True
+    try:
+        return "distributed" in sys.modules and bool(lookup("engine", "cluster"))
+    except UserError:  # the cluster's part of dsinga is not installed
+        return False
 
 
 def awaitable(function: Callable[P, T]) -> Callable[P, T]:

@@ -14,7 +14,7 @@ from dsinga.extensions.keras_callbacks import (
     LearningRateScheduler,
     is_keras_callback,
 )
-from dsinga.extensions.plateaus import EarlyStopping, KeepBest, ReduceOnPlateau, StopOnTime
+from dsinga.extensions.plateaus import EarlyStopping, KeepBest, ReduceOnPlateau, StopBeyond, StopOnTime
 from dsinga.extensions.runner import ExtensionRunner
 from dsinga.extensions.standard import (
     Checkpointing,
@@ -34,8 +34,9 @@ __all__ = [
     "EarlyStopping", "Either", "Evaluation", "EverySeconds", "EverySteps", "Extension", "ExtensionLike",
     "ExtensionRunner", "FunctionExtension", "KeepBest", "KerasEvents", "LambdaCallback", "LearningRateScheduler",
     "LoopView", "MLflow", "MedianRule", "MedianStopping", "MetricValues", "ModelCheckpoint", "Moment", "OnMetric",
-    "ReduceLROnPlateau", "ReduceOnPlateau", "State", "StopOnTime", "TensorBoard", "TerminateOnNaN", "Trigger",
-    "WhenBest", "check_extensions", "check_metric", "create_extension", "create_extensions", "is_keras_callback",
+    "ReduceLROnPlateau", "ReduceOnPlateau", "State", "StopBeyond", "StopOnTime", "TensorBoard", "TerminateOnNaN",
+    "Trigger", "WhenBest", "check_extensions", "check_metric", "create_extension", "create_extensions",
+    "is_keras_callback",
 ]  # fmt: skip
 
 def classes() -> Mapping[str, type]: ...
