@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga.addons.fields.evaluation.baselines import make_baselines
-from dsinga.addons.fields.evaluation.evaluate import GroupedErrors
+from dsinga.addons.fields.evaluation.evaluate import GroupedErrors, make_baselines
 from dsinga.addons.fields.evaluation.label_groups import LabelPoints
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, field_climatology
