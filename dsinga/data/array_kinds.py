@@ -1,10 +1,16 @@
-"""Says which library an array or a data frame is of, without importing any library."""
+"""Which library an array or a data frame is of, and the order of its dimensions and points; imports no library."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+
+from dsinga.base.errors import UserError
+from dsinga.base.registry import listed, nearest
 
 
 def is_a(value: Any, module: str, *names: str) -> bool:
@@ -37,3 +43,121 @@ def is_data_array(value: Any) -> bool:
 def is_path(value: Any) -> bool:
     """Return whether ``value`` is a path or a URL."""
     return isinstance(value, (str, os.PathLike))
+
+
+NEAR = 1e-5  # relative difference of coordinates that are the same
+MOST_POINTS = 1000  # of a dimension whose coordinates are kept
+
+ArrayOrder = tuple[tuple[str, ...], ...]  # of each dimension the name and the labels of its points, if known
+
+
+def order_of(value: Any) -> ArrayOrder:
+    """Return the order of a DataArray, of whose samples the labels are left out, or of a data frame; () of others."""
+    if is_frame(value):
+        return (("row",), ("column", *map(str, value.columns)))
+    if not is_data_array(value):
+        return ()
+    dims = [str(dim) for dim in value.dims]
+    labelled = [dim for dim in dims[1:] if has_labels(value, dim) and value.sizes[dim] <= MOST_POINTS]
+    return tuple((dim, *(point_texts(value, dim) if dim in labelled else ())) for dim in dims)
+
+
+def in_order(value: Any, order: ArrayOrder) -> Any:
+    """Return an xarray object or a data frame whose dimensions, and labelled points along them, lie as in training.
+
+    Fields of numbered points, such as those of another region, are only turned, and other objects returned as they are.
+    Raises UserError for other labels.
+    """
+    if order and is_frame(value):
+        return value[columns_of(value, order[-1][1:])]
+    if not order or not (is_data_array(value) or is_a(value, "xarray", "Dataset")):
+        return value
+    dims = [name for name, *_ in order]
+    if set(dims) <= set(value.dims):
+        value = value.transpose(*dims, ...)
+    is_field = sum(len(axis) > 1 for axis in order) > 1
+    for name, *labels in order[1:]:
+        if name in value.dims and labels:
+            value = chosen(value, name, labels, is_field and is_number(labels[0]))
+    return value
+
+
+def is_frame(value: Any) -> bool:
+    """Whether an object is a data frame of pandas or Dask, and no series."""
+    return is_a(value, "pandas", "DataFrame") or is_dask_frame(value) and value.ndim == 2
+
+
+def chosen(dataset: Any, dim: str, labels: Sequence[str], may_differ: bool = False) -> Any:
+    """Return the points of a dimension that have these coordinates, in this order.
+
+    Raises UserError for coordinates that are not there; with ``may_differ`` all points are returned as they are then.
+    """
+    if not has_labels(dataset, dim) or tuple(texts := point_texts(dataset, dim)) == tuple(labels):
+        return dataset
+    places = [next((k for k, text in enumerate(texts) if _is_same(text, label)), None) for label in labels]
+    if None not in places:
+        return dataset.isel({dim: places})
+    if may_differ:
+        return dataset
+    have = listed(texts[:20]) + (" and others" if len(texts) > 20 else "")
+    raise UserError(
+        f"the net was trained on {listed(labels)} of {dim!r}, but the data have no {labels[places.index(None)]}; they "
+        f"have {have}"
+    )
+
+
+def columns_of(frame: Any, names: Sequence[str]) -> list[Any]:
+    """Return the labels of a data frame's columns of these names. Raises UserError for others."""
+    columns = {str(label): label for label in frame.columns}
+    for name in names:
+        if name not in columns:
+            raise UserError(
+                f"the data frame has no column {name!r}, which the records of training have{nearest(name, columns)}"
+            )
+    for name in columns:
+        if name not in names:
+            raise UserError(
+                f"the data frame has the column {name!r}, which the records of training lack; leave it out: "
+                f"frame.drop(columns={columns[name]!r})"
+            )
+    return [columns[name] for name in names]
+
+
+def has_labels(dataset: Any, dim: str) -> bool:
+    """Whether a dimension has a coordinate of single labels."""
+    return dim in dataset.indexes and getattr(dataset.indexes[dim], "nlevels", 1) == 1
+
+
+def point_texts(dataset: Any, dim: str) -> tuple[str, ...]:
+    """Return the coordinates of a dimension as texts."""
+    return tuple(map(point_text, dataset[dim].values))
+
+
+def point_text(label: Any) -> str:
+    """Return a coordinate as text that tells it from others; numbers with nine digits."""
+    value = np.asarray(label)[()]
+    return f"{value:.9g}" if isinstance(value, (float, np.floating)) else label_text(value)
+
+
+def _is_same(text: str, label: str) -> bool:
+    if is_number(text) and is_number(label):
+        return bool(np.isclose(float(text), float(label), rtol=NEAR, atol=0))
+    return text == label
+
+
+def label_text(value: Any) -> str:
+    """Return a coordinate as messages have it: a date without the digits below its minutes, a number in short."""
+    value = np.asarray(value)[()]
+    if isinstance(value, np.datetime64):
+        return str(value.astype("datetime64[s]")).removesuffix(":00").removesuffix("T00:00")
+    if isinstance(value, np.timedelta64):
+        return f"{value / np.timedelta64(1, 'h'):g} h"
+    return f"{value:g}" if isinstance(value, (float, np.floating)) else str(value)
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a finite number."""
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False

@@ -11,8 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target, unique_labels
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from dsinga.data.array_kinds import is_dask_collection
-from dsinga.data.array_order import in_order
+from dsinga.data.array_kinds import in_order, is_dask_collection
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs

@@ -15,8 +15,7 @@ from sklearn.utils.validation import _check_n_features, _check_sample_weight, ch
 
 from dsinga.api.engines import THIS_PROCESS, find_runner
 from dsinga.base.errors import UserError
-from dsinga.data.array_kinds import is_a, is_dask_collection, is_dask_frame
-from dsinga.data.array_order import in_order, is_frame, order_of
+from dsinga.data.array_kinds import in_order, is_a, is_dask_collection, is_dask_frame, is_frame, order_of
 from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, record_dtype
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.dask_arrays import in_chunks

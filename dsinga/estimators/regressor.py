@@ -12,8 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsinga.addons.probabilities.forecast_forms import ForecastForm, QuantileForm
 from dsinga.base.errors import UserError
-from dsinga.data.array_kinds import is_dask_collection
-from dsinga.data.array_order import in_order
+from dsinga.data.array_kinds import in_order, is_dask_collection
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs

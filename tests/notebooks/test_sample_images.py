@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsinga.addons.importers.cifar10 import cifar10
+from dsinga.addons.importers.image_sets import cifar10
 from notebooks.book.sample_images import CLASSES, write_images
 
 

@@ -1,18 +1,27 @@
-"""The importer of sentences with one label each: a folder with a file of sentences for each class."""
+"""The importers of sentences with a label each, of pairs of sentences, and of words with their contexts.
+
+Labelled sentences are a folder with a file for each class. Pairs are two text files, a sentence a line, where equal
+lines are translations of each other; word vectors are learned from contexts.
+"""
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.addons.importers.batches import SUFFIXES, Batch, StoreContents, text_lines
+from dsinga.addons.importers.batches import SUFFIXES, Batch, StoreContents, in_batches, text_lines
 from dsinga.addons.text.vocabulary import (
     RECORDS_PER_BATCH,
+    SENTENCE_END,
+    SENTENCE_START,
+    UNKNOWN,
     check_held_out,
     check_min_count,
     common_words,
@@ -22,6 +31,7 @@ from dsinga.addons.text.vocabulary import (
 )
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, register
+from dsinga.data.filesystem import join
 
 
 class LabelledSentence(NamedTuple):
@@ -123,3 +133,177 @@ def _batches(part: Iterable[LabelledSentence], vocabulary: Sequence[str], steps:
     while batch := list(itertools.islice(sentences, RECORDS_PER_BATCH)):
         data = encode_sentences([sentence.words for sentence in batch], vocabulary, steps)
         yield Batch(data, np.array([sentence.label for sentence in batch]))
+
+
+MARKS = (SENTENCE_START, SENTENCE_END)
+_log = logging.getLogger(__name__)
+
+
+class SentencePair(NamedTuple):
+    """The words of a sentence and of its translation."""
+
+    source: list[str]
+    target: list[str]
+
+
+@register("importer", "pairs")
+def pairs(
+    source: str,
+    target: str | None = None,
+    vocabulary: str | None = None,
+    min_count: int = 2,
+    max_length: int | None = None,
+    encoding: str = "utf-8",
+) -> dict[str, StoreContents]:
+    """Read two files, plain, .gz or .xz, with a sentence a line, its words separated by spaces: ``source``, ``target``.
+
+    Words become lower case. Rows are padded with -1.
+
+    Args:
+        source: the file of the sentences to translate.
+        target: the file of their translations, with as many lines.
+        vocabulary: for validation and test pairs, the folder of the imported training pairs: words get the same codes
+            as there, other words the code of <unk>.
+        min_count: words that occur less often in the training sentences become <unk>, so that <unk> is learned.
+        max_length: pairs with a sentence of more words are left out; their number is logged. By default none is.
+        encoding: of the files, such as latin-1.
+    """
+    check_min_count(min_count)
+    if max_length is not None and max_length < 1:
+        raise UserError(f"max_length is {max_length}; give 1 or more words, or leave it out to keep all pairs")
+    if target is None:
+        raise UserError(f"{source} needs the file of its translations; give it by target (--target FILE)")
+    if not os.path.exists(target):
+        raise UserError(f"{target} does not exist; give the file of the translations, with a line for each of {source}")
+    read = _read(source, target, encoding)
+    short_pairs = [pair for pair in read if max_length is None or max(map(len, pair)) <= max_length]
+    if not short_pairs:
+        raise UserError(
+            f"{source}: every pair has a sentence of more than {max_length} words; give a larger max_length"
+        )
+    if left_out := len(read) - len(short_pairs):
+        _log.info("%s: %d of %d pairs are left out: more than %d words", source, left_out, len(read), max_length)
+    words = [[pair.source for pair in short_pairs], [pair.target for pair in short_pairs]]
+    if vocabulary is None:
+        symbols = [common_words(Counter(itertools.chain.from_iterable(part)), min_count) for part in words]
+        symbols[1] = (*symbols[1][:1], *MARKS, *symbols[1][1:])
+    else:
+        symbols = [
+            training_store(join(vocabulary, name), "pairs").vocabulary for name in ("source.zarr", "target.zarr")
+        ]
+        if not {*MARKS} <= {*symbols[1]}:
+            raise UserError(
+                f"{vocabulary}/target.zarr lacks <s> and </s>; give a folder made with dsinga data import pairs"
+            )
+    return {
+        "source.zarr": StoreContents(_sources(words[0], symbols[0]), len(short_pairs), (), symbols[0]),
+        "target.zarr": StoreContents(_targets(words[1], symbols[1]), len(short_pairs), symbols[1], symbols[1]),
+    }
+
+
+def _read(source: str, target: str, encoding: str) -> list[SentencePair]:
+    """Return all pairs; raise UserError for files of unequal length, empty lines, and words that are marks."""
+    remedy = "remove the line from both files"
+    sides = [list(sentence_lines(path, encoding, remedy)) for path in (source, target)]
+    if len(sides[0]) != len(sides[1]):
+        shorter, longer = sorted(((len(lines), path) for lines, path in zip(sides, (source, target), strict=True)))
+        raise UserError(
+            f"{longer[1]}:{shorter[0] + 1}: {shorter[1]} has no line for this one: it has {shorter[0]} lines, "
+            f"{longer[1]} has {longer[0]}; each line must have its translation in the same line of the other file"
+        )
+    for number, words in enumerate(sides[1], 1):
+        if mark := next((word for word in words if word in MARKS), None):
+            raise UserError(f"{target}:{number}: the word {mark} marks the ends of sentences; remove it from the file")
+    return [SentencePair(*words) for words in zip(*sides, strict=True)]
+
+
+def _sources(sentences: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> Generator[Batch]:
+    steps = max(map(len, sentences))
+    for start in range(0, len(sentences), RECORDS_PER_BATCH):
+        yield Batch(encode_sentences(sentences[start : start + RECORDS_PER_BATCH], vocabulary, steps), None)
+
+
+def _targets(sentences: Sequence[Sequence[str]], vocabulary: Sequence[str]) -> Generator[Batch]:
+    steps = 1 + max(map(len, sentences))
+    for start in range(0, len(sentences), RECORDS_PER_BATCH):
+        part = sentences[start : start + RECORDS_PER_BATCH]
+        data = encode_sentences([[SENTENCE_START, *words] for words in part], vocabulary, steps)
+        labels = encode_sentences([[*words, SENTENCE_END] for words in part], vocabulary, steps)
+        yield Batch(data, labels)
+
+
+WORD = re.compile(r"<\w+>|[^\W\d_]+(?:'[^\W\d_]+)*|\d+|[^\w\s]")
+CONTEXTS_PER_BATCH = 1 << 16
+FREQUENT = 1e-3  # the share of a text from which on a word is left out now and then: word2vec's default
+
+
+@register("importer", "contexts")
+def contexts(source: str, window: int = 4, min_count: int = 5, held_out: float = 0.1) -> dict[str, StoreContents]:
+    """Read a file of text, plain, .gz or .xz, in UTF-8: records are contexts of words, with a word as their label.
+
+    The destination is a folder. The stores ngrams/train_data.zarr and test_data.zarr have a record for each word: the
+    words before it, with the word itself as the label. skipgrams/train_data.zarr and test_data.zarr have a record for
+    each pair of near words: one word, with the other as the label. As in word2vec, the distance of the pairs of a word
+    is at most a random number from 1 to ``window``, and frequent words are left out at random; the seed is fixed, the
+    pairs are in random order. Words are in lower case, without the punctuation, which counts as words.
+
+    Args:
+        source: the file.
+        window: how many words before a word are its context, and how far apart the words of a pair may be.
+        min_count: words that occur less often become <unk>.
+        held_out: the share of the text, at its end, that is kept for tests.
+    """
+    check_min_count(min_count)
+    check_held_out(held_out)
+    if window < 1:
+        raise UserError(f"window is {window}; give the number of words before a word that are its context, at least 1")
+    words = text_words(source)
+    split = len(words) - round(len(words) * held_out)
+    if not held_out or split <= window or len(words) - split <= window:
+        raise UserError(
+            f"{source} has {len(words)} words: with held_out {held_out} and window {window}, training or test would "
+            "have no record; give a longer text, or another share"
+        )
+    vocabulary = common_words(Counter(word for word in words[:split] if word != UNKNOWN), min_count)
+    codes = {word: code for code, word in enumerate(vocabulary)}
+    text = np.array([codes.get(word, 0) for word in words], np.int32)
+    stores = {}
+    for name, part in (("train", text[:split]), ("test", text[split:])):
+        stores[f"ngrams/{name}_data.zarr"] = _coded_contents(*ngrams(part, window), vocabulary)
+        stores[f"skipgrams/{name}_data.zarr"] = _coded_contents(*skipgrams(part, window), vocabulary)
+    return stores
+
+
+def text_words(path: str) -> list[str]:
+    """Return the words and punctuation marks of a text, in lower case; raise UserError where it is not UTF-8."""
+    return [word for _, line in text_lines(path) for word in WORD.findall(line.lower())]
+
+
+def ngrams(text: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ``window`` codes before each code of a text, (n, window), and these codes, (n,)."""
+    return np.lib.stride_tricks.sliding_window_view(text, window)[:-1], text[window:]
+
+
+def skipgrams(text: np.ndarray, window: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of codes that are near each other in a text, (n,) and (n,), in random order.
+
+    A code is kept with probability √(0.001 / its share of the text), at most 1. Of those kept, each makes pairs with
+    the codes up to a random distance from 1 to ``window`` on both sides.
+    """
+    rng = np.random.default_rng(seed)
+    shares = np.bincount(text) / len(text)
+    text = text[rng.random(len(text)) < np.sqrt(FREQUENT / np.maximum(shares, FREQUENT))[text]]
+    reach = rng.integers(1, window + 1, len(text))
+    pairs = []
+    for distance in range(1, window + 1):
+        left, right = text[:-distance], text[distance:]
+        pairs += [
+            np.stack([left, right])[:, reach[:-distance] >= distance],
+            np.stack([right, left])[:, reach[distance:] >= distance],
+        ]
+    words, neighbours = rng.permutation(np.concatenate(pairs, axis=1), axis=1)
+    return words, neighbours
+
+
+def _coded_contents(data: np.ndarray, labels: np.ndarray, vocabulary: Sequence[str]) -> StoreContents:
+    return StoreContents(in_batches(data, labels, CONTEXTS_PER_BATCH), len(data), vocabulary=tuple(vocabulary))

@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
-from dsinga.data.array_order import ArrayOrder
+from dsinga.data.array_kinds import ArrayOrder
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.missing_values import with_nan

@@ -13,8 +13,7 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed, register
 from dsinga.base.rounding import warn_of_rounding
-from dsinga.data.array_kinds import is_dask_frame
-from dsinga.data.array_order import order_of
+from dsinga.data.array_kinds import is_dask_frame, order_of
 from dsinga.data.column import Column
 from dsinga.data.conversion import record_dtype
 from dsinga.data.sources.arrays import ArrayColumn, DataAndLabels, Kind, Labels, Options, codes

@@ -16,8 +16,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, listed
-from dsinga.data.array_kinds import is_path
-from dsinga.data.array_order import ArrayOrder, in_order, is_number, order_of
+from dsinga.data.array_kinds import ArrayOrder, in_order, is_number, is_path, order_of
 from dsinga.data.filesystem import resolve
 from dsinga.data.record_source import RecordSource
 from dsinga.data.sendable import naming_unsendable

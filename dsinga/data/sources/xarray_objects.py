@@ -13,8 +13,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest, register
-from dsinga.data.array_kinds import is_data_array
-from dsinga.data.array_order import order_of
+from dsinga.data.array_kinds import is_data_array, order_of
 from dsinga.data.column import Column
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.arrays import (

@@ -13,7 +13,7 @@ import numpy as np
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data import RecordNames
-from dsinga.data.array_order import ArrayOrder, in_order, order_of
+from dsinga.data.array_kinds import ArrayOrder, in_order, order_of
 from dsinga.data.sources.data_loaders import is_iterable, read_batches
 
 

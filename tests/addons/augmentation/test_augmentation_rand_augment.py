@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.addons.augmentation import image_filters
-from dsinga.addons.augmentation.rand_augment import OPERATIONS, apply
+from dsinga.addons.augmentation.images import OPERATIONS, apply
 from tests.support.augmentations import draws, images, make_one
 
 Image = pytest.importorskip("PIL.Image")

@@ -14,7 +14,7 @@ from dsinga.addons.fields.records.layout import ChannelGroup, Layout
 from dsinga.addons.fields.records.prediction_windows import PredictionWindows, check_free
 from dsinga.addons.fields.records.readers import VariableReader, coordinate_reader
 from dsinga.base.errors import UserError
-from dsinga.data.array_order import label_text
+from dsinga.data.array_kinds import label_text
 
 LEAD, VALID_TIME = "lead", "valid_time"
 

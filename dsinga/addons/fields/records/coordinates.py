@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import UserError
-from dsinga.data.array_order import is_number
+from dsinga.data.array_kinds import is_number
 
 # Where dates lie, after a step of months: in the middle of each, or at the begin of the day that has the middle.
 MIDDLES, MIDDLE_DAYS = ", in their middles", ", at the days of their middles"

@@ -21,8 +21,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed, nearest
 from dsinga.base.regular_files import open_regular
-from dsinga.data.array_kinds import is_a, is_data_array
-from dsinga.data.array_order import label_text
+from dsinga.data.array_kinds import is_a, is_data_array, label_text
 from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.xarray_objects import missing_name

@@ -13,7 +13,7 @@ from dsinga.addons.fields.records.trained_layout import plain_units
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import listed
-from dsinga.data.array_order import label_text
+from dsinga.data.array_kinds import label_text
 
 
 def open_stores(paths: Sequence[str | os.PathLike[str]], dim: str = "time") -> Any:

@@ -16,7 +16,7 @@ from dsinga.addons.fields.records.dataset import is_time
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.readers import VariableReader, coordinate_reader
 from dsinga.base.errors import UserError
-from dsinga.data.array_order import label_text
+from dsinga.data.array_kinds import label_text
 from dsinga.data.column import PointRanges
 
 MOST_SPACE = 3  # axes of space of a record

@@ -12,7 +12,7 @@ from dsinga.addons.fields.records.axis import GAP_REMEDY, Axis
 from dsinga.addons.fields.records.coordinates import LONGITUDES, date_index, has_frequency, is_date_index, step_lengths
 from dsinga.addons.fields.records.definition import SAMPLER_SHARE
 from dsinga.addons.fields.records.window_blocks import WindowBlocks
-from dsinga.data.array_order import label_text
+from dsinga.data.array_kinds import label_text
 
 MOST_DECODED = 4  # times in an epoch, above which it is said
 

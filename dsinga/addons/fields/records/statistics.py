@@ -26,8 +26,7 @@ from dsinga.base.cores import available_cores
 from dsinga.base.errors import ClusterNotReady, UserError
 from dsinga.base.redaction import redacted_cause
 from dsinga.base.registry import listed
-from dsinga.data.array_kinds import is_dask_collection
-from dsinga.data.array_order import label_text
+from dsinga.data.array_kinds import is_dask_collection, label_text
 from dsinga.data.missing_values import check_decoded, plain_array
 from dsinga.data.sources.dask_arrays import compute
 from dsinga.data.sources.xarray_objects import missing_name

@@ -15,7 +15,7 @@ from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.readers import VariableReader
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
-from dsinga.data.array_order import label_text
+from dsinga.data.array_kinds import label_text
 from dsinga.data.filesystem import has_zarr_metadata, resolve
 from dsinga.data.inspection import SAMPLED_BLOCKS, statistics
 from dsinga.data.sources.zarr_source import DATA_NAMES, arrays_of, open_zarr

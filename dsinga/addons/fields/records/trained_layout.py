@@ -29,7 +29,7 @@ from dsinga.addons.fields.records.definition import TrainedLayout, WindowDefinit
 from dsinga.addons.fields.records.layout import Layout, make_layout
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
-from dsinga.data.array_order import MOST_POINTS, chosen, has_labels, is_number, label_text, point_text, point_texts
+from dsinga.data.array_kinds import MOST_POINTS, chosen, has_labels, is_number, label_text, point_text, point_texts
 from dsinga.data.sources.xarray_objects import missing_name
 
 SAME_STEP = 0.01  # relative difference of steps that are the same
