@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from dsinga.rl.from_job import ReplaySettings
     from dsinga.rl.learning import OffPolicyLearning
     from dsinga.rl.model import Model
-    from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
-    from dsinga.rl.replay.replay_memory import ReplayMemory
+    from dsinga.rl.replay.replay_memory import PrioritizedReplay, ReplayMemory
 
 __all__ = [
     "A2C", "DDPG", "DQN", "ES", "IMPALA", "PPO", "REINFORCE", "TD3", "Agent", "AgentResult", "Algorithm", "BoxSpace",

@@ -13,8 +13,7 @@ from dsinga.rl.algorithms.es import ES
 from dsinga.rl.collecting import Collector
 from dsinga.rl.episodes import EpisodeStatistics
 from dsinga.rl.evaluation import check_length
-from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
-from dsinga.rl.replay.replay_memory import ReplayMemory
+from dsinga.rl.replay.replay_memory import PrioritizedReplay, ReplayMemory
 
 
 class Learning(Protocol):

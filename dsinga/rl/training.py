@@ -30,8 +30,7 @@ from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.from_job import agent_of, reinforcement_of
 from dsinga.rl.learning import EvolutionLearning, Learning, OffPolicyLearning, OnPolicyLearning, ReplayUpdates
 from dsinga.rl.reinforcement_conf import ReinforcementConf, ReplayConf
-from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
-from dsinga.rl.replay.replay_memory import ReplayMemory
+from dsinga.rl.replay.replay_memory import PrioritizedReplay, ReplayMemory
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -215,9 +214,8 @@ def _learning_of(task: AgentTask, client: Client | None) -> Learning:
     """Return how the agent learns: from rollouts, from a replay memory, by evolution, or from remote actors."""
     conf, agent, job = reinforcement_of(task.job), task.agent, task.job
     if client is not None:
-        from dsinga.rl.remote.actor_learning import create_remote_learning
+        from dsinga.rl.remote.actor_learning import RemoteReplayLearning, create_remote_learning
         from dsinga.rl.remote.actor_pool import ActorPool  # imports Dask
-        from dsinga.rl.remote.replay_learning import RemoteReplayLearning
 
         pool = ActorPool(
             client, agent, task.environment, actors=conf.num_actors, environments=conf.num_environments, seed=job.seed

@@ -21,11 +21,15 @@ from dsinga.rl.algorithms.dqn import DQN
 from dsinga.rl.algorithms.ppo import PPO
 from dsinga.rl.collecting import Collector
 from dsinga.rl.learning import ReplayUpdates
-from dsinga.rl.remote.actor_learning import CentralInferenceLearning, RemoteLearning, RemoteRolloutLearning
+from dsinga.rl.remote.actor_learning import (
+    CentralInferenceLearning,
+    RemoteLearning,
+    RemoteReplayLearning,
+    RemoteRolloutLearning,
+)
 from dsinga.rl.remote.actor_pool import ActorPool
-from dsinga.rl.remote.replay_learning import RemoteReplayLearning
 from dsinga.rl.remote.rollout_actor import pack_params
-from dsinga.rl.replay.prioritized_replay import PrioritizedReplay
+from dsinga.rl.replay.replay_memory import PrioritizedReplay
 from tests.support.rl_cases import actor_critic
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import assert_same

@@ -12,7 +12,7 @@ import rich.box
 import rich.console
 import rich.table
 
-from dsinga.addons.planner.sites import site_lines
+from dsinga.addons.planner.plan import site_lines
 from dsinga.base.arguments import format_bytes
 from dsinga.base.registry import register
 from dsinga.commands.options import (

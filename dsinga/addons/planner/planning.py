@@ -14,9 +14,8 @@ from distributed.system import MEMORY_LIMIT
 
 from dsinga.addons.planner.comparison import Comparison, compare_run
 from dsinga.addons.planner.link import GIGABIT, parse_network
-from dsinga.addons.planner.plan import Plan
+from dsinga.addons.planner.plan import Plan, price_sites
 from dsinga.addons.planner.pricing import make_plan, plan_net, whole_job
-from dsinga.addons.planner.sites import price_sites
 from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError

@@ -5,7 +5,7 @@ import pytest
 
 from dsinga import UserError
 from dsinga.addons.planner.link import Link
-from dsinga.addons.planner.sites import price_sites
+from dsinga.addons.planner.plan import price_sites
 from dsinga.cluster.server import Slice, SliceSpec
 from tests.support.mean_groups import MeanGroups, rate
 
