@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dsinga.job.enums import SlicingMethod, UpdatePlace
+from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
+from dsinga.job.enums import SlicingMethod, SyncMethod, UpdatePlace
 from dsinga.job.limits import MAX_MEMBERS
 from dsinga.job.schema import ClusterConf, Job
 
@@ -30,6 +32,7 @@ def check_cluster(job: Job) -> None:
         text = f"nserver_groups: {server_groups} must divide nworker_groups: {groups}, because each server group serves"
         raise cluster.error(f"{text} as many worker groups", "nserver_groups")
     check_edges(cluster)
+    check_agreement(cluster)
     if (mean := cluster.mean) is not None:
         mean.check(job)
     elif cluster.mean_conf is not None:
@@ -55,6 +58,18 @@ def check_site_paths(job: Job, groups: int) -> None:
         text = f"layer {layer.name!r}: site_path names {len(store.site_path)} stores, but the job has {groups} worker"
         remedy = "give one for each" if groups > 1 else "use path, or as many nworker_groups and nserver_groups"
         raise store.error(f"{text} group{'s' if groups > 1 else ''}; {remedy}", "site_path")
+
+
+def check_agreement(cluster: ClusterConf) -> None:
+    """Raise JobError for an agreement of server groups that is not registered, or not given in one way."""
+    if (name := cluster.user_sync_method) is None:
+        return
+    if cluster.sync_method is not SyncMethod.kSum:
+        raise cluster.error("user_sync_method takes the place of sync_method; leave one out", "user_sync_method")
+    try:
+        lookup("agreement", name)
+    except UserError as error:
+        raise cluster.error(str(error), "user_sync_method") from error
 
 
 def check_asynchronous(job: Job, cluster: ClusterConf) -> None:

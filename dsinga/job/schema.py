@@ -116,7 +116,8 @@ class ClusterConf(Message):
     ``start_port``, ``share_memory`` and ``poll_time`` are SINGA's and have no effect, because Dask connects the
     workers. ``sync_freq`` is the number of updates between two synchronisations of linked server groups; ``sync_edge``,
     if there is any, replaces ``sync_topology``. With ``sync_method: kMean`` server groups agree by the mean of their
-    changes, as ``mean_conf`` says; otherwise changes add up. ``staleness`` is how many steps a worker group may be
+    changes, as ``mean_conf`` says; otherwise changes add up, unless ``user_sync_method`` names a registered agreement
+    (:class:`dsinga.cluster.server.Agreement`). ``staleness`` is how many steps a worker group may be
     ahead of the slowest one of its server group (default: no bound). ``topk_share`` is the fraction of a gradient's
     numbers that kTopK sends. ``fullc_gather`` sends the activations of fully connected layers that are cut by rows in
     place of the gradients of their weights, where that is less. ``max_restarts`` is how often a run that has lost Dask
@@ -144,6 +145,7 @@ class ClusterConf(Message):
     sync_topology: SyncTopology = SyncTopology.kAllToAll
     sync_edge: list[SyncEdgeConf] = field(default_factory=list)
     sync_method: SyncMethod = SyncMethod.kSum
+    user_sync_method: str | None = None
     staleness: Natural | None = None
     compression: Compression = Compression.kNone
     topk_share: Fraction = 0.01

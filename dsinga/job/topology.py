@@ -6,7 +6,7 @@ import itertools
 from typing import Any, NamedTuple
 
 from dsinga.base.arguments import counted
-from dsinga.job.enums import Compression, SlicingMethod, SyncMethod, SyncTopology
+from dsinga.job.enums import Compression, SlicingMethod, SyncTopology
 from dsinga.job.schema import ClusterConf, Job
 
 Edges = tuple[tuple[int, int], ...]
@@ -40,7 +40,7 @@ class Topology(NamedTuple):
     separate: bool = False
     block_size: int | None = None
     block_rows: int | None = None
-    sync_method: SyncMethod = SyncMethod.kSum
+    sync_method: str = "kSum"
     mean: Any = None
 
     @property
@@ -131,7 +131,7 @@ def topology(job: Job, available: int, processes: int) -> Topology:
         separate=conf.server_worker_separate,
         block_size=conf.block_size,
         block_rows=conf.block_rows,
-        sync_method=conf.sync_method,
+        sync_method=conf.user_sync_method or conf.sync_method.name,
         mean=conf.mean,
     )
 

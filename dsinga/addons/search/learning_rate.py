@@ -186,7 +186,15 @@ def sweep_job(job: Job, rates: list[float]) -> Job:
     fields: dict[str, Any] = {"fixedstep_conf": {"step": range(len(rates)), "step_lr": rates}}
     schedule = LRGenConf(type=ChangeMethod.kFixedStep, **fields)
     # Further worker groups would be at other steps, and so at other rates, while the first one pauses after each step.
-    names = ("nworker_groups", "nserver_groups", "sync_edge", "staleness", "sync_method", "mean_conf")
+    names = (
+        "nworker_groups",
+        "nserver_groups",
+        "sync_edge",
+        "staleness",
+        "sync_method",
+        "user_sync_method",
+        "mean_conf",
+    )
     one_group = {name: getattr(ClusterConf(), name) for name in names}
     cluster = job.cluster and job.cluster.replace(workspace=None, **one_group)
     never = dict.fromkeys(("epochs", "test_freq", "validate_freq", "checkpoint_freq", "disp_after"), 0)

@@ -1,8 +1,8 @@
 """The interface by which a shard agrees with the same shards of linked server groups, and the routes between these.
 
-What a job's ``sync_method`` names is a function of the registry's kind "agreement". It is called with the topology of
-a run and the average that the updater of the job keeps, or None, and returns a :data:`Policy`, which is sent to all
-servers. Each server calls it with a :class:`LinkedShard`.
+What a job's ``sync_method`` or ``user_sync_method`` names is a function of the registry's kind "agreement". It is
+called with the topology of a run and the average that the updater of the job keeps, or None, and returns a
+:data:`Policy`, which is sent to all servers. Each server calls it with a :class:`LinkedShard`.
 
 The changes of a group are sent along a shortest-path tree rooted at it, so they reach every other group exactly once. A
 group that forwards changes needs to know only where they must still go: the subtree below the receiver, which is a
