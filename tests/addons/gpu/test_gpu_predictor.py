@@ -10,8 +10,8 @@ from dsinga.engine.local_net import LocalNet
 from dsinga.job import Phase
 from dsinga.layers import Records
 from dsinga.passes.predictor import Predictor
-from tests.core.engine.test_predictor import JOB, X, Y, create
 from tests.core.layers.test_layers_loss import assert_other_answers_are_refused
+from tests.models.test_models_predictor import JOB, X, Y, create
 from tests.support import emulated_cupy
 from tests.support.emulated_cudnn import FakeCudnn
 
