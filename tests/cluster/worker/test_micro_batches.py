@@ -16,8 +16,8 @@ from dsinga.job import ClusterConf, Job, JobError, loads
 from dsinga.reading.bind_records import bind_records
 from tests.cluster.runs.test_cluster_text import JOB as TEXT_JOB
 from tests.cluster.runs.test_cluster_text import folder  # noqa: F401  a fixture
+from tests.cluster.runs.test_loop_resumed import CHAINS
 from tests.cluster.worker.test_group_worker import STRATEGIES
-from tests.core.loop.test_loop_resumed import CHAINS
 from tests.support.small_job import JOB, assert_close, assert_same, linear, place_layers, with_topology
 from tests.support.train_in_threads import train_in_threads
 
