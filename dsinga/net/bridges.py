@@ -6,8 +6,7 @@ import copy
 from collections.abc import Collection, Sequence
 
 from dsinga.layers.connect.bridge import Bridge, BridgeDst, BridgeEnd
-from dsinga.layers.connect.connection import Concate, SliceLayer, Split
-from dsinga.layers.connect.region_connection import RegionJoin, RegionSlice
+from dsinga.layers.connect.connection import Concate, RegionJoin, RegionSlice, SliceLayer, Split
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.dataflow import Stage, build_stages

@@ -28,8 +28,7 @@ from dsinga.addons.planner.layer_timing import (
 )
 from dsinga.job import Phase
 from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.connect.connection import Concate, SliceLayer, Split
-from dsinga.layers.connect.region_connection import RegionJoin, RegionSlice
+from dsinga.layers.connect.connection import Concate, RegionJoin, RegionSlice, SliceLayer, Split
 from dsinga.layers.dense.embedding import CodesLayer
 from dsinga.layers.interface.context import Context, Records, Rows
 from dsinga.layers.interface.layer import Array, Layer

@@ -9,7 +9,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
 
 if TYPE_CHECKING:
-    from dsinga.addons.text.text_codes import TextEncoder
+    from dsinga.addons.text.text_vectorization import TextEncoder
 
 
 @register("message", "StoreConf.text")
@@ -26,6 +26,6 @@ class TextConf(Settings):
 
     def encoder(self) -> TextEncoder:
         """Return what makes codes of texts in this way."""
-        from dsinga.addons.text.text_codes import TextEncoder
+        from dsinga.addons.text.text_vectorization import TextEncoder
 
         return TextEncoder(self.vocabulary.split("\n"), self.standardize, self.split, self.steps)
