@@ -8,17 +8,6 @@ import sys
 
 import pytest
 
-FACES = (
-    "dsinga",
-    *(f"dsinga.{name}" for name in ("api", "checkpoint", "data", "extensions", "monitor", "net", "training")),
-)
-
-
-@pytest.mark.parametrize("package", FACES)
-def test_each_name_of_a_face_is_there(package):
-    face = importlib.import_module(package)
-    assert all(getattr(face, name) is not None for name in getattr(face, "__all__", dir(face)) if name[0] != "_")
-
 
 def test_a_name_is_imported_when_it_is_first_used():
     program = (

@@ -7,18 +7,15 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from distributed.protocol.pickle import dumps
 
 from dsinga.base.advice import command_line
-from dsinga.base.components import TABLE
 from dsinga.base.errors import UserError
 from dsinga.base.registry import LISTED, import_file, listed, lookup, nearest, nearest_or_listed, registered, unregister
 from dsinga.job import LayerConf
-from tests.support import component_table
 from tests.support.registries import restored_registry
 
 USER_FILE = """
@@ -86,15 +83,6 @@ def test_two_files_with_one_name_are_refused_and_named(user_file, tmp_path):
     with restored_registry():
         import_file(other)
         assert lookup("layer", "kReLU").__name__ == "kReLU"
-
-
-def test_the_table_has_what_the_sources_register():
-    rows = component_table.registered()
-    assert TABLE.read_text("utf-8") == component_table.table(component_table.with_fields(rows)), (
-        "run python -m tests.support.component_table"
-    )
-    numbers = Counter((row.kind, row.number, row.attribute) for row in rows if row.number is not None)
-    assert len({key[:2] for key in numbers}) == len(numbers)
 
 
 def python(code: str, *paths: Path) -> list[str]:
@@ -189,27 +177,6 @@ def test_faulty_addons_are_named(tmp_path, points, name, sentence):
         folder,
     )
     assert re.match(sentence, lines[0].replace("ripples and waves", "waves and ripples")), lines
-
-
-def test_a_component_of_an_addon_that_is_not_installed_is_named():
-    lines = python('''
-        import sys
-        sys.modules["dsinga.addons.functions"] = None
-        from dsinga.base.registry import entries, UserError
-        from dsinga.job import loads
-        print(len(entries("layer")) > 100)
-        text = """name: "x"
-        neuralnet { layer { name: "f"
-          type: kFunction
-          function_conf { function: "a:b" } } }"""
-        try:
-            loads(text)
-        except UserError as error:
-            print(error)
-    ''')
-    sentence = "belongs to the add-on dsinga.addons.functions, which is not installed; install all of dsinga by"
-    assert lines[0] == "True"
-    assert re.search(rf":4: layer 'f': layer 'kFunction' {sentence} 'pip install --force-reinstall dsinga'$", lines[1])
 
 
 @pytest.mark.parametrize(
