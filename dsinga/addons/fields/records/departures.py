@@ -121,15 +121,6 @@ def _is_departure(dataset: Any, name: Any, number: int) -> bool:
     return True
 
 
-def check_fields(dataset: Any) -> None:
-    """Raise UserError for a Dataset of departures from a climatology, or of what was made from them."""
-    if any(mark in dataset.coords for mark in MARKS):
-        raise UserError(
-            "these data are departures from a climatology, or were made from some, and a climatology is taken from the "
-            "data themselves, not from windows.dataset"
-        )
-
-
 def with_climatology(
     dataset: Any, names: list[str], text: str, lead: str, valid_time: str, numbers: str | None = None
 ) -> Any:

@@ -29,6 +29,7 @@ from dsinga.addons.fields.records.window_column import WindowColumn
 from dsinga.addons.fields.records.window_messages import WindowsConf
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
+from dsinga.base.registry import register
 from dsinga.data.column import PointRanges
 from dsinga.data.record_source import RecordSource
 
@@ -36,6 +37,7 @@ FILTERED_BYTES = 16 << 20  # of the windows whose share of NaN is counted at onc
 logger = logging.getLogger(__name__)
 
 
+@register("hook", "field_windows")
 class FieldWindows(RecordSource):
     """The windows of a Dataset: records (C, *space) float32 and labels (C', *space) float32, in the data's units.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from dsinga.addons.fields.records.definition import DEFAULT_MEMORY, TrainedLayout, WindowDefinition, define_windows
 from dsinga.base.errors import UserError
-from dsinga.base.registry import register
+from dsinga.base.registry import lookup, register
 from dsinga.data.record_source import RecordSource
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Share
@@ -141,12 +141,11 @@ class WindowsConf(Settings):
 
     def open_records(self, layer: str, dataset: Any, has_targets: bool) -> RecordSource:
         """Return the windows of a Dataset, or of the one at a path, that an input layer reads. Raises JobError."""
-        from dsinga.addons.fields.records.field_windows import FieldWindows  # not needed to read a job
-
-        try:
-            return FieldWindows(dataset, self.definition(), has_targets=has_targets)
+        try:  # by name: the file of the class is not needed to read a job
+            windows: RecordSource = lookup("hook", "field_windows")(dataset, self.definition(), has_targets=has_targets)
         except UserError as error:
             raise self.error(f"layer {layer!r}: {error}") from error
+        return windows
 
     def remark_on_scores(self, layer: str) -> str:
         """Return a sentence where windows that an input layer reads overlap, for the reader of scores; "" elsewhere."""
