@@ -16,6 +16,5 @@ if TYPE_CHECKING:
         write_checkpoint,
     )
     from dsinga.checkpoint.porting import export_safetensors, params_of, port, read_params
-    from dsinga.checkpoint.tensors import separate_arrays
 else:
     __getattr__, __dir__ = lazy_names(__name__)

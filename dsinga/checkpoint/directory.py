@@ -23,6 +23,14 @@ import numpy as np
 from dsinga.base.durable_files import draft_folder, replace_folder, sync_folder
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.param_arrays import EMA_SLOT, ParamArrays, averaged, first_not_finite
+from dsinga.base.tensor_files import (
+    Fingerprint,
+    find_integers,
+    insert_arrays,
+    read_safetensors,
+    separate_arrays,
+    write_tensors,
+)
 from dsinga.checkpoint.metadata import (
     LOOP,
     METADATA,
@@ -33,14 +41,6 @@ from dsinga.checkpoint.metadata import (
     check_file,
     read_metadata,
     write_metadata,
-)
-from dsinga.checkpoint.tensors import (
-    Fingerprint,
-    find_integers,
-    insert_arrays,
-    read_safetensors,
-    separate_arrays,
-    write_tensors,
 )
 
 DRAFTS = "step"  # names the drafts of the checkpoints of all steps

@@ -10,8 +10,6 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.layers.interface.layer import Shape
-from dsinga.layers.sequences.recurrent import Recurrent
 from dsinga.nn.model.model_params import ModelParams
 
 # The attributes of PyTorch's modules by the roles of params that are called otherwise.
@@ -38,8 +36,8 @@ class TorchParam(NamedTuple):
 
     name: str
     own: str
-    own_shape: Shape
-    shape: Shape
+    own_shape: tuple[int, ...]
+    shape: tuple[int, ...]
     part: int | None = None
 
 
@@ -58,7 +56,8 @@ def names_of(model: ModelParams) -> list[TorchParam]:
                 continue  # of a further call of a layer, not of a module of its own
             attribute = ATTRIBUTES.get(spec.role, spec.role)
             path, part = layer.name, None
-            if isinstance(layer, Recurrent) and (layer.settings.recurrent_bias or not layer.settings.bias_term):
+            settings = layer.settings
+            if hasattr(settings, "recurrent_bias") and (settings.recurrent_bias or not settings.bias_term):
                 path, attribute, part = recurrent_name(path, spec.role)
             name = own if own in named else ".".join(filter(None, (path, attribute)))
             shape = getattr(layer, "kernels", spec.shape) if spec.role == "weight" else spec.shape

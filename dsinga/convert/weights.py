@@ -17,7 +17,7 @@ from dsinga.base.durable_files import explained_writing, finish_save, local_fold
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.regular_files import read_json
-from dsinga.checkpoint.tensors import read_safetensors, write_tensors
+from dsinga.base.tensor_files import read_safetensors, write_tensors
 from dsinga.convert.torch_names import names_of, take_arrays, to_torch
 from dsinga.nn.model.model_params import ModelParams
 

@@ -14,7 +14,6 @@ import numpy as np
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, RunError
 from dsinga.base.param_arrays import ParamArrays, averaged
-from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.engine.engine import Engine, Loop, Places, Snapshot, StepReport
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PRECISIONS
@@ -120,7 +119,7 @@ class LocalEngine(Engine):
         first = (self._earlier_steps + step) * self._reader.micro_batches
         read = self._read_function(self._net, self._reader)
         is_small = self._reader.sizes(self._net)[0] <= SMALL_BATCH_BYTES
-        if is_small and not self._on_device and all(map(_is_in_memory, self._reader.stores.values())):
+        if is_small and not self._on_device and self._reader.is_in_memory:
             self._batches = map(read, itertools.count(first))  # sooner than a thread could hand them over
         else:
             self._batches = Prefetch(read, first, self._reader.stop(self._earlier_steps))
@@ -357,8 +356,3 @@ class CountedUpdates:
         """Forget the gradients that wait."""
         self._updater.discard()
         self.has_begun = False
-
-
-def _is_in_memory(source: Any) -> bool:
-    """Whether the records of a source are numpy arrays of this process."""
-    return all(isinstance(column, ArrayColumn) for column in source.columns)

@@ -23,8 +23,8 @@ from dsinga.estimators import jobs
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical, running_client
 from dsinga.estimators.saving import save
 from dsinga.estimators.training import Trained, rescued, train_net
+from dsinga.extensions.extension import KeptRun
 from dsinga.job import Job
-from dsinga.loop.observer import KeptRun
 from dsinga.monitor import History
 from dsinga.net.layer_classes import takes_weights
 from dsinga.nn import LocalNet

@@ -20,7 +20,7 @@ from dsinga.base.durable_files import (
 )
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
-from dsinga.checkpoint.tensors import check_marks, read_safetensors, write_tensors
+from dsinga.base.tensor_files import check_marks, read_safetensors, write_tensors
 from dsinga.estimators.records import Scaling
 from dsinga.job import Job, redact_job, to_text
 from dsinga.job import load as load_job

@@ -14,10 +14,10 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.records import TrainingSet, compute
+from dsinga.extensions.extension import KeptRun
 from dsinga.job import Job, Phase
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import continue_locally
-from dsinga.loop.observer import KeptRun
 from dsinga.monitor import NOT_METRICS, Row, RunMonitor
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.reading.checked_job import check_job, resolve_epochs

@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
 from dsinga.base.registry import is_user_code, listed, nearest, nearest_or_listed
-from dsinga.checkpoint import separate_arrays
+from dsinga.base.tensor_files import separate_arrays
 from dsinga.extensions.best_value import checked_number, metric_name
 from dsinga.extensions.extension import Extension, LoopView, State
 from dsinga.extensions.triggers import AtEnd, EveryEpoch, EverySteps, OnMetric, Trigger

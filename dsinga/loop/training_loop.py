@@ -14,10 +14,11 @@ from dsinga.base.errors import Diverged, RunError, UserError
 from dsinga.base.param_arrays import ParamArrays, first_not_finite
 from dsinga.engine.engine import Engine, Restart, Snapshot, StepReport
 from dsinga.extensions import Extension, ExtensionRunner
+from dsinga.extensions.extension import KeptRun
 from dsinga.job import Phase
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, read_rate_factors, records_state, resume_hint
-from dsinga.loop.observer import KeptRun, Observer, ObserverWatcher
+from dsinga.loop.observer import Observer, ObserverWatcher
 from dsinga.loop.view import TrainingView
 from dsinga.monitor import Row
 from dsinga.training import create_updater
@@ -123,8 +124,8 @@ class TrainingLoop:
             raise
 
     def _keep(self, kept: KeptRun, end: Snapshot) -> None:
-        view = self.view
-        kept.keep(end, self._engine.nets[Phase.kTrain], view.returned_params, view.remarks[-1:])
+        net, view = self._engine.nets[Phase.kTrain], self.view
+        kept.keep(end.step, end.params, end.state or {}, net, view.returned_params, view.remarks[-1:])
 
     def _rescue(self, error: BaseException) -> None:
         """Keep what was trained, if the caller keeps it, where the run has failed or was interrupted."""

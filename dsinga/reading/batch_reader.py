@@ -10,6 +10,7 @@ import numpy as np
 
 from dsinga.base.epochs import Epochs
 from dsinga.data import RecordSource, kept_bytes
+from dsinga.data.sources.arrays import ArrayColumn
 from dsinga.job import Job, Phase
 from dsinga.layers import Layer, RecordInfo, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
@@ -50,6 +51,11 @@ class BatchReader:
     def epochs(self) -> Epochs:
         """The epochs of all worker groups together."""
         return Epochs(len(self), self.batchsize * self.groups, self.offset)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all records are numpy arrays of this process."""
+        return all(isinstance(column, ArrayColumn) for store in self.stores.values() for column in store.columns)
 
     @property
     def batchsize(self) -> int:

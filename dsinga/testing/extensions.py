@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.checkpoint import separate_arrays
+from dsinga.base.tensor_files import separate_arrays
 from dsinga.extensions import Extension
 from dsinga.testing.simulated_loop import SimulatedLoop
 

@@ -13,7 +13,7 @@ import numpy as np
 from dsinga.base.arguments import shown
 from dsinga.base.durable_files import finish_save, local_folder
 from dsinga.base.errors import UserError
-from dsinga.checkpoint.tensors import check_marks
+from dsinga.base.tensor_files import check_marks
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.job import load as load_job

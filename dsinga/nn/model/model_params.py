@@ -18,8 +18,8 @@ from dsinga.base.arguments import fail_for_name
 from dsinga.base.durable_files import explained_writing, finish_save, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
 from dsinga.base.functions import REMEDY, local_functions
+from dsinga.base.tensor_files import read_safetensors, write_tensors
 from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
-from dsinga.checkpoint.tensors import read_safetensors, write_tensors
 from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text

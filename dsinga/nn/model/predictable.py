@@ -35,7 +35,6 @@ from dsinga.nn.model.records import (
 from dsinga.nn.model.sample_weights import add_weights, without_missing
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import Symbol, flatten
-from dsinga.ops.layout import LAST
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
@@ -43,6 +42,8 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
     from xarray import Dataset
 
     from dsinga.data import FieldWindows
+
+IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
 
 
 class Predictable(ModelParams):
@@ -298,7 +299,7 @@ def labels_first(y: Any) -> Any:
         return {name: labels_first(labels) for name, labels in y.items()}
     if isinstance(y, list) and y and all(hasattr(labels, "ndim") for labels in y):
         return [labels_first(labels) for labels in y]
-    if getattr(y, "ndim", 0) not in LAST:
+    if getattr(y, "ndim", 0) not in IMAGE_AXES:
         return y
     return np.moveaxis(y if is_dask_collection(y) else np.asarray(y), -1, 1)
 
@@ -307,7 +308,7 @@ def outputs_last(outputs: Any) -> Any:
     """Return outputs, an array or a list, with the channels of images and volumes last."""
     if isinstance(outputs, list):
         return [outputs_last(output) for output in outputs]
-    return np.moveaxis(outputs, 1, -1) if outputs.ndim in LAST else outputs
+    return np.moveaxis(outputs, 1, -1) if outputs.ndim in IMAGE_AXES else outputs
 
 
 class Figures(dict[str, float]):

@@ -16,9 +16,9 @@ from dsinga.base.errors import UserError
 from dsinga.data.sources.data_loaders import is_iterable, size_of_batches
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
+from dsinga.extensions.extension import KeptRun
 from dsinga.job import Job
 from dsinga.job.message import field_names
-from dsinga.loop.observer import KeptRun
 from dsinga.monitor import History
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.given_data import (

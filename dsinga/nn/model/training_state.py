@@ -17,7 +17,7 @@ from dsinga.api.workspaces import has_checkpoint
 from dsinga.base.durable_files import write_file
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
-from dsinga.checkpoint.tensors import read_safetensors, write_tensors
+from dsinga.base.tensor_files import read_safetensors, write_tensors
 from dsinga.data import RecordNames
 from dsinga.data.filesystem import is_url
 from dsinga.engine.local_net import LocalNet

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,6 @@ from dsinga.layers.interface.layer import as_text
 from dsinga.nn.words.function_specs import FunctionSpec, Size
 from dsinga.nn.writing.feature import ChannelsLast, batch_shape, row_shape
 from dsinga.nn.writing.writer import LayerWriter
-from dsinga.ops.layout import extents
 
 Values = Mapping[str, Any]  # the arguments of the function
 # Sources by how many axes of space they have, and the shape of an input that gives such.
@@ -106,7 +104,9 @@ def convolve(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, An
     channels, *sizes = require(writer, axes)
     kernel, groups = each(writer, values["kernel_size"], axes), values.get("groups") or 1
     dilation = each(writer, values["dilation_rate"], axes)
-    if values["padding"] == "valid" and any(map(operator.gt, extents(kernel, dilation), sizes)):
+    if values["padding"] == "valid" and any(
+        (width - 1) * gap + 1 > size for width, gap, size in zip(kernel, dilation, sizes, strict=True)
+    ):
         last = '; if the channels are last, begin with nn.Input(..., data_format="channels_last")'
         size, what = f"{channels} channels of {as_text(sizes)}", "images" if axes == 2 else "volumes"
         hint = last if sizes[-1] <= 4 else ""

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.base.errors import UserError
-from dsinga.checkpoint import read_checkpoint, separate_arrays, write_checkpoint
+from dsinga.base.tensor_files import insert_arrays, separate_arrays
+from dsinga.checkpoint import read_checkpoint, write_checkpoint
 from dsinga.checkpoint.directory import LOOP
 from dsinga.checkpoint.metadata import write_metadata
-from dsinga.checkpoint.tensors import insert_arrays
 
 ARRAYS = st.lists(st.floats(width=32), max_size=4).map(lambda numbers: np.array(numbers, np.float32))
 PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5))
