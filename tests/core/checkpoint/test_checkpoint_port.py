@@ -19,6 +19,7 @@ from dsinga.checkpoint import (
     read_params,
     write_checkpoint,
 )
+from tests.support.small_job import linear
 
 ONE, TWO = np.full((2, 3), 1, np.float32), np.full((2, 3), 2, np.float32)
 SHAPES = {"w": (2, 3), "b": (3,), "fresh": (4,)}
@@ -43,7 +44,7 @@ def test_params_match_by_name_and_later_paths_override_earlier_ones(tmp_path):
     ],
 )
 def test_params_that_are_none_are_refused_wherever_they_are_given(params, message):
-    job = dsinga.models.mlp([2], inputs=6, classes=2, batchsize=4, train_steps=1)
+    job = linear("shape=6", "batchsize=4", "=train_steps=1")
     data = (np.zeros((8, 6), np.float32), np.zeros(8, np.int64))
     with pytest.raises(UserError, match=message):
         dsinga.train(job, data={"train": data, "test": data}, params=params, progress=False)

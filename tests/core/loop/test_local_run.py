@@ -38,6 +38,7 @@ from dsinga.reading.checked_job import CheckedJob
 from dsinga.testing import EngineContract
 from dsinga.training import create_updater
 from dsinga.training.local_updater import LocalUpdater
+from tests.support.small_job import linear
 
 X = np.random.default_rng(3).normal(size=(50, 6)).astype(np.float32)
 Y = (X.sum(axis=1) > 0).astype(np.int32)
@@ -45,8 +46,8 @@ DATA = {"train": (X, Y), "test": (X[:20], Y[:20])}
 
 
 def small_job(**fields: object) -> Job:
-    job = dsinga.models.mlp([8], inputs=6, classes=2, batchsize=16, train_steps=30)
-    return job.replace(**{"cluster": ClusterConf(), "disp_freq": 10, "test_freq": 15, "checkpoint_freq": 10, **fields})
+    steps = {"train_steps": 30, "disp_freq": 10, "test_freq": 15, "checkpoint_freq": 10}
+    return linear("shape=6", "batchsize=16").replace(**{"cluster": ClusterConf(), **steps, **fields})
 
 
 class TestThisProcess(EngineContract):
@@ -63,7 +64,8 @@ def test_distributed_is_not_imported_by_training_nor_by_commands_that_use_a_trai
         "main_group(['test', *given], standalone_mode=False); "
         "main_group(['predict', *given, '--layer', 'conv1', '--out', f'{path}/out'], standalone_mode=False); "
         "import numpy, dsinga; data = numpy.eye(8, 6, dtype='f4'), [0, 1] * 4; "
-        "job = dsinga.models.mlp([4], inputs=6, classes=2, train_steps=3); "
+        "from tests.support.small_job import linear; "
+        "job = linear('shape=6', 'batchsize=8', '=train_steps=3'); "
         "dsinga.train(job, data={'train': data, 'test': data}, progress=False); "
         "print('distributed' in sys.modules)"
     )
