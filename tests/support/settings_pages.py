@@ -25,7 +25,7 @@ IMAGE_FILES = "convolution normalisation image".split()
 FIELD_FILES = "convolution_lstm group_norm padding permute transposed_convolution upsampling".split()
 RECORD_FILES = "input label output composed_metrics gathered_metrics score_metrics field_error".split()
 FIELD_LOSS_FILES = "loss point_loss".split()
-POLICY_FILES = "policy_loss vtrace".split()
+POLICY_FILES = "mean_loss policy_loss vtrace".split()
 
 
 class Entry(NamedTuple):

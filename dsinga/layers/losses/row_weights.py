@@ -36,6 +36,17 @@ def check_weights(layer: Layer, position: int, points: Shape = ()) -> None:
         )
 
 
+def check_rows(layer: Layer, index: int, size: int, what: str) -> None:
+    """Raise UserError unless source ``index`` gives ``size`` numbers for each row of the first."""
+    rows, shape = layer.source_shapes[0][0], layer.source_shapes[index]
+    expected: Shape = (rows, size)
+    if shape[0] != rows or math.prod(shape[1:]) != size:
+        raise layer.fail(
+            f"takes {what} {as_text(expected)} from {layer.source_name(index)}, which gives {as_text(shape)}",
+            field="srclayers",
+        )
+
+
 def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
     """Return the weights as a float array of the backend, None for a loss without weights.
 

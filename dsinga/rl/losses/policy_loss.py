@@ -1,4 +1,4 @@
-"""Losses of policies, kPolicyGradientLoss, kPPOLoss and kEntropyLoss, and of values, kTDLoss and kMeanLoss.
+"""Losses of policies, kPolicyGradientLoss, kPPOLoss and kEntropyLoss, and of values, kTDLoss.
 
 The first source of the former gives the policy. A categorical one is (B, K), scores whose softmax is the probabilities
 of K actions; a Gaussian one is (B, 2n): means of n numbers, then the logs of their standard deviations. Actions,
@@ -28,10 +28,8 @@ from dsinga.layers.interface.layer import (
     Layer,
     Output,
     Shape,
-    as_text,
-    from_matrix,
-    to_matrix,
 )
+from dsinga.layers.losses.row_weights import check_rows
 from dsinga.ops import Ops
 
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -101,17 +99,6 @@ def check_policy(layer: Layer, distribution: PolicyDistribution, conf: Any) -> i
             "distribution",
         )
     return shape[1] // 2
-
-
-def check_rows(layer: Layer, index: int, size: int, what: str) -> None:
-    """Raise UserError unless source ``index`` gives ``size`` numbers for each row of the policy."""
-    rows, shape = layer.source_shapes[0][0], layer.source_shapes[index]
-    expected: Shape = (rows, size)
-    if shape[0] != rows or math.prod(shape[1:]) != size:
-        raise layer.fail(
-            f"takes {what} {as_text(expected)} from {layer.source_name(index)}, which gives {as_text(shape)}",
-            field="srclayers",
-        )
 
 
 def check_actions(layer: Layer, action: Array, count: int, ops: Ops, index: int = 1) -> None:
@@ -319,51 +306,4 @@ class TDLoss(Layer):
             rows, actions, slopes = output.saved
             gradients[0] = ctx.ops.xp.zeros_like(sources[0])
             gradients[0][rows, actions] = slopes * slopes.dtype.type(self.scale / ctx.rows.total)
-        return gradients, ()
-
-
-@register("layer", kMeanLoss=737)
-class MeanLoss(Layer):
-    """scale·Σ w·x / B: the mean of a row's weighted sum as a loss; with a negative ``scale``, what is to become large.
-
-    Sources: x (B, ...), perhaps weights w of as many numbers a row, which get no gradient; without them all are 1. The
-    feature is x, (B, n). With ``scale`` -1 on a critic's value of an actor's action, whose params are static, it is the
-    deterministic policy gradient (Silver et al. 2014). With weights it carries any gradient of x. Metric: "loss".
-    """
-
-    class Conf(Settings):
-        """Settings of kMeanLoss."""
-
-        scale: float = setting(1.0, "the factor of the loss")
-
-    settings: Conf
-    source_count = 1
-    optional_sources = 1
-    is_loss = True
-    metric_names = ("loss",)
-    cut = Cut(gathered_because="reports the loss of whole rows")
-
-    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        super().__init__(conf, source_shapes, info)
-        self.scale = self.settings.scale
-        self.shape = (self.source_shapes[0][0], math.prod(self.source_shapes[0][1:]))
-        if len(self.source_shapes) > 1:
-            check_rows(self, 1, self.shape[1], "weights")
-
-    def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
-        x = to_matrix(sources[0], ctx.ops)
-        weighted = x * to_matrix(sources[1], ctx.ops) if len(sources) > 1 else x
-        return Output(x, metrics={"loss": (weighted.sum(dtype=np.float64) * self.scale, len(x))})
-
-    def compute_gradient(
-        self, params: Arrays, sources: Arrays, output: Output, grad: Any, needs: Sequence[bool], ctx: Context
-    ) -> Gradients:
-        gradients: list[Any] = [None] * len(sources)
-        if needs[0]:
-            factor = output.feature.dtype.type(self.scale / ctx.rows.total)
-            if len(sources) > 1:
-                dx = to_matrix(sources[1], ctx.ops) * factor
-            else:
-                dx = ctx.ops.xp.full_like(output.feature, factor)
-            gradients[0] = from_matrix(dx, sources[0], ctx.ops)
         return gradients, ()
