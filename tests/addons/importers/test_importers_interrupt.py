@@ -30,14 +30,14 @@ import_records(sys.argv[1], sys.argv[2], sys.argv[3], stop_midway)
 
 MEASURED = """
 import sys
-import dsinga.data
+from dsinga.data import import_records, write_store  # with all that they import
 
 def peak():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) // 1024
 
 before = peak()
-dsinga.data.import_records(sys.argv[1], sys.argv[2], sys.argv[3])
+import_records(sys.argv[1], sys.argv[2], sys.argv[3])
 print(peak() - before)
 """
 
