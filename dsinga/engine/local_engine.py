@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base import buffers
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, RunError
 from dsinga.base.param_arrays import ParamArrays, averaged
@@ -20,14 +21,14 @@ from dsinga.job.enums import PRECISIONS
 from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
-from dsinga.ops import Array, Processor, buffers
+from dsinga.ops import Array, Processor
 from dsinga.passes.evaluation import evaluate, forward_in_order
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
 from dsinga.passes.opened_job import OpenedJob
-from dsinga.passes.round import BegunStep, Round, Timing
+from dsinga.passes.round import BegunStep, Round, Timing, send_ahead
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.batch_reader import BatchReader
-from dsinga.reading.prefetch import Prefetch, send_ahead
+from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, add_metrics, algorithm, create_updater, forward
 from dsinga.training.divergence import LEFT_OUT
 from dsinga.training.local_updater import LocalUpdater

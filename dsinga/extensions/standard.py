@@ -10,6 +10,7 @@ import numpy as np
 
 from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
+from dsinga.base.metric_state import MetricState, restore_state, saved_state
 from dsinga.base.registry import is_user_code, listed, nearest, nearest_or_listed
 from dsinga.base.tensor_files import separate_arrays
 from dsinga.extensions.best_value import checked_number, metric_name
@@ -19,7 +20,6 @@ from dsinga.job import AlgType, ExtensionConf, ExtensionType, Job, Phase, traini
 from dsinga.job.component import Settings, error_note, resolve
 from dsinga.job.enums import PHASES
 from dsinga.job.message import JobError, field_types
-from dsinga.layers.metrics.metric_state import MetricState, restore_state, saved_state
 from dsinga.monitor import NOT_METRICS
 from dsinga.net import NeuralNet
 from dsinga.training import Metrics, add_metrics, declared_metrics

@@ -1,7 +1,7 @@
 """The memory that a worker needs, predicted from the shapes of its net and from what back-propagation keeps.
 
 One iteration is simulated without numbers: each array that a layer makes is allocated, and freed when the last layer
-that needs it has run. Arrays come from a pool that keeps one for each size and user (``dsinga.ops.buffers``), so each
+that needs it has run. Arrays come from a pool that keeps one for each size and user (``dsinga.base.buffers``), so each
 size counts as often as it is in use at once. Arrays that are too large for the pool count only while they exist.
 """
 
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from dsinga.base.buffers import LARGEST
 from dsinga.layers.connect.connection import Split
 from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.layers.images.convolution import Convolution
@@ -18,7 +19,6 @@ from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import FLOAT_BYTES
 from dsinga.net import NeuralNet, Stage
 from dsinga.net.layer_cost import feature_sizes, rows_of
-from dsinga.ops.buffers import LARGEST
 
 FIXED = 120 << 20  # interpreter, numpy, zarr, Dask and compiled kernels; about the same for all nets
 BATCHES = 5  # three are read ahead, one is being read, one is being computed

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.types import Array
 
 

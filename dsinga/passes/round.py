@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from dsinga.layers import Records
-from dsinga.ops.interface import RepeatedIterations
+from dsinga.layers import Layer, Records
+from dsinga.ops.interface import Ops, RepeatedIterations
 from dsinga.training import Metrics
 
 
@@ -96,3 +96,10 @@ class Round:
         total = time.perf_counter() - self._reported
         self._add(running, metrics, Timing(total, running.data_seconds, 0.0, 0, 0, 0.0))
         return True
+
+
+def send_ahead(
+    read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], ops: Ops, step: int
+) -> dict[str, Records]:
+    """Read the records of a step, start copying them to the device, and return them."""
+    return {name: layers[name].send_ahead(records, ops) for name, records in read(step).items()}

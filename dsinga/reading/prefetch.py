@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from dsinga.base.errors import RunError
-from dsinga.layers import Layer, Records
-from dsinga.ops import Ops
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 600.0
@@ -131,10 +129,3 @@ def _read_ahead(queue: _Queue[T], read: Callable[[int], T], start: int, stop: in
             step += 1
     except BaseException as error:  # the consumer raises it, a KeyboardInterrupt included
         queue.fail(error)
-
-
-def send_ahead(
-    read: Callable[[int], dict[str, Records]], layers: Mapping[str, Layer], ops: Ops, step: int
-) -> dict[str, Records]:
-    """Read the records of a step, start copying them to the device, and return them."""
-    return {name: layers[name].send_ahead(records, ops) for name, records in read(step).items()}

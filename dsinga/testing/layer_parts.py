@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from dsinga.base.metric_state import MetricState
 from dsinga.job import Phase
 from dsinga.layers import Columns, Connection, Layer, Rows
 from dsinga.layers.interface.contract import make_part
-from dsinga.layers.metrics.metric_state import MetricState
 from dsinga.ops import BACKENDS, Ops
 from dsinga.testing.layer_cases import LayerCase, available_backends
 from dsinga.testing.layer_passes import (

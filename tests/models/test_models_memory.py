@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from dsinga import models, nn
+from dsinga.base import buffers
 from dsinga.base.registry import register
 from dsinga.job import Job, Phase, load
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.layers.dense.activation import ReLU
 from dsinga.net import NeuralNet, create_net, partition
 from dsinga.net.worker_memory import FIXED, Memory, worker_memory
-from dsinga.ops import buffers, get_ops
+from dsinga.ops import get_ops
 from dsinga.training import bp, initial_values
 
 

@@ -40,7 +40,7 @@ def freed_memory() -> Iterator[None]:
 
 def free_pools() -> None:
     """Free arrays of pools and decoded chunks."""
-    if buffers := imported("dsinga.ops.buffers"):
+    if buffers := imported("dsinga.base.buffers"):
         buffers.clear()
     if source := imported("dsinga.data.record_source"):
         source.clear_cache()

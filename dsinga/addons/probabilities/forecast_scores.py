@@ -11,6 +11,7 @@ import numpy as np
 from dsinga.addons.probabilities.forecast_forms import EnsembleForm, ForecastForm, form_of
 from dsinga.addons.probabilities.forecast_loss import FAIRNESS, ForecastTargets, Level, MemberCount, level_faults
 from dsinga.base.errors import UserError
+from dsinga.base.metric_state import ArraySum
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Fault, Settings, setting
@@ -22,7 +23,6 @@ from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED
 from dsinga.layers.metrics.composed_metrics import MetricValues, Sums
-from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.layers.records.label import required_labels
 from dsinga.ops import get_ops
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.metric_state import ArraySum
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
@@ -16,7 +17,6 @@ from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, as_text
 from dsinga.layers.losses.point_classes import WEIGHTED
 from dsinga.layers.metrics.composed_metrics import MetricValues, Sums
-from dsinga.layers.metrics.metric_state import ArraySum
 from dsinga.layers.records.label import required_labels
 
 BINS = 10  # of probabilities, of equal width

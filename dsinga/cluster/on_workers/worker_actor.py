@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from distributed import get_client, get_worker, secede
 
+from dsinga.base import buffers
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import WorkerLost
 from dsinga.cluster.dask.dask_workers import process
@@ -18,7 +19,7 @@ from dsinga.cluster.transport.endpoints import Endpoint, close_endpoints
 from dsinga.cluster.worker.config import ServerKey, WorkerConfig, WorkerKey
 from dsinga.cluster.worker.group_worker import GroupWorker
 from dsinga.data import connect_sources
-from dsinga.ops import Processor, buffers
+from dsinga.ops import Processor
 
 # The workers that live in this process.
 WORKERS: dict[WorkerKey, GroupWorker] = {}

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from dsinga.base import buffers
 from dsinga.job import Compression
-from dsinga.ops import buffers
 from dsinga.ops.types import BFLOAT16
 
 Payload = np.ndarray  # uint8, 1-d

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.base import buffers
 from dsinga.base.errors import RunError
-from dsinga.ops import SparseRows, buffers
+from dsinga.ops import SparseRows
 from dsinga.ops.sparse import add_up, scaled, values_of
 from dsinga.ops.update import sum_of_squares
 

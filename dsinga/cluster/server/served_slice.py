@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.base import buffers
 from dsinga.cluster.server.gradient_accumulator import GradientAccumulator, StalenessMeter
 from dsinga.cluster.server.slicing import Slice
-from dsinga.ops import Array, Ops, SparseRows, Update, buffers
+from dsinga.ops import Array, Ops, SparseRows, Update
 from dsinga.ops.update import BLOCK, blocks, compiled_formula
 from dsinga.training import Updater
 

@@ -21,8 +21,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from dsinga.base.buffers import address
 from dsinga.cluster.transport.message import aligned
-from dsinga.ops.buffers import address
 
 with contextlib.suppress(ImportError):  # outside Unix, where no shared memory is created either
     import fcntl

@@ -19,10 +19,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dsinga.base import buffers
 from dsinga.cluster.transport.interface import Items
 from dsinga.cluster.transport.message import aligned, flatten, pack, restore, sizes, unpack
 from dsinga.cluster.transport.socket_loop import add_connection
-from dsinga.ops import buffers
 
 # The head of a message: the length of its description, which is followed by the bytes of the arrays.
 HEAD = struct.Struct("<I")

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dsinga.base import buffers
 from dsinga.base.errors import RunError
 from dsinga.base.serial_executor import SerialExecutor
 from dsinga.cluster.server import Slice
@@ -31,12 +32,12 @@ from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver, Peers
 from dsinga.net import NeuralNet
 from dsinga.net.dataflow import row_share
-from dsinga.ops import Array, Processor, buffers
+from dsinga.ops import Array, Processor
 from dsinga.passes.evaluation import EvaluationPass, evaluate, forward_in_order
-from dsinga.passes.round import BegunStep, Round, Timing
+from dsinga.passes.round import BegunStep, Round, Timing, send_ahead
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.batch_reader import BatchReader
-from dsinga.reading.prefetch import Prefetch, send_ahead
+from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, forward
 from dsinga.training.local_updater import LocalUpdater
 

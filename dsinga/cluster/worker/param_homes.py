@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dsinga.base.buffers import address
 from dsinga.cluster.server import Slice
 from dsinga.ops import Array, Ops, SparseRows
-from dsinga.ops.buffers import address
 from dsinga.ops.sparse import no_rows
 from dsinga.training.local_updater import LocalUpdater
 

@@ -1,7 +1,7 @@
 """A worker's client of one server: pulls values of slices, pushes gradients, takes part in collectives.
 
 Servers in other processes of a worker's host map and read its gradients in shared memory. While the worker computes,
-the pool of result arrays (:mod:`dsinga.ops.buffers`) takes memory for its gradients from there. So the matrix product
+the pool of result arrays (:mod:`dsinga.base.buffers`) takes memory for its gradients from there. So the matrix product
 that computes a gradient writes it into shared memory, and only its offset is sent. If a feature of the same size has
 taken the memory before, the gradient is elsewhere and is copied.
 """
@@ -14,17 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.base import buffers
 from dsinga.cluster.server import Push, Slice
 from dsinga.cluster.transport.interface import URGENT, Reply, Transport
 from dsinga.cluster.transport.shared_buffer import create_shared_buffer, offsets
 from dsinga.cluster.transport.shared_memory import SharedMemoryTransport
-from dsinga.ops import Array, SparseRows, buffers
+from dsinga.ops import Array, SparseRows
 
 
 class SendBuffer:
     """Shared memory for arrays of ``nbytes`` bytes each, published in ``buffer``.
 
-    ``bases`` is the argument of :func:`dsinga.ops.buffers.use_bases`. Raises OSError where memory cannot be shared.
+    ``bases`` is the argument of :func:`dsinga.base.buffers.use_bases`. Raises OSError where memory cannot be shared.
     """
 
     def __init__(self, nbytes: Sequence[int]):

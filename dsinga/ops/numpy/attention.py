@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.numpy.elementwise import NumpyElementwise
 from dsinga.ops.types import Array
 

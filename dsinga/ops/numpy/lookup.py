@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.types import Array, Pair
 
 

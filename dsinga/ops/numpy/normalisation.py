@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.layout import by_channel, join_rows, to_image, to_rows
 from dsinga.ops.numpy.elementwise import NumpyElementwise
 from dsinga.ops.types import Array

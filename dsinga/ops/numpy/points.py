@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.layout import is_channels_last, point_blocks
 from dsinga.ops.numpy.elementwise import FLT_MIN
 from dsinga.ops.types import Array

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.numpy.cells import CELLS, FUNCTIONS, CellFunctions, sigmoid
 from dsinga.ops.packing import Packing, pack_sequences
 from dsinga.ops.types import CELL_ACTIVATIONS, Array, CellActivations

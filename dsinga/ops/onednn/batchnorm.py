@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.compiled.compiler import compiled
 from dsinga.ops.layout import LAST, by_channel
 from dsinga.ops.numpy.normalisation import NumpyNormalisation

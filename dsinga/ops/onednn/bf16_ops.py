@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.layout import join_rows, to_rows
 from dsinga.ops.onednn.casting import StridedCast, cast, cast_contiguous, cast_factor, cast_like, to_float32
 from dsinga.ops.onednn.convolution import BackwardData, BackwardWeights, ConvolutionForward, add_to_rows

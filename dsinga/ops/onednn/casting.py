@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.layout import LAST, to_image, to_rows
 from dsinga.ops.onednn.library import BFLOAT16, dense, form_of, strided
 from dsinga.ops.onednn.primitive import conversion

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.layout import by_channel, extents, join_rows, output_sizes, to_rows
 from dsinga.ops.numpy.convolution import NumpyConvolution, NumpyGroupedConvolution
 from dsinga.ops.onednn.choices import choose_kernel

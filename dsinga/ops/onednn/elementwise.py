@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.layout import is_channels_last
 from dsinga.ops.numpy.elementwise import NumpyLoss
 from dsinga.ops.onednn.choices import choose_kernel

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.ops import buffers
-from dsinga.ops.buffers import address
+from dsinga.base import buffers
+from dsinga.base.buffers import address
 from dsinga.ops.layout import output_sizes
 from dsinga.ops.onednn.thread import sgemm, thread_state
 from dsinga.ops.types import Array, Shape, Sizes

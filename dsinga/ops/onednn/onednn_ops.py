@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsinga.base import buffers
 from dsinga.base.registry import register
-from dsinga.ops import buffers
 from dsinga.ops.interface import Ops
 from dsinga.ops.layout import LAST
 from dsinga.ops.numpy.numpy_ops import NumpyOps

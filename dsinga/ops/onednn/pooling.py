@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.layout import output_sizes, to_rows
 from dsinga.ops.numpy.convolution import NumpyPooling
 from dsinga.ops.onednn.library import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.buffers import address
+from dsinga.base.buffers import address
 from dsinga.ops.onednn.library import (
     ARGUMENT,
     BFLOAT16,

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from dsinga.ops import buffers
-from dsinga.ops.buffers import address
+from dsinga.base import buffers
+from dsinga.base.buffers import address
 from dsinga.ops.layout import join_rows
 from dsinga.ops.numpy.convolution import NumpyConvolution
 from dsinga.ops.onednn.choices import choose_kernel

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 from dsinga.ops.numpy.recurrent import NumpyRecurrent
 from dsinga.ops.onednn.casting import cast_contiguous
 from dsinga.ops.onednn.elementwise import Function

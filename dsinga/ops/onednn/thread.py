@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dsinga.ops.buffers import ALIGNMENT
+from dsinga.base.buffers import ALIGNMENT
 from dsinga.ops.onednn.library import (
     Handle,
     Unsupported,

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from dsinga import RunError
+from dsinga.base import buffers
+from dsinga.base.buffers import address
 from dsinga.cluster.transport.endpoints import Endpoint
 from dsinga.cluster.transport.interface import wait_for
 from dsinga.cluster.transport.remote import RemoteTransport
 from dsinga.cluster.transport.socket_loop import open_connections
 from dsinga.cluster.transport.stream import Stream
-from dsinga.ops import buffers
-from dsinga.ops.buffers import address
 from tests.support.echo_service import EchoService
 from tests.support.polling import wait_until
 from tests.support.socket_pairs import socket_pair

@@ -17,6 +17,7 @@ import pytest
 from distributed import Client
 
 from dsinga import RunError, UserError
+from dsinga.base.buffers import address
 from dsinga.cluster.on_workers.connections import connection_to
 from dsinga.cluster.on_workers.server_actor import ServerActor
 from dsinga.cluster.server import Shard, Slice, SliceSpec, slice_for_servers
@@ -33,7 +34,6 @@ from dsinga.job import Compression, ParamConf, PullTime, UpdaterConf
 from dsinga.layers.interface.declarations import ParamSpec
 from dsinga.net import Param
 from dsinga.ops import SparseRows
-from dsinga.ops.buffers import address
 from dsinga.training import create_updater
 from dsinga.training.local_updater import LocalUpdater
 from dsinga.training.updaters import SGD

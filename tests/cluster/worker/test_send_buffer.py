@@ -13,6 +13,7 @@ import pytest
 from distributed import Client
 
 from dsinga.api import train
+from dsinga.base import buffers
 from dsinga.cluster.server import Push, Shard, Slice, SliceSpec
 from dsinga.cluster.server.service import ShardService
 from dsinga.cluster.transport.endpoints import Endpoint, connect
@@ -20,7 +21,6 @@ from dsinga.cluster.transport.shared_buffer import SharedArrays
 from dsinga.cluster.transport.shared_memory import connect_to_host
 from dsinga.cluster.worker.server_client import SendBuffer, ServerClient, WorkerId, open_send_buffer
 from dsinga.job import UpdaterConf, loads
-from dsinga.ops import buffers
 from dsinga.training import create_updater
 from tests.support.polling import wait_until
 from tests.support.small_job import JOB, assert_same, with_topology

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsinga.base import buffers
 from dsinga.base.errors import UserError
-from dsinga.ops import BACKENDS, attention_blocks, buffers, computes_in_blocks
+from dsinga.ops import BACKENDS, attention_blocks, computes_in_blocks
 from dsinga.ops.attention_blocks import attend_in_blocks, derive_in_blocks
 from dsinga.ops.numpy.attention import NumpyAttention
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.ops import buffers
+from dsinga.base import buffers
 
 LARGE = (3, 16, 64, 64)  # a shape of an array that is pooled
 SIZE = 4 * 3 * 16 * 64 * 64

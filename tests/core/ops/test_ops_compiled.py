@@ -8,10 +8,11 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+from dsinga.base import buffers
 from dsinga.base.errors import UserError
 from dsinga.cluster.server.served_slice import split_update
 from dsinga.job import LRGenConf, UpdaterConf, UpdaterType
-from dsinga.ops import buffers, get_ops
+from dsinga.ops import get_ops
 from dsinga.ops.compiled import compiler
 from dsinga.ops.layout import is_channels_last
 from dsinga.training import create_updater

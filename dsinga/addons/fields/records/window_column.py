@@ -11,9 +11,9 @@ import numpy as np
 
 from dsinga.addons.fields.records.layout import ChannelGroup
 from dsinga.addons.fields.records.window_blocks import BlockCache, BlockField, WindowBlocks
+from dsinga.base import buffers
 from dsinga.base.errors import UserError
 from dsinga.data.column import Column
-from dsinga.ops import buffers
 
 SAMPLE_BYTES = 16 << 20
 SMALL_WINDOW = 32  # numbers of a variable in a window, up to which all windows of a block are cut at once

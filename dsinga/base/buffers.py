@@ -22,9 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.layout import to_image
-from dsinga.ops.types import Array
-
 ALIGNMENT = 64  # bytes: one AVX-512 register, one cache line
 SMALLEST = 32 * 1024  # bytes; smaller arrays come from malloc, which is quick and returns memory that is in the caches
 # Bytes; larger arrays are not pooled, as they would be idle mostly. A lower limit costs time for new pages.
@@ -135,14 +132,14 @@ def base_bytes(nbytes: int) -> int:
     return nbytes + ALIGNMENT
 
 
-def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.float32) -> Array:
+def empty(shape: tuple[int, ...], channels_last: bool = False, dtype: Any = np.float32) -> Any:
     """Return an uninitialised array of ``shape``: C-contiguous, or channels-last as an image (B, C, H, W).
 
     Its memory is not reused while the array, or any view of it, is referred to.
     """
     if channels_last:
         batch, channels, *sizes = shape
-        return to_image(empty((batch, *sizes, channels), dtype=dtype))
+        return empty((batch, *sizes, channels), dtype=dtype).transpose(0, -1, *range(1, len(sizes) + 1))
     size = prod(shape) * np.dtype(dtype).itemsize
     if size < SMALLEST:
         return np.empty(shape, dtype)
@@ -169,6 +166,6 @@ def address(x: np.ndarray) -> int:
     return _pointer(id(x) + _HEAD).value
 
 
-def like(x: Array) -> Array:
+def like(x: np.ndarray) -> Any:
     """Return an uninitialised array of the shape, layout and dtype of x, which is C-contiguous or channels-last."""
     return empty(x.shape, channels_last=not x.flags.c_contiguous, dtype=x.dtype)
