@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 
 from dsinga.addons.search.median_stopping import MedianRule, MedianStopping, MetricValues
-from dsinga.addons.trackers.keras_callbacks import CSV, CSVLogger, ModelCheckpoint, ReduceLROnPlateau, TerminateOnNaN
+from dsinga.addons.trackers.csv_files import CSV, CSVLogger
 from dsinga.addons.trackers.mlflow import MLflow
 from dsinga.addons.trackers.tensorboard import TensorBoard
 from dsinga.extensions.best_value import BestValue
@@ -12,9 +12,18 @@ from dsinga.extensions.keras_callbacks import (
     KerasEvents,
     LambdaCallback,
     LearningRateScheduler,
+    ModelCheckpoint,
+    TerminateOnNaN,
     is_keras_callback,
 )
-from dsinga.extensions.plateaus import EarlyStopping, KeepBest, ReduceOnPlateau, StopBeyond, StopOnTime
+from dsinga.extensions.plateaus import (
+    EarlyStopping,
+    KeepBest,
+    ReduceLROnPlateau,
+    ReduceOnPlateau,
+    StopBeyond,
+    StopOnTime,
+)
 from dsinga.extensions.runner import ExtensionRunner
 from dsinga.extensions.standard import (
     Checkpointing,

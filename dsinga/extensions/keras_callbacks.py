@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dsinga.base.arguments import check_settings, shown
 from dsinga.base.errors import UserError
+from dsinga.extensions.best_value import BestValue, metric_name
 from dsinga.extensions.extension import ARGUMENTS, Extension, LoopView, State
 from dsinga.extensions.triggers import EverySteps, Trigger
 from dsinga.training import Metrics
@@ -107,6 +109,62 @@ class LearningRateScheduler(Callback):
         if not 0 <= number < math.inf:
             raise UserError(f"the learning rate of epoch {epoch} is {shown(new)}; return a number of at least 0")
         return number
+
+
+@functools.partial(check_settings, instead=ARGUMENTS)
+class ModelCheckpoint(Callback):
+    """Saves the model, a folder that nn.load_model reads, after each epoch, or after those with the best ``monitor``.
+
+    Args:
+        filepath: the folder; with {epoch} and {val_loss} among it, a folder for each epoch.
+        monitor: the metric that decides.
+        verbose: has no effect.
+        save_best_only: whether only the best model is saved.
+        save_weights_only: whether only params are saved, a file that ``model.load_weights`` reads.
+        mode: "min", "max" or "auto", by the metric's name.
+        save_freq: "epoch".
+        initial_value_threshold: a value that the first model that is saved is better than, with ``save_best_only``.
+    """
+
+    def __init__(
+        self,
+        filepath: Any,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_best_only: bool = False,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str = "epoch",
+        initial_value_threshold: float | None = None,
+    ):
+        if save_freq != "epoch":
+            raise UserError("ModelCheckpoint saves after epochs; give fit checkpoint_freq= for a number of steps")
+        self._path, self._monitor = filepath, monitor.replace("/", "_").removeprefix("train_")
+        self._best = BestValue(metric_name(monitor), mode) if save_best_only else None
+        if self._best is not None:
+            self._best.value = initial_value_threshold
+        self._save_weights_only = save_weights_only
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Save the model, if it is to be saved. Raises UserError where the metric is not there."""
+        if self._best is not None:
+            if self._monitor not in logs:
+                raise UserError(f"ModelCheckpoint: there is no {self._monitor!r}; there are {', '.join(logs)}")
+            if not self._best.update(logs[self._monitor]):
+                return
+        try:
+            path = str(self._path).format(epoch=epoch + 1, **logs)
+        except (LookupError, ValueError, AttributeError) as error:
+            names = ", ".join(f"{{{name}}}" for name in ("epoch", *logs))
+            raise UserError(
+                f"ModelCheckpoint: the path {str(self._path)!r} cannot be filled in ({error}); there are {names}"
+            ) from None
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        (self.model.save_weights if self._save_weights_only else self.model.save)(path)
+
+
+class TerminateOnNaN(Callback):
+    """Does nothing: training always ends where a loss is not finite."""
 
 
 @functools.partial(check_settings, instead=ARGUMENTS)

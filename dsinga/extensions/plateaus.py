@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from numbers import Real
@@ -9,11 +10,12 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from dsinga.base.arguments import check_whole, checked
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.checkpoint import Checkpoint, export_safetensors
 from dsinga.extensions.best_value import Plateau, checked_number, metric_name
-from dsinga.extensions.extension import Extension, LoopView, State
+from dsinga.extensions.extension import ARGUMENTS, Extension, LoopView, State
 from dsinga.extensions.triggers import AtEnd, OnMetric, WhenBest
 from dsinga.job import MonitorMode
 from dsinga.job.component import Fault, Settings, required, setting
@@ -257,6 +259,27 @@ UNITS = LETTERS | WORDS | {f"{word}s": seconds for word, seconds in WORDS.items(
 PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
 # Time that is left unused beyond what rounds and checkpoints took so far: a share of all the time, and a maximum.
 MARGIN_SHARE, MARGIN_SECONDS = 0.05, 30.0
+
+
+@functools.partial(checked, instead=ARGUMENTS)
+def ReduceLROnPlateau(
+    monitor: str = "val_loss",
+    factor: float = 0.1,
+    patience: int = 10,
+    verbose: Any = 0,
+    mode: str = "auto",
+    min_delta: float = 1e-4,
+    cooldown: int = 0,
+    min_lr: float = 0.0,
+) -> ReduceOnPlateau:
+    """Return the extension that lowers the learning rate where a metric no longer improves, with Keras's defaults.
+
+    Keras counts the last value of a cooldown, which ReduceOnPlateau does not. ``verbose`` has no effect.
+    """
+    check_whole("cooldown", cooldown, 0)
+    return ReduceOnPlateau(
+        monitor, factor, patience, min_delta, mode, cooldown=max(0, cooldown - 1), min_lr=min_lr, verbose=verbose
+    )
 
 
 @register("extension", kStopOnTime=4)

@@ -1,5 +1,15 @@
 """Texts from Keras's guides and examples; see tests/core/nn/test_nn_further_habits.py."""
 
+# The add-on that a habit needs, here or in tests/core/nn/test_nn_habits.py; others need none.
+ADDONS = {
+    **dict.fromkeys(("augmentation", "flips", "translation"), "augmentation"),
+    **dict.fromkeys(
+        ("loss function", "scalar loss", "loss class", "layer with params", "layer of layers"), "functions"
+    ),
+    **dict.fromkeys(("lambda", "lambda of the library", "transformer block"), "functions"),
+    "text": "text",
+}
+
 HABITS = {
     "one line an epoch": """
 net().fit(x, target, epochs=2, verbose=2)""",

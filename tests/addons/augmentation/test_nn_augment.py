@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import dsinga
 from dsinga import nn
+from dsinga.addons.augmentation import create_augmentations
 from dsinga.addons.augmentation.augmentation import Augmentation
 from dsinga.base.errors import UserError
 from dsinga.estimators import Classifier
+from dsinga.job import StoreConf
 from dsinga.job.component import Settings, setting
+from tests.core.nn.test_nn_further_habits import habits_of, run_habit
 from tests.support.small_job import assert_same
 
 X = np.random.default_rng(0).integers(0, 256, (60, 3, 10, 10), dtype=np.uint8)
@@ -149,3 +156,53 @@ def test_what_an_augmentation_of_a_users_returns_is_checked(cls: type[Augmentati
             model(nn.augment.Own()).fit(X, Y, progress=False)
     finally:
         dsinga.base.registry.unregister("augmentation", "Own")
+
+
+@pytest.mark.skipif(not find_spec("keras"), reason="needs Keras")
+@pytest.mark.slow
+@pytest.mark.parametrize(("height", "width"), [(0.25, 0.0), (0.13, -0.31), (0.3, 0.2)])
+def test_images_are_moved_as_in_keras(height: float, width: float, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    import keras
+
+    x = np.random.default_rng(0).random((2, 9, 12, 3)).astype(np.float32)
+    layer = keras.layers.RandomTranslation((height, height), (width, width), data_format="channels_last")
+    conf = StoreConf(augment=[nn.augment.RandomTranslation(height=abs(height), width=abs(width))])
+    chain = create_augmentations("data", conf, (3, 9, 12), np.dtype(np.float32), seed=0, training=True)
+    ends = np.array([[float(height > 0), float(width > 0)]] * 2)
+    moved = chain._augmentations[0].augment(np.moveaxis(x, -1, 1).copy(), ends)
+    np.testing.assert_allclose(np.moveaxis(moved, 1, -1), np.asarray(layer(x, training=True)), atol=1e-6)
+
+
+def test_metrics_of_classes_leave_mixed_labels_out():
+    measures = pytest.importorskip("sklearn.metrics")
+    rows = X[:, 0, 0, :5] / np.float32(255)
+    x = nn.Input((1, 1, 5), augment=[nn.augment.Mixup()])
+    made = nn.Model(x, nn.Dense(3)(nn.Flatten()(x)))
+    made.compile("adam", "sparse_categorical_crossentropy", metrics=["macro_f1", "roc_auc", "top_2_accuracy"])
+    history = made.fit(rows, Y, epochs=2, validation_data=(rows, Y), progress=False)
+    assert "macro_f1" not in history.phase("train")[-1]
+    assert history.phase("val")[-1, "macro_f1"] == pytest.approx(
+        measures.f1_score(Y, made.predict(rows).argmax(axis=1), average="macro")
+    )
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (
+            lambda: nn.Sequential([nn.Input((3, 9, 8)), nn.Conv2D(2, 3), nn.RandomRotation(0.1)]).job(),
+            "is done where records are read: put it after",
+        ),
+        (lambda: nn.Input(augment=[nn.augment.RandomFlip]), r"not of RandomFlip; call it: nn.augment.RandomFlip\(\)"),
+    ],
+)
+def test_what_is_refused(ask: Callable[[], object], message: str):
+    with pytest.raises(UserError, match=message) as error:
+        ask()
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("habit", habits_of("augmentation"))
+def test_a_habit_of_keras_works_as_written(habit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run_habit(habit, tmp_path, monkeypatch)

@@ -190,3 +190,19 @@ def test_members_of_a_dataset_lie_along_a_dimension_whatever_the_chunks_and_the_
     leads = model.predict(dataset, leads=2, members=2)
     assert leads.t.dims == ("member", "time", "lead", "latitude", "longitude")
     np.testing.assert_array_equal(leads.t.isel(lead=0, member=1), computed.t.sel(member=2)[: leads.sizes["time"]])
+
+
+@pytest.mark.parametrize("end", [(), (nn.Activation("sigmoid"),)])
+def test_the_brier_score_of_yes_or_no_is_that_of_scikit_learn(end: tuple[Any, ...]):
+    measures = pytest.importorskip("sklearn.metrics")
+    x = np.random.default_rng(0).normal(size=(90, 3)).astype(np.float32)
+    answers = (x[:, 0] > 0.3).astype(int)
+    model = nn.Sequential([nn.Input(3), nn.Dense(1), *end])
+    model.compile(nn.Adam(0.02), "binary_crossentropy", metrics=["brier"])
+    history = model.fit(x, answers, epochs=3, validation_data=(x, answers), progress=False)
+    chances = model.predict(x)[:, 0].astype(np.float64)
+    chances = chances if end else 1 / (1 + np.exp(-chances))
+    expected = pytest.approx(measures.brier_score_loss(answers, chances), rel=1e-5)
+    assert history.phase("val")[-1]["brier"] == expected
+    assert model.evaluate(x, answers)["brier"] == expected
+    assert "brier" in history.phase("train")[-1]

@@ -1,4 +1,4 @@
-"""kCRF: refused label sequences; KernelContract tests losses, gradients and decoding."""
+"""kCRF: refused label sequences, and frozen models; KernelContract tests losses, gradients and decoding."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.layers import Output
 from dsinga.ops import BACKENDS
+from tests.core.nn.test_nn_freezing import moved
 from tests.support.layer_cases import context, layer_of
 
 OPS = BACKENDS["numpy"]()
+WORDS = np.random.default_rng(0).integers(7, size=(20, 5)).astype(np.uint8)
 
 
 def run(scores: np.ndarray, tags: Any) -> Output:
@@ -43,3 +46,30 @@ def test_without_transitions_each_step_is_a_softmax_of_its_own():
 def test_wrong_label_sequences_are_refused(tags: list, message: str):
     with pytest.raises(UserError, match=f"layer 'layer': .*{message}"):
         run(np.zeros((2, 2, 3), np.float32), tags)
+
+
+@pytest.mark.parametrize("loss", [nn.CRF(), "crf"], ids=str)
+def test_a_frozen_model_keeps_the_params_of_its_loss(loss):
+    model = nn.Sequential([nn.Input(5), nn.Embedding(7, 4), nn.Dense(3)])
+    model.compile("sgd", loss)
+    model.trainable = False
+    assert not model.trainable
+    assert moved(model, WORDS, WORDS % 3) == set()
+    model.trainable = True
+    assert moved(model, WORDS, WORDS % 3) > {"dense_weight"}
+
+
+def test_a_frozen_model_keeps_the_params_of_a_loss_with_sources():
+    words = nn.Input(5)
+    scores = nn.Dense(3, trainable=False)(nn.Embedding(7, 4, trainable=False)(words))
+    model = nn.Model(words, scores)
+    model.compile("sgd", nn.CRF(name="crf")(scores, labels=words))
+    model.fit(WORDS, WORDS % 3, progress=False)
+    assert model.trainable
+    model.trainable = False
+    assert moved(model, WORDS, WORDS % 3) == set()
+
+
+def test_a_loss_that_is_not_called_is_refused():
+    with pytest.raises(UserError, match=r"CRF is a function; call it: nn.CRF\(\)"):
+        nn.Sequential([nn.Input(4), nn.Dense(3)]).compile("sgd", nn.CRF)

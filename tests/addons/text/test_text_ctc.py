@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.ops import BACKENDS
 from tests.support.later_import import functional, torch
@@ -88,3 +89,20 @@ def test_settings_and_sources_that_it_refuses():
         layer_of("kCTCLoss", (BATCH, STEPS, CLASSES), (BATCH, 3), ctcloss_conf={"blank": 4})
     with pytest.raises(UserError, match="lengths of sequences of 9 steps from 'source2', which gives 5 x 8"):
         layer_of("kCTCLoss", (BATCH, STEPS, CLASSES), (BATCH, 3), (BATCH, 8))
+
+
+def test_labels_without_places_in_time():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(1, 5, (200, 3))
+    sounds = np.zeros((200, 12, 5), np.float32)
+    for step in range(3):
+        for part in range(2):
+            sounds[np.arange(200), 3 * step + part + rng.integers(0, 2, 200), labels[:, step]] = 1
+    x = nn.Input((12, 5))
+    made = nn.Model(x, nn.Dense(5)(nn.GRU(16, bidirectional=True, return_sequences=True)(x)))
+    made.compile(nn.Adam(0.02), "ctc", metrics=["accuracy"])
+    made.fit(sounds, labels, epochs=12, progress=False)
+    assert made.evaluate(sounds, labels)["accuracy"] > 0.8
+    assert made.predict(sounds).shape == (200, 12, 5)
+    with pytest.raises(UserError, match="takes no weights of records"):
+        made.fit(sounds, labels, sample_weight=np.ones(200), progress=False)

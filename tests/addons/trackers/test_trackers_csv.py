@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dsinga.base.errors import UserError
-from dsinga.extensions import CSV
+from dsinga.extensions import CSV, CSVLogger
 from dsinga.testing import SimulatedLoop
+from tests.core.nn.test_nn_loops import X, Y, net
 
 
 def metrics_of(phase: str, step: int) -> dict[str, float]:
@@ -76,3 +78,21 @@ def test_a_file_that_is_none_of_ours_is_not_continued(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"metrics.csv cannot be continued: 'step'; name another path"):
         SimulatedLoop([CSV(path)], metrics_of).run(checkpoint)
     assert path.read_text() == "name,price\napple,3\n"
+
+
+def test_a_csv_of_several_fits_and_of_a_resumed_one(tmp_path: Path):
+    path, model = tmp_path / "rows.csv", net()
+    for _ in range(2):
+        model.fit(X, Y, epochs=2, callbacks=CSVLogger(path, append=True), progress=False)
+    run: dict[str, Any] = {"workspace": tmp_path / "run", "checkpoint_freq": 3, "progress": False}
+    model.fit(X, Y, epochs=1, callbacks=[CSVLogger(path, append=True)], **run)
+    model.fit(X, Y, epochs=2, callbacks=[CSVLogger(path, append=True)], resume=True, **run)
+    steps = [int(line.split(",")[0]) for line in path.read_text().splitlines()[1:]]
+    assert steps == [3, 6, 3, 6, 3, 6]
+    model.fit(X, Y, callbacks=CSVLogger(path), progress=False)
+    assert len(path.read_text().splitlines()) == 2
+
+
+def test_a_logger_of_keras_writes_commas_alone() -> None:
+    with pytest.raises(UserError, match="CSVLogger writes columns separated by commas, not by ';'"):
+        CSVLogger("a.csv", separator=";")

@@ -15,6 +15,7 @@ from dsinga.base.errors import UserError
 from dsinga.extensions import TensorBoard, create_extensions
 from dsinga.job import loads
 from dsinga.testing import SimulatedLoop
+from tests.core.nn.test_nn_keras_names import X, Y, model
 
 
 def metrics_of(phase: str, step: int) -> dict[str, float]:
@@ -130,3 +131,14 @@ def test_without_its_package_one_sentence_says_so(monkeypatch: pytest.MonkeyPatc
     )
     with pytest.raises(UserError, match=message):
         create_extensions(job)
+
+
+def test_tensorboard_takes_its_folder_by_the_name_of_keras(tmp_path):
+    pytest.importorskip("tensorboardX")
+    model().fit(X, Y, callbacks=[TensorBoard(log_dir=tmp_path / "logs")], progress=False)
+    assert list((tmp_path / "logs" / "train").iterdir())
+
+
+def test_a_folder_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(UserError, match="folder and log_dir are one argument"):
+        TensorBoard("a", log_dir="b")

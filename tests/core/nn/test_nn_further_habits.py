@@ -8,6 +8,7 @@ import pytest
 
 from dsinga.base.errors import UserError
 from dsinga.nn.model.training_state import FIRST_SEED
+from tests.core.nn import test_nn_habits
 from tests.core.nn.test_nn_habits import run
 from tests.support import keras_habits, library_habits
 
@@ -27,6 +28,18 @@ INSTEAD = {
 }
 
 
+def habits_of(addon: str) -> list[str]:
+    """Return the habits that need an add-on, for its tests."""
+    return [habit for habit, needed in keras_habits.ADDONS.items() if needed == addon]
+
+
+def run_habit(habit: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a habit in a folder."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(folder)
+    run((HABITS | test_nn_habits.HABITS)[habit])
+
+
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("torch")
@@ -40,7 +53,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     [
         pytest.param(habit, marks=[pytest.mark.ci] if habit in library_habits.HABITS else [])
         for habit in HABITS
-        if habit not in INSTEAD
+        if habit not in INSTEAD and habit not in keras_habits.ADDONS
     ],
 )
 def test_a_habit_works_as_written(habit: str):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.addons.augmentation import create_augmentations
 from dsinga.base.errors import UserError
-from dsinga.job import StoreConf
 from dsinga.nn.words.basic_layers import BLOCK
 from tests.support.small_job import assert_same
 
@@ -193,19 +190,3 @@ def test_missing_targets_of_several_are_left_out(loss):
     assert figure == pytest.approx(np.square(errors).mean(), rel=1e-5)
     with pytest.raises(UserError, match=r"y has NaN in record 3, column 1; .* give sample_weight=~np.isnan\(y\)"):
         net().fit(X, holes, progress=False)
-
-
-@pytest.mark.skipif(not find_spec("keras"), reason="needs Keras")
-@pytest.mark.slow
-@pytest.mark.parametrize(("height", "width"), [(0.25, 0.0), (0.13, -0.31), (0.3, 0.2)])
-def test_images_are_moved_as_in_keras(height: float, width: float, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("KERAS_BACKEND", "torch")
-    import keras
-
-    x = RNG.random((2, 9, 12, 3)).astype(np.float32)
-    layer = keras.layers.RandomTranslation((height, height), (width, width), data_format="channels_last")
-    conf = StoreConf(augment=[nn.augment.RandomTranslation(height=abs(height), width=abs(width))])
-    chain = create_augmentations("data", conf, (3, 9, 12), np.dtype(np.float32), seed=0, training=True)
-    ends = np.array([[float(height > 0), float(width > 0)]] * 2)
-    moved = chain._augmentations[0].augment(np.moveaxis(x, -1, 1).copy(), ends)
-    np.testing.assert_allclose(np.moveaxis(moved, 1, -1), np.asarray(layer(x, training=True)), atol=1e-6)

@@ -154,19 +154,6 @@ def test_names_of_metrics_mean_those_of_training_as_in_keras(monitor: str, tmp_p
     assert (tmp_path / "best" / "job.conf").exists() == (monitor != "r2")  # the first r2 is below 0
 
 
-def test_a_csv_of_several_fits_and_of_a_resumed_one(tmp_path: Path):
-    path, model = tmp_path / "rows.csv", net()
-    for _ in range(2):
-        model.fit(X, Y, epochs=2, callbacks=callbacks.CSVLogger(path, append=True), progress=False)
-    run: dict[str, Any] = {"workspace": tmp_path / "run", "checkpoint_freq": 3, "progress": False}
-    model.fit(X, Y, epochs=1, callbacks=[callbacks.CSVLogger(path, append=True)], **run)
-    model.fit(X, Y, epochs=2, callbacks=[callbacks.CSVLogger(path, append=True)], resume=True, **run)
-    steps = [int(line.split(",")[0]) for line in path.read_text().splitlines()[1:]]
-    assert steps == [3, 6, 3, 6, 3, 6]
-    model.fit(X, Y, callbacks=callbacks.CSVLogger(path), progress=False)
-    assert len(path.read_text().splitlines()) == 2
-
-
 def test_a_backup_lets_fit_go_on_and_is_removed_at_the_end(tmp_path: Path):
     def fail(step: int, metrics: Any) -> None:
         if step == 6:
@@ -242,7 +229,6 @@ REFUSED = {
     "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{}'))": "there are {epoch}, {loss}",
     "net().fit(X, Y, callbacks=callbacks.ModelCheckpoint('{loss:d}'))": "there are {epoch}, {loss}",
     "net().fit(X, Y, callbacks=callbacks.EarlyStopping('los'))": "no metric 'train/los' to monitor; did you mean",
-    "callbacks.CSVLogger('a.csv', separator=';')": "CSVLogger writes columns separated by commas, not by ';'",
     "callbacks.EarlyStopping(verbose='yes')": "EarlyStopping has no argument 'verbose'",
     "net().train_on_batch(X, Y[:, :2])": "give the last layer as many outputs as the target has",
 }

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.base.errors import UserError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 6)).astype(np.float32)
@@ -110,23 +109,6 @@ def test_further_losses_that_compare_with_numbers(loss, labels, formula):
 def test_a_loss_takes_the_scores_before_an_activation(end, loss):
     labels = softmax(NUMBERS)
     assert model(end, loss=loss).evaluate(X, labels) == pytest.approx(model(loss=loss).evaluate(X, labels), rel=1e-5)
-
-
-def test_labels_without_places_in_time():
-    rng = np.random.default_rng(0)
-    labels = rng.integers(1, 5, (200, 3))
-    sounds = np.zeros((200, 12, 5), np.float32)
-    for step in range(3):
-        for part in range(2):
-            sounds[np.arange(200), 3 * step + part + rng.integers(0, 2, 200), labels[:, step]] = 1
-    x = nn.Input((12, 5))
-    made = nn.Model(x, nn.Dense(5)(nn.GRU(16, bidirectional=True, return_sequences=True)(x)))
-    made.compile(nn.Adam(0.02), "ctc", metrics=["accuracy"])
-    made.fit(sounds, labels, epochs=12, progress=False)
-    assert made.evaluate(sounds, labels)["accuracy"] > 0.8
-    assert made.predict(sounds).shape == (200, 12, 5)
-    with pytest.raises(UserError, match="takes no weights of records"):
-        made.fit(sounds, labels, sample_weight=np.ones(200), progress=False)
 
 
 def test_one_number_a_row():

@@ -1,0 +1,14 @@
+"""Habits of those who know Keras that need the layers of texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.core.nn.test_nn_further_habits import habits_of, run_habit
+
+
+@pytest.mark.parametrize("habit", habits_of("text"))
+def test_a_habit_of_keras_works_as_written(habit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run_habit(habit, tmp_path, monkeypatch)
