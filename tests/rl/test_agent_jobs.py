@@ -193,3 +193,9 @@ def test_what_an_agent_saved_is_no_checkpoint_of_a_run(tmp_path: Path) -> None:
 )
 def test_algorithms_and_environments_are_refused_where_they_are_defined(tmp_path, kind, base, imports) -> None:
     check_definitions(tmp_path, kind, base, imports)
+
+
+def test_params_of_an_agent_are_not_averaged() -> None:
+    agent = 'reinforcement { environment: "CartPole-v1" algorithm: kDQN }\nupdater { type: kSGD\nema_conf { } }'
+    with pytest.raises(UserError, match="job.conf:3: ema_conf has no effect on an agent"):
+        dsinga.train(dsinga.loads(f"train_steps: 9 {agent}", "job.conf"), progress=False)

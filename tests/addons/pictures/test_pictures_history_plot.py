@@ -146,3 +146,7 @@ def test_nothing_to_draw_is_refused():
 def test_the_name_that_keras_gives_a_metric_is_answered_by_its_line():
     with pytest.raises(UserError, match="no metric 'val_loss'; it is the line 'val' of 'loss'"):
         History(ROWS).plot("val_loss")
+
+
+def test_a_history_is_displayed_as_curves():
+    assert History(ROWS)._repr_html_().startswith("<svg")

@@ -13,9 +13,7 @@ from dsinga.job import LayerConf
 from dsinga.layers import RecordInfo
 from dsinga.layers.interface.layer import as_text
 
-ROWS, IMAGES, STEPS, POLICY = (6, 12), (6, 3, 8, 8), (6, 7, 3), (6, 5)
-STEP, VALUES = (6, 4), (6, 5, 1)  # of kVTraceLoss
-GAUSSIAN = {"distribution": "kGaussian"}
+ROWS, IMAGES, STEPS = (6, 12), (6, 3, 8, 8), (6, 7, 3)
 INFO = RecordInfo((1, 28, 28), 64)
 
 # type, configuration, shapes of sources, parts of the message.
@@ -96,7 +94,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
         ["by a param, kAdditive", 'param { share_from: "NAME_score" }'],
     ),
     ("kPositionalEncoding", {}, [ROWS], ["takes sequences (batch, steps, features)", "6 x 12", "kEmbedding"]),
-    # Steps and tags.
+    # Steps.
     (
         *("kConvolution1D", {"convolution1d_conf": {"num_filters": 2, "kernel": 9}}, [STEPS]),
         ["kernel of 9 does not fit 7 steps padded by 0", "set same: true"],
@@ -114,34 +112,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kPooling1D", {}, [ROWS], ["takes sequences", "put a kEmbedding layer between"]),
     ("kConvolution1D", {"convolution1d_conf": {"num_filters": 2}}, [ROWS], ["takes sequences", "kEmbedding"]),
     ("kSequenceLength", {}, [STEPS], ["takes codes", "give it the input layer of the words"]),
-    ("kCRF", {}, [ROWS, (6,)], ["takes a score for each tag of each step", "'data' gives 6 x 12"]),
-    ("kEntityF1", {}, [(6,), (6,)], ["takes tags", "'data' gives 6"]),
-    # Policies.
-    ("kEntropyLoss", {}, [STEPS], ["takes a policy (batch, K), but 'data' gives 6 x 7 x 3"]),
-    ("kEntropyLoss", {"entropyloss_conf": GAUSSIAN}, [POLICY], ["logs of standard deviations", "gives 5 numbers"]),
-    ("kTDLoss", {}, [POLICY, (6, 1), (3, 1)], ["takes targets 6 x 1 from 'a', which gives 3 x 1"]),
-    ("kLearnedVector", {}, [POLICY], ["needs learnedvector_conf"]),
-    ("kPolicyGradientLoss", {}, [POLICY, (6, 1), POLICY], ["takes advantages 6 x 1 from 'a', which gives 6 x 5"]),
-    (
-        *("kVTraceLoss", {}, [(6, 5, 3), (6, 4, 1), *[STEP] * 4]),
-        ["takes a policy (batch, T + 1, K) and values", "'more' 6 x 4 x 1", "per_step"],
-    ),
-    (
-        *("kVTraceLoss", {}, [(6, 5, 3), VALUES, STEP, STEP, (6, 5), STEP]),
-        ["takes 6 x 4 numbers from 'c', a step less", "but gets 6 x 5"],
-    ),
-    (
-        *("kVTraceLoss", {"vtraceloss_conf": GAUSSIAN}, [(6, 5, 4), VALUES, (6, 4, 1), *[STEP] * 3]),
-        ["4 numbers (kGaussian) has actions of 2, but 'a' gives 6"],
-    ),
-    (
-        *("kVTraceLoss", {"vtraceloss_conf": GAUSSIAN}, [(6, 5, 3), VALUES, (6, 4, 2), *[STEP] * 3]),
-        ["3 numbers (kGaussian) has actions of 1.5, but 'a' gives 6"],
-    ),
-    (
-        *("kVTraceLoss", {}, [(6, 5, 3), VALUES, (6, 4, 2), *[STEP] * 3]),
-        ["policy of 3 numbers (kCategorical) has actions of 1, but 'a' gives 6 x 4 x 2"],
-    ),
+    ("kLearnedVector", {}, [ROWS], ["needs learnedvector_conf"]),
     # Shapes that do not fit each other.
     ("kCosineSimilarity", {}, [ROWS, (6, 11)], ["compares rows of equal shapes", "gives 6 x 12, 'more' 6 x 11"]),
     ("kRegressionError", {}, [(6, 3), (6, 2)], ["compares 'data', 6 x 3, with labels 6 x 2 of 'more'"]),

@@ -83,10 +83,6 @@ def test_repr_has_the_range_of_steps(history):
     assert repr(History()) == "<History of 0 rows>"
 
 
-def test_it_is_displayed_as_curves(history):
-    assert history._repr_html_().startswith("<svg")
-
-
 def test_the_values_of_a_metric_by_the_names_of_keras(history):
     assert history.history == {"test_loss": [2.3, 1.4], "test_accuracy": [0.1, 0.6], "loss": [2.2, 1.5]}
     assert History().history == {}

@@ -5,9 +5,7 @@ import itertools
 import subprocess
 import sys
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from dsinga.base.advice import in_notebook
 from dsinga.monitor import show_import
@@ -127,36 +125,6 @@ def test_a_script_is_not_a_notebook():
     assert not in_notebook()
     code = "import sys, dsinga.monitor; sys.exit('IPython' in sys.modules or dsinga.base.advice.in_notebook())"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-CELL = f"""
-from dsinga.monitor import show_progress
-with show_progress(400, "net") as progress:
-    progress.update({NOW})
-    progress.show_row({TRAIN})
-    progress.show_row({TEST})
-"""
-
-
-RESUMED = f"""
-with show_progress(400, "net", earlier=[{TEST}]) as progress:
-    progress.remark("training stopped")
-"""
-
-
-def test_a_notebook_gets_the_picture():
-    cells = [nbformat.v4.new_code_cell(text) for text in (CELL, RESUMED)]
-    NotebookClient(nbformat.v4.new_notebook(cells=cells), timeout=60, kernel_name="python3").execute()
-    (output,) = cells[0].outputs
-    assert output.output_type == "display_data"
-    assert output.data["text/plain"] == "net: step 100/400  loss 0.25  accuracy 0.9375  3,200 samples/s"
-    assert "train 0.93" in output.data["text/html"]
-    assert "test 0.92" in output.data["text/html"]
-    (output,) = cells[1].outputs
-    assert output.data["text/plain"] == "net: step 100/400\ntraining stopped"
-    assert "\ntraining stopped</div>" in output.data["text/html"]
-    assert "test 0.92" in output.data["text/html"]
-    assert "train " not in output.data["text/html"]
 
 
 def test_steps_of_environments_are_shown_as_a_speed():

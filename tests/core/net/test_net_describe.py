@@ -53,11 +53,11 @@ def test_layers_over_time_steps_say_how_many_they_compute_together():
     net = net_of(
         """
         unroll_len: 4
-        layer { name: "data" type: kCharRNN unroll_len: 1 char_rnn_conf { path: "x" batchsize: 5 unroll_len: 4 } }
+        layer { name: "data" type: kRecordInput unroll_len: 1 store_conf { path: "x" batchsize: 5 } }
         layer { name: "onehot" type: kOneHot srclayers: "data" unroll_conn_type: kUnrollOneToAll
           onehot_conf { vocab_size: 6 } }
         layer { name: "ip" type: kInnerProduct srclayers: "onehot" innerproduct_conf { num_output: 6 } }
         """,
-        data=RecordInfo((5,), 5, has_labels=False),
+        data=RecordInfo((4,), 5, has_labels=False),
     )
-    assert [row.typed for row in describe(net)] == ["kCharRNN", "kOneHot x4", "kInnerProduct x4"]
+    assert [row.typed for row in describe(net)] == ["kRecordInput", "kOneHot x4", "kInnerProduct x4"]

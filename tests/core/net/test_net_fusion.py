@@ -161,7 +161,7 @@ def test_the_scores_and_the_loss_of_each_step_are_fused_without_changing_a_gradi
     "more",
     [
         layer("best", "kArgSort", "scores", per_step=True),
-        layer("tags", "kEntityF1", "loss", "words"),
+        layer("most", "kArgSort", "loss", per_step=True),
     ],
     ids=lambda more: more.name,
 )

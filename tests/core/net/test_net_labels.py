@@ -57,16 +57,6 @@ def test_matrices_are_refused_by_layers_that_take_one_label(kind: str):
         net_of(KINDS["a matrix of integers"], dense("ip", "data"), layer("loss", kind, "ip", "data"))
 
 
-@pytest.mark.parametrize("kind", ["kCRF", "kEntityF1"])
-def test_labels_of_another_number_of_steps_are_refused(kind: str):
-    for shape in ((), (5,)):
-        info, wrong = RecordInfo((4, 3), ROWS, label_shape=shape), (ROWS, *shape)
-        with pytest.raises(
-            UserError, match=f"layer 'tags': takes a label for each of 4 steps, .* {re.escape(str(wrong))}"
-        ):
-            net_of(info, layer("relu", "kReLU", "data"), layer("tags", kind, "relu", "data"))
-
-
 def test_records_without_labels_are_refused_by_losses():
     with pytest.raises(
         UserError, match="layer 'loss' takes labels from 'data', whose records have none; give labels: y"

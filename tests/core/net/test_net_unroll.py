@@ -98,11 +98,6 @@ def test_a_shared_param_is_shared_in_every_copy():
             r"job.conf:4: layer 'x': kUnrollCustomized has no meaning",
         ),
         ('layer { name: "x" type: kRecordInput\nunroll_len: 2 }', r"job.conf:4: layer 'x' reads whole .*unroll_len: 1"),
-        (
-            'layer { name: "t" type: kCharRNN unroll_len: 1 char_rnn_conf {\nunroll_len: 5 } }\n'
-            'layer { name: "x" type: kOneHot srclayers: "t" unroll_conn_type: kUnrollOneToAll }',
-            r"job.conf:4: the text is read 5 characters at a time, but layer 'x' has 3 steps",
-        ),
     ],
 )
 def test_what_cannot_be_unrolled_is_refused_with_its_place(text, message):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dsinga import nn, plotting
-from dsinga.base.errors import UserError
+from dsinga import nn
 from dsinga.job import JobError, LRGenConf, UpdaterConf, check, loads, to_text
 from dsinga.training import create_updater, schedule
 
@@ -177,13 +176,3 @@ def test_mistakes_are_reported_with_file_and_line(rate, momentum, message):
     with pytest.raises(JobError) as error:
         create_updater(conf.updater) if momentum else check(conf)
     assert str(error.value).startswith(message)
-
-
-def test_drawing_schedules_needs_steps_and_schedules():
-    pytest.importorskip("matplotlib")
-    with pytest.raises(UserError, match="say how many steps are drawn"):
-        plotting.learning_rates(nn.CosineDecay(0.1, 9))
-    with pytest.raises(UserError, match="a learning rate is that of a schedule, an optimizer or a job, not of 0.1"):
-        plotting.learning_rates(0.1, 9)
-    axes = plotting.learning_rates({"a job": job("type: kFixed base_lr: 0.5"), "sgd": nn.SGD(0.1)}, 9)
-    assert [list(line.get_ydata()) for line in axes.lines] == [[0.5] * 9, [0.1] * 9]

@@ -212,9 +212,6 @@ def test_what_cannot_be_averaged_is_refused(job: Job, tmp_path: Path) -> None:
             create_updater(loads(text, "job.conf").updater)
     finally:
         unregister("updater", "Own")
-    agent = 'reinforcement { environment: "CartPole-v1" algorithm: kDQN }\nupdater { type: kSGD\nema_conf { } }'
-    with pytest.raises(UserError, match="job.conf:3: ema_conf has no effect on an agent"):
-        dsinga.train(loads(f"train_steps: 9 {agent}", "job.conf"), progress=False)
     train(job.replace(train_steps=6, checkpoint_freq=3), workspace=tmp_path, progress=False)
     with pytest.raises(UserError, match="state 'history', but the job's updater needs 'ema', 'history'"):
         train(with_ema(job), workspace=tmp_path, resume=True, progress=False)
