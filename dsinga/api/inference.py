@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,18 +15,24 @@ from dsinga.api.jobs_with_data import Result, job_with_data, roots, say_overlaps
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
 from dsinga.base.error_frames import cleared_frames
+from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.job import Job, Phase
+from dsinga.job import AlgType, Job, Phase
 from dsinga.job.enums import find_phase
 from dsinga.net import NeuralNet, PartitionedNet
+from dsinga.net.worker_memory import Memory
 from dsinga.passes import inference
 from dsinga.passes.evaluation import Forward
+from dsinga.passes.training_memory import training_memory
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
-from dsinga.reading.checked_job import build_partitioned_net, check_job
+from dsinga.reading.checked_job import CheckedJob, build_partitioned_net, check_job
+from dsinga.reading.sampler import padding_share
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
+
+PADDING_BATCHES = 200  # that are read for the share of padding
 
 
 class OpenPhase(NamedTuple):
@@ -206,3 +213,37 @@ def partition_net(
     net_phase = find_phase(phase)
     job = with_workers(job_with_data(job, data, net_phase, data_root), workers)
     return build_partitioned_net(job, net_phase, workers, roots(job, data_root))
+
+
+def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | None = None) -> list[Memory]:
+    """Return the memory that each worker, in a process of its own, needs to train ``net``, the job's net of kTrain.
+
+    The list is empty if the job is not trained by back-propagation, or if its stores or its updater are missing.
+    """
+    if job.train_one_batch.alg is AlgType.kCD:
+        return []
+    locals_ = (net,) if isinstance(net, NeuralNet) else net.locals
+    try:
+        return training_memory(job, locals_, CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain, len(locals_)))
+    except UserError:
+        return []
+
+
+def describe_padding(job: Job, data_root: str | None = None) -> str:
+    """Return the share of padding in shuffled batches and in those by length, "" where no lengths are known.
+
+    Of a batch the steps up to the end of its longest sequence count. The first batches are read, at most an epoch.
+    """
+    try:
+        sampler = CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain).sampler
+    except UserError:  # stores are missing
+        return ""
+    if (lengths := sampler.lengths) is None:
+        return ""
+    steps = range(min(PADDING_BATCHES, -(-sampler.length // sampler.batchsize)))
+    orders = replace(sampler, lengths=None), sampler
+    shuffled, by_length = (padding_share([lengths.of(order.rows(step)) for step in steps]) for order in orders)
+    return (
+        f"padding, up to the longest sequence of a batch: {shuffled:.1%} of the steps in shuffled batches, "
+        f"{by_length:.1%} by length (group_by_length: {sampler.grouped})"
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,21 +10,17 @@ import rich.box
 import rich.console
 import rich.table
 
-from dsinga.api import build_net, partition_net, roots
+from dsinga.api import build_net, partition_net
+from dsinga.api.inference import describe_padding, expected_memory
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, register
 from dsinga.commands.options import job_options, write_picture
-from dsinga.job import AlgType, Job, Phase, Precision, load
+from dsinga.job import Job, Precision, load
 from dsinga.job.topology import topology
-from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, PartitionedNet, bridge_traffic, cut_reasons, describe, describe_parts
+from dsinga.net.description import float32_layers
 from dsinga.net.worker_memory import Memory
-from dsinga.passes.training_memory import training_memory
-from dsinga.reading.checked_job import CheckedJob
-from dsinga.reading.sampler import padding_share
 from dsinga.training import check_patterns, describe_settings
-
-PADDING_BATCHES = 200  # that are read for the share of padding
 
 
 def print_net(net: NeuralNet) -> None:
@@ -52,21 +47,6 @@ def print_parts(net: PartitionedNet) -> None:
     click.echo(f"between workers, an iteration: {forward:,} numbers forward, {back:,} back")
 
 
-def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | None = None) -> list[Memory]:
-    """Return the memory that each worker, in a process of its own, needs to train ``net``, the job's net of kTrain.
-
-    The list is empty if the job is not trained by back-propagation, or if its stores or its updater are missing.
-    """
-    if job.train_one_batch.alg is AlgType.kCD:
-        return []
-    locals_ = (net,) if isinstance(net, NeuralNet) else net.locals
-    try:
-        reader = CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain, len(locals_))
-        return training_memory(job, locals_, reader)
-    except UserError:
-        return []
-
-
 def print_topology(job: Job) -> None:
     """Print the worker and server groups of a job that has several."""
     if job.cluster is not None and job.cluster.nworker_groups > 1:
@@ -82,9 +62,7 @@ def print_settings(job: Job, net: NeuralNet) -> None:
 
 def print_precision(job: Job, net: NeuralNet) -> None:
     """Print which layers compute in float32 on CPU cores although the job's precision is kBF16."""
-    layers = [node.layer for node in net.nodes]
-    names = [layer.name for layer in layers if layer.bf16 is Bfloat16.kNothing and not layer.is_input]
-    if job.precision is Precision.kBF16 and names:
+    if job.precision is Precision.kBF16 and (names := float32_layers(net)):
         click.echo(f"in kBF16 on CPU cores, these layers compute in float32: {', '.join(names)}")
 
 
@@ -93,28 +71,6 @@ def print_graphs(job: Job, net: NeuralNet) -> None:
     line = lookup("hook", "describe_capture")(job, net) if job.gpu else ""
     if line:
         click.echo(line)
-
-
-def print_padding(job: Job, data_root: str | None = None) -> None:
-    """Print the share of padding in shuffled batches, and in those by length, where the job has group_by_length.
-
-    Of a batch the steps up to the end of its longest sequence count. The first batches are read, at most an epoch.
-    """
-    try:
-        reader = CheckedJob(job, roots(job, data_root)).reader(Phase.kTrain)
-    except UserError:  # stores are missing
-        return
-    sampler = reader.sampler
-    if (lengths := sampler.lengths) is not None:
-        steps = range(min(PADDING_BATCHES, -(-sampler.length // sampler.batchsize)))
-        shuffled, by_length = (
-            padding_share([lengths.of(order.rows(step)) for step in steps])
-            for order in (replace(sampler, lengths=None), sampler)
-        )
-        click.echo(
-            f"padding, up to the longest sequence of a batch: {shuffled:.1%} of the steps in shuffled batches, "
-            f"{by_length:.1%} by length (group_by_length: {sampler.grouped})"
-        )
 
 
 def print_memory(memories: Sequence[Memory]) -> None:
@@ -164,7 +120,8 @@ def show(
         print_settings(job, whole)
         print_precision(job, whole)
         print_graphs(job, whole)
-        print_padding(job, data_root)
+        if padding := describe_padding(job, data_root):
+            click.echo(padding)
         print_memory(expected_memory(job, net, data_root))
     try:
         picture = lookup("hook", "picture")

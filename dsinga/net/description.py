@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dsinga.layers.connect.bridge import BridgeDst
+from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import Shape
 from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.net.cut import WHOLE_LAYER
@@ -117,6 +118,11 @@ def cut_reasons(net: PartitionedNet) -> list[str]:
         if cut.reason:
             lines.append(f"{name} is computed {how}: {cut.reason}")
     return lines
+
+
+def float32_layers(net: NeuralNet) -> list[str]:
+    """Return the names of the layers that compute in float32 on CPU cores in kBF16."""
+    return [node.layer.name for node in net.nodes if node.layer.bf16 is Bfloat16.kNothing and not node.layer.is_input]
 
 
 def part_text(node: Node) -> str:
