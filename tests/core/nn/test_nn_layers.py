@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from dsinga import nn
-from dsinga.base.components import built_in
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, register
 from dsinga.job import LayerConf, LayerType, loads
@@ -24,7 +23,6 @@ from dsinga.nn.words.optimizers import FORMS as UPDATERS
 from dsinga.testing import LayerCase
 from tests.support.installed import is_installed
 from tests.support.layer_cases import ALIASES, CASES
-from tests.support.nn_stub import STUB, stub
 from tests.support.registries import restored_registry
 
 IMAGES, ROWS, STEPS = (3, 9, 8), (12,), (6, 5)
@@ -334,11 +332,6 @@ def test_images_that_may_be_channels_first_are_taken_as_they_are(shape):
 
 def test_features_with_few_columns_are_no_images_with_channels_last():
     assert written(nn.Conv2D(8, 5), nn.Conv2D(8, (1, 6)), nn.Conv2D(3, 1), shape=(1, 12, 12))
-
-
-@pytest.mark.skipif(not all(is_installed("word", name) for name in built_in("word")), reason="has words of all add-ons")
-def test_the_stub_for_type_checkers_is_what_the_functions_say():
-    assert STUB.read_text(encoding="utf-8") == stub(), "out of date: python -m tests.support.nn_stub"
 
 
 def test_all_functions_are_found_by_completion_and_are_documented():
