@@ -153,13 +153,8 @@ def file_system(location: str) -> tuple[Any, str]:
 
 # Stores that importers such as mnist, sentences and pairs write into a folder, which is their destination.
 STORES_OF_A_FOLDER = (
-    "train_data.zarr",
-    "test_data.zarr",
-    "source.zarr",
-    "target.zarr",
-    "words.zarr",
-    "image_mean.zarr",
-)
+    "train_data.zarr", "test_data.zarr", "source.zarr", "target.zarr", "words.zarr", "image_mean.zarr",
+)  # fmt: skip
 
 
 def import_command(location: str) -> str:
