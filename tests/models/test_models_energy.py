@@ -79,3 +79,15 @@ def test_images_find_texts_of_their_class(pairs: tuple[Path, np.ndarray]) -> Non
     assert min(last["image_loss/accuracy"], last["text_loss/accuracy"]) > 0.8
     images, texts = (dsinga.predict(job, result.params, f"{name}_code") for name in ("image", "text"))
     assert mean_average_precision(images, texts, labels, labels) > 0.8 > 2 * chance(labels, labels)
+
+
+def test_a_decoder_with_shared_weights_runs_without_its_encoder_labels() -> None:
+    job = models.autoencoder([12, 6, 3], pretrained="", highest=1)
+    x = np.random.default_rng(0).random((10, 12), np.float32)
+    net = dsinga.nn.LocalNet(job, x)
+    params = net.initial_params()
+    code = net.predict(params, x, "Inner2")
+    assert code.shape == (10, 3)
+    assert net.forward(params, x).outputs.keys() == {"loss"}
+    sigmoid = 1 / (1 + np.exp(-(x @ params["w1"].T + params["b12"])))
+    np.testing.assert_allclose(code, sigmoid @ params["w2"].T + params["b22"], rtol=1e-4, atol=1e-5)

@@ -213,18 +213,6 @@ def test_sparse_gradients_of_a_cut_embedding_are_joined(dim: int) -> None:
     np.testing.assert_array_equal(changed, np.unique(x))
 
 
-def test_a_decoder_with_shared_weights_runs_without_its_encoder_labels() -> None:
-    job = dsinga.models.autoencoder([12, 6, 3], pretrained="", highest=1)
-    x = np.random.default_rng(0).random((10, 12), np.float32)
-    net = LocalNet(job, x)
-    params = net.initial_params()
-    code = net.predict(params, x, "Inner2")
-    assert code.shape == (10, 3)
-    assert net.forward(params, x).outputs.keys() == {"loss"}
-    sigmoid = 1 / (1 + np.exp(-(x @ params["w1"].T + params["b12"])))
-    np.testing.assert_allclose(code, sigmoid @ params["w2"].T + params["b22"], rtol=1e-4, atol=1e-5)
-
-
 def test_arrays_that_cannot_change_are_replaced(job: Job) -> None:
     net = LocalNet(job, np.zeros((1, 64), np.uint8), np.zeros(1, int))
     params = net.initial_params()
