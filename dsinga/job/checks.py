@@ -173,7 +173,13 @@ def check_type(layer: LayerConf | None, message: Message) -> None:
     if getattr(message, user_field) and not message.is_user:
         text = f"{user_field}: {getattr(message, user_field)!r} has no effect beside {field} {type_}"
         raise error_in(layer, message, f"{text}; write {field}: {type_.user}, or leave {field} out", user_field)
-    for needed in message.needed_fields():
+    try:
+        fields = message.needed_fields()
+    except JobError:
+        raise
+    except UserError as error:  # the component belongs to an add-on that is not installed
+        raise error_in(layer, message, str(error), user_field if message.is_user else field) from error
+    for needed in fields:
         if getattr(message, needed) not in (None, "", []):
             continue
         if needed != user_field or field in set_fields(message):

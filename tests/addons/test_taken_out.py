@@ -13,8 +13,8 @@ import pytest
 from tools.without_addons import ROOT, addons, copy_checkout, path_of
 
 pytestmark = pytest.mark.ci
-PROGRAM = """
-import contextlib, importlib, io, runpy, sys
+PROGRAM = r"""
+import contextlib, importlib, io, re, runpy, sys
 import dsinga
 from dsinga.base.registry import UserError, entries, find
 
@@ -39,6 +39,13 @@ def sentence(what, ask):
     else:
         raise AssertionError(f"{what} is there")
 
+text = open("job.conf").read()
+for name in (name for kind, name in COMPONENTS if kind == "layer" and name.startswith("k")):
+    open(f"{WORKSPACE}/other.conf", "w").write(text.replace("type: kSoftmaxLoss", f"type: {name}"))
+    try:
+        dsinga.train(f"{WORKSPACE}/other.conf", progress=False)
+    except UserError as error:
+        assert re.match(r".*other.conf:\d+: layer 'loss': .*belongs to the add-on " + ADDON, str(error)), (name, error)
 for kind, name in COMPONENTS:
     sentence((kind, name), lambda: find(kind, name))
 for face, name in NAMES:
