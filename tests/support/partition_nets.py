@@ -303,7 +303,7 @@ NETS = {
     "attention": ATTENTION,
     "sentences": SENTENCES,
 }
-# Texts go on from batch to batch (tests/cluster/runs/test_cluster_text.py); machines are trained by kCD
+# Texts go on from batch to batch (tests/addons/text/test_text_char_rnn.py); machines are trained by kCD
 # (tests/core/net); kVTraceLoss takes a step more of one source than of others
 # (tests/rl/test_rl_vtrace.py); kContrastiveLoss takes two classes
 # (tests/core/training/test_training_partition.py), kReliability one of two (tests/core/layers); kLeadRecord belongs to

@@ -32,7 +32,7 @@ from dsinga.loop.local_run import open_local_job
 from dsinga.nn import LocalNet
 from dsinga.reading.checked_job import CheckedJob
 from tests.addons.gpu.test_gpu_captured_iterations import DENSE, LINEAR, X, Y, job_of
-from tests.cluster.runs.test_loop_products import VALUE, agent_job
+from tests.rl.test_loop_agents import VALUE, agent_job
 from tests.support import emulated_cupy
 from tests.support.device_array import StubOps, load_backends
 from tests.support.device_worker import cudnn, device_worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 from pathlib import Path
@@ -19,6 +20,7 @@ from dsinga.commands.cli import main_group
 from dsinga.data import open_records, write_store
 from dsinga.job import ClusterConf, Job, LRGenConf, to_text
 from tests.cluster.runs.test_cluster_rbm import job_of, machine
+from tests.support.async_client import async_client
 from tests.support.small_job import linear, with_topology
 
 
@@ -129,3 +131,11 @@ def test_the_command_names_no_base_lr_that_a_sequence_of_schedules_lacks(tmp_pat
         output = CliRunner().invoke(main_group, ["find-lr", str(conf), "--steps", "40"]).output
         assert "the suggested learning rate is" in output
         assert ("base_lr=" in output) == has_command
+
+
+def test_an_asynchronous_client_gets_an_awaitable(job: Job) -> None:
+    async def use() -> RateSearch:
+        async with async_client() as client:
+            return await dsinga.find_learning_rate(job, client, steps=10, progress=False)
+
+    assert len(asyncio.run(asyncio.wait_for(use(), 100)).rates) == 10

@@ -142,16 +142,14 @@ def test_an_asynchronous_client_gets_awaitables(short: Job, tmp_path) -> None:
             metrics, outputs = await asyncio.gather(
                 dsinga.evaluate(short, result), dsinga.predict(short, result, "ip", client=client)
             )
-            rates = await dsinga.find_learning_rate(short, client, steps=10, progress=False)
             with pytest.raises(UserError, match=r"await asyncio.to_thread\(function, ...\)"):
                 next(dsinga.predict_batches(short, result, "ip", client=client))
-            return result, metrics, outputs, rates
+            return result, metrics, outputs
 
-    result, metrics, outputs, rates = asyncio.run(asyncio.wait_for(use(), 100))
+    result, metrics, outputs = asyncio.run(asyncio.wait_for(use(), 100))
     assert_same(result.params, dsinga.train(short, progress=False).params)
     assert metrics == dsinga.evaluate(short, result)
     np.testing.assert_array_equal(outputs, dsinga.predict(short, result, "ip"))
-    assert len(rates.rates) == 10
 
 
 def test_what_can_only_wait_is_refused_in_the_event_loop_of_its_client_and_runs_in_a_thread() -> None:

@@ -9,11 +9,11 @@ from distributed import Client
 import dsinga
 from dsinga.api.engines import THIS_PROCESS
 from dsinga.cluster.calls.clients import find_cluster
-from dsinga.job import AlgConf
+from dsinga.job import AlgConf, ClusterConf
 from dsinga.loop.local_run import trains_locally
 from dsinga.testing import EngineContract
 from dsinga.training import bp
-from tests.core.loop.test_local_run import DATA, small_job
+from tests.cluster.runs.test_loop_products import DATA, NET
 
 
 class TestCluster(EngineContract):
@@ -27,7 +27,7 @@ def test_an_own_algorithm_is_trained_alike(threads: Client) -> None:
     def halved(net, values, records, ctx, push):  # type: ignore[no-untyped-def]
         return bp(net, values, records, ctx, lambda name, gradient: push(name, gradient / 2))
 
-    job = small_job(train_one_batch=AlgConf(alg="kUserAlg", user_alg="Halved"))
+    job = dsinga.loads(NET).replace(cluster=ClusterConf(), train_one_batch=AlgConf(alg="kUserAlg", user_alg="Halved"))
     assert trains_locally(job)
     here, there = (dsinga.train(job, client, data=DATA, progress=False) for client in (THIS_PROCESS, threads))
     np.testing.assert_equal(here.params, there.params)

@@ -9,10 +9,9 @@ import pytest
 from distributed import Client
 
 from dsinga.api import evaluate, train
-from dsinga.data import import_records, write_store
-from dsinga.job import ClusterConf, Job, loads
+from dsinga.data import write_store
+from dsinga.job import ClusterConf, Job
 from dsinga.job.reader import with_fields
-from tests.cluster.runs.test_cluster_text import JOB as TEXT_JOB
 from tests.support.small_job import assert_same
 
 
@@ -79,16 +78,6 @@ def test_an_extension_may_still_ask_for_some_batches(small: Job, stores: Path, t
     assert four["loss"] == pytest.approx(every["loss"], rel=0.05)  # batches of 38, the last of which begins anew
     assert four != every
     assert three != every
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_all_windows_of_a_text(tmp_path: Path, threads: Client, workers: int):
-    (tmp_path / "input").write_text("abcdefghijkl" * 200 + "acegikbdfhjl" * 30)
-    import_records("text", tmp_path / "input", tmp_path, held_out=0.1)
-    job = loads(TEXT_JOB, str(tmp_path / "job.conf")).replace(validate_steps=0, gpu=[])
-    cut = job.replace(cluster=ClusterConf(nworkers_per_group=workers))
-    result = train(cut, threads, progress=False)
-    assert of_phase(result, "val")[-1] == pytest.approx(evaluate(job, result.params, "val", threads), rel=1e-5)
 
 
 def test_fewer_test_records_than_a_batch(small: Job, stores: Path, threads: Client, tmp_path: Path):

@@ -13,17 +13,16 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from dsinga import models
 from dsinga.cluster import available_workers
 from dsinga.cluster.dask import heartbeats
 from dsinga.cluster.dask.supervision import TaskChains
 from dsinga.data import write_store
-from dsinga.job import ClusterConf, Phase
+from dsinga.job import ClusterConf, Job, NetConf, Phase, loads
 from dsinga.job.topology import topology
 from dsinga.passes.opened_job import open_job
 from dsinga.reading.checked_job import CheckedJob, cut_nets
+from tests.support.plain_nets import dense, layer
 from tests.support.train_in_threads import create_servers, create_workers, prepare, running
-from tools.benchmarks.bench_many import null_job, write_records
 
 ROOM = str(Path(heartbeats.__file__).parents[2])
 
@@ -48,12 +47,22 @@ def lines_executed(function: Callable[[], Any]) -> int:
     return count
 
 
+def wide_job(folder: Path, workers: int) -> Job:
+    """Return a job of three layers, with a record in a file for each worker, and at most four servers."""
+    write_store(folder / "train_data.zarr", [(np.zeros((workers, 16), np.uint8), np.zeros(workers, np.int64))])
+    store = {"path": "train_data.zarr", "batchsize": workers, "shape": 16}
+    layers = [layer("data", "kRecordInput", store_conf=store), dense("fc0", "data", 64), dense("fc1", "fc0", 64)]
+    layers += [dense("out", "fc1", 4), layer("loss", "kSoftmaxLoss", "out", "data")]
+    cluster = ClusterConf(nworkers_per_group=workers, nservers_per_group=min(workers, 4))
+    return loads("train_steps: 1").replace(neuralnet=NetConf(layer=layers), cluster=cluster)
+
+
 def test_cutting_a_net_takes_work_in_proportion_to_the_workers(tmp_path: Path) -> None:
     counts = []
-    write_records(tmp_path, 128)
     for workers in (64, 128):
-        job = null_job(workers, 1, 1)
-        opened = open_job(CheckedJob(job, [str(tmp_path)]), topology(job, workers, 1))
+        (folder := tmp_path / str(workers)).mkdir()
+        job = wide_job(folder, workers)
+        opened = open_job(CheckedJob(job, [str(folder)]), topology(job, workers, 1))
         counts.append(lines_executed(partial(cut_nets, opened.nets, opened.readers)))
     assert counts[1] < 2.1 * counts[0]
 
@@ -74,11 +83,9 @@ def test_a_wait_looks_at_the_tasks_of_a_round_when_all_have_ended(threads: Clien
 
 def test_workers_connect_to_the_servers_of_their_params_alone(tmp_path: Path) -> None:
     """Of layers that are cut by features each worker has params of its own, which few servers keep."""
-    write_store(tmp_path / "train_data.zarr", [(np.zeros((32, 16), np.uint8), np.zeros(32, np.int64))])
-    job = models.mlp([64, 64], 16, 4, batchsize=8, test_freq=0)
-    for layer in job.neuralnet.layer:
-        layer.partition_dim = int(layer.name.startswith(("fc", "act")))
-    job = job.replace(cluster=ClusterConf(nworkers_per_group=4, nservers_per_group=4))
+    job = wide_job(tmp_path, 4)
+    for each in job.neuralnet.layer:
+        each.partition_dim = int(each.name.startswith("fc"))
     config, values = prepare(job, topology(job, 4, 1), [str(tmp_path)])
     with running(config) as workers:
         create_servers(config, values)

@@ -14,11 +14,9 @@ from distributed import Client
 from dsinga.api import train
 from dsinga.base.errors import UserError
 from dsinga.checkpoint import read_checkpoint, read_params
-from dsinga.data import import_records
 from dsinga.extensions import EarlyStopping, Extension, KeepBest, ReduceOnPlateau
 from dsinga.job import ClusterConf, Job, loads
 from tests.cluster.runs.test_cluster_rbm import CD, DATA, machine
-from tests.cluster.runs.test_cluster_text import JOB as TEXT_JOB
 from tests.support.extension_runs import Acting, rows, validating
 from tests.support.small_job import JOB, assert_same
 
@@ -98,18 +96,8 @@ KINDS = {
     "static params": Kind(JOB.replace('name: "w1"', 'name: "w1" static: true'), {"nworkers_per_group": 2}),
     "sparse rows": Kind(WORDS, {"nworkers_per_group": 3, "nservers_per_group": 2}),
     "persistent chains": Kind(CHAINS, {"nworkers_per_group": 2}),
-    "carried states of a text": Kind(TEXT_JOB, {"nworkers_per_group": 2}),
     "a workspace at a URL": Kind(client="", workspace="memory://resumed/run"),
 }
-
-
-@pytest.fixture(scope="session")
-def texts(stores: Path) -> Path:
-    """The folder of the stores, with those of a text beside them: twelve letters, each with three followers."""
-    letters = "".join("abcdefghijkl"[(number * number + number // 7) % 12] for number in range(2000))
-    (stores / "letters").write_text(letters)
-    import_records("text", stores / "letters", stores, held_out=0.1)
-    return stores
 
 
 # Those whose state no other kind has, and one in processes.
@@ -121,12 +109,17 @@ QUICK = KINDS.keys() - {"updates on workers in processes", "graphs", "gathered a
     [pytest.param(kind, id=name, marks=[] if name in QUICK else [pytest.mark.ci]) for name, kind in KINDS.items()],
 )
 def test_a_run_that_was_cut_and_resumed_is_the_unbroken_one(
-    kind: Kind, texts: Path, tmp_path: Path, request: pytest.FixtureRequest
+    kind: Kind, stores: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    job = loads(f"{kind.job} checkpoint_freq: 4", str(texts / "job.conf"))
-    job = job.replace(train_steps=STEPS, disp_freq=3, validate_freq=0, gpu=[], cluster=ClusterConf(**kind.figures))
     client = request.getfixturevalue(kind.client) if kind.client else None
-    place = kind.workspace or tmp_path
+    check_resumed(kind, stores, tmp_path, client)
+
+
+def check_resumed(kind: Kind, stores: Path, folder: Path, client: Client | None) -> None:
+    """Assert that a run that was cut and resumed is the unbroken one, of records in a folder of stores."""
+    job = loads(f"{kind.job} checkpoint_freq: 4", str(stores / "job.conf"))
+    job = job.replace(train_steps=STEPS, disp_freq=3, validate_freq=0, gpu=[], cluster=ClusterConf(**kind.figures))
+    place = kind.workspace or folder
     whole = train(job, client, progress=False, **kind.options)
     train(job.replace(train_steps=CUT), client, workspace=place, progress=False, **kind.options)
     resumed = train(job, client, workspace=place, resume=True, progress=False, **kind.options)

@@ -14,8 +14,6 @@ import dsinga
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job, JobError, loads
 from dsinga.reading.bind_records import bind_records
-from tests.cluster.runs.test_cluster_text import JOB as TEXT_JOB
-from tests.cluster.runs.test_cluster_text import folder  # noqa: F401  a fixture
 from tests.cluster.runs.test_loop_resumed import CHAINS
 from tests.cluster.worker.test_group_worker import STRATEGIES
 from tests.support.small_job import JOB, assert_close, assert_same, linear, place_layers, with_topology
@@ -77,14 +75,6 @@ def test_metrics_are_those_of_the_batch(stores: Path):
     rows = [dsinga.train(small(stores, count, disp_freq=2), progress=False).history for count in (1, 4)]
     for metric in ("loss", "accuracy"):
         np.testing.assert_allclose(rows[1].phase("train")[:, metric], rows[0].phase("train")[:, metric], rtol=1e-6)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_states_carried_from_batch_to_batch_are_those_of_all_rows(folder: Path, workers: int):  # noqa: F811
-    job = with_topology(loads(TEXT_JOB, str(folder / "job.conf")).replace(validate_freq=0, gpu=[]), workers)
-    whole = train_in_threads(job, [str(folder)]).params
-    assert whole["gru1_state"].shape == (8, 9)
-    assert_close(train_in_threads(job.replace(micro_batches=4), [str(folder)]).params, whole, 5e-6)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -165,9 +155,6 @@ def test_features_are_computed_again_on_a_cluster(stores: Path, threads: Client,
     assert_same(params[1], params[0])
 
 
-def test_graph_grain_and_agents_refuse_micro_batches(stores: Path, threads: Client):
+def test_graph_grain_refuses_micro_batches(stores: Path, threads: Client):
     with pytest.raises(JobError, match="graph grain computes whole batches"):
         dsinga.train(small(stores, 2), threads, grain="graph", progress=False)
-    agent = loads('reinforcement { algorithm: kDQN environment: "CartPole" } micro_batches: 2 train_steps: 5')
-    with pytest.raises(UserError, match="leave micro_batches out"):
-        dsinga.train(agent, progress=False)

@@ -14,7 +14,10 @@ from dsinga.data import import_records, write_store
 from dsinga.job import ClusterConf, Job, LayerConf, Phase, loads
 from dsinga.job.reader import with_fields
 from dsinga.reading.checked_job import CheckedJob
+from tests.cluster.runs.test_cluster_all_records import of_phase
+from tests.cluster.runs.test_loop_resumed import Kind, check_resumed
 from tests.support.small_job import assert_close, with_topology
+from tests.support.train_in_threads import train_in_threads
 
 STATE = "gru1_state"
 JOB = """
@@ -130,3 +133,25 @@ def test_a_test_text_of_another_vocabulary_is_refused(job: Job, threads: Client,
     refusal = r"other.zarr, which phase kVal reads, has another vocabulary than .*train_data"
     with pytest.raises(UserError, match=refusal):
         train(with_fields(job, {PATH: str(tmp_path / "other.zarr")}), threads, progress=False)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_windows_of_a_text(tmp_path: Path, threads: Client, workers: int):
+    (tmp_path / "input").write_text("abcdefghijkl" * 200 + "acegikbdfhjl" * 30)
+    import_records("text", tmp_path / "input", tmp_path, held_out=0.1)
+    job = loads(JOB, str(tmp_path / "job.conf")).replace(validate_steps=0, gpu=[])
+    cut = job.replace(cluster=ClusterConf(nworkers_per_group=workers))
+    result = train(cut, threads, progress=False)
+    assert of_phase(result, "val")[-1] == pytest.approx(evaluate(job, result.params, "val", threads), rel=1e-5)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_states_carried_from_batch_to_batch_are_those_of_all_rows(folder: Path, workers: int):
+    job = with_topology(loads(JOB, str(folder / "job.conf")).replace(validate_freq=0, gpu=[]), workers)
+    whole = train_in_threads(job, [str(folder)]).params
+    assert whole["gru1_state"].shape == (8, 9)
+    assert_close(train_in_threads(job.replace(micro_batches=4), [str(folder)]).params, whole, 5e-6)
+
+
+def test_a_run_that_was_cut_and_resumed_is_the_unbroken_one(folder: Path, threads: Client, tmp_path: Path) -> None:
+    check_resumed(Kind(JOB, {"nworkers_per_group": 2}), folder, tmp_path, threads)
