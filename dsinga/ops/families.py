@@ -61,11 +61,15 @@ class LazyFamilies:
 
 
 def load(family: str) -> None:
-    """Give a family to all backends, so that none inherits its kernels from one that has slower ones."""
+    """Give a family to all backends, so that none inherits its kernels from one that has slower ones.
+
+    Those that others inherit from come last: a thread that meanwhile calls a kernel finds that of its backend, or waits
+    here, but never the slower one, whose bits may differ.
+    """
     with _lock:
         if family not in _loaded:
             _loaded.append(family)
-            for backend in _backends:
+            for backend in reversed(_backends):
                 _add(backend, family)
 
 

@@ -77,6 +77,29 @@ def test_families_have_all_of_their_kernels_and_each_backend_its_own():
             assert {name.split(":")[1] for name in names} <= {each.__name__ for each in backend.__bases__}
 
 
+def test_a_thread_that_calls_a_kernel_while_its_family_is_added_finds_that_of_its_backend():
+    script = """
+import sys, types
+from dsinga.ops import families
+
+class Kernels(types.ModuleType):
+    def __getattr__(self, name):  # when a class is asked for, to be added to a backend
+        if name == "Reference":
+            seen.append(type(fast).crf.__qualname__)
+        return type(name, (), {"crf": lambda self: name})
+
+seen = []
+sys.modules["kernels"] = Kernels("kernels")
+Slow = type("Slow", (families.LazyFamilies,), {"families": {"crf": ("kernels:Reference",)}})
+Fast = type("Fast", (Slow,), {"families": {"crf": ("kernels:Fast",)}})
+fast = Fast()
+families.load("crf")
+print(fast.crf(), Slow().crf(), len(seen))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.split() == ["Fast", "Reference", "1"]
+
+
 def test_a_family_is_imported_when_one_of_its_kernels_is_called():
     script = """
 import sys
