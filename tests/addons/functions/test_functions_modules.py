@@ -26,7 +26,7 @@ MODULES = {
     "raises": ("x = 1\nraise RuntimeError('boom')\n", "DIR/raises.py:2: RuntimeError: boom"),
     "imports": ("import nothing_there\n", "DIR/imports.py:1: ModuleNotFoundError: No module named 'nothing_there'"),
     "damaged": ("x = 1\ndef f(:\n", "DIR/damaged.py:2: SyntaxError: invalid syntax"),
-    "ends": ("class End(BaseException): pass\nraise End('now')\n", "DIR/ends.py:2: End: now"),
+    "base_exception": ("class End(BaseException): pass\nraise End('now')\n", "DIR/base_exception.py:2: End: now"),
     "lazy": ("def __getattr__(name):\n    raise KeyError(name)\n", "DIR/lazy.py:2: KeyError: 'f'"),
     "absent": ("", "No module named 'absent'; put the folder of absent.py into PYTHONPATH"),
 }

@@ -65,6 +65,7 @@ COMMANDS = {
 def test_a_command_whose_cluster_does_not_come_ends_with_75(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """It says how long it has waited "for others, as cluster.patience says"."""
     name, *options = COMMANDS[command]
     check_status(name, tuple(options), tmp_path, monkeypatch, capsys)
 
