@@ -1,4 +1,4 @@
-"""Sources of records: record stores, arrays, data frames, Datasets; importers. Knows no jobs and no clusters."""
+"""Sources of records: stores, arrays, data frames, and the columns behind them. Knows no jobs and no clusters."""
 
 from dsinga.base.lazy_names import lazy_names
 

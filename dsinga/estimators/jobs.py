@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from dsinga import nn
-from dsinga.addons.probabilities.distributions import DISTRIBUTIONS
-from dsinga.addons.probabilities.forecast_loss import QuantileLoss
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.job import Job, LayerConf, Phase, load
 from dsinga.job.enums import DistributionName
 from dsinga.net import filter_layers
@@ -26,8 +25,7 @@ from dsinga.nn.writing.writer import make_conf
 
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
 ERRORS = {"squared_error": nn.EuclideanLoss, "absolute_error": nn.AbsoluteLoss}  # losses of one output a target
-DISTRIBUTION_NAMES = [name.name for name in DISTRIBUTIONS]
-COUNTS = [name.name for name, distribution in DISTRIBUTIONS.items() if distribution.support == "counts"]
+DISTRIBUTION_NAMES = [name.name for name in DistributionName]
 DEFAULT_EPOCHS = 10  # of a net that names neither epochs nor steps
 
 
@@ -62,13 +60,24 @@ def regressor_loss(loss: Any, quantiles: Any, targets: int) -> tuple[LayerBuilde
         return ERRORS[loss](1 / targets, name="loss"), 1, ""
     if loss == "quantile":
         levels = [*map(float, np.ravel(quantiles))]
-        for fault in QuantileLoss.Conf(quantile=levels).all_faults():
+        for fault in lookup("layer", "kQuantileLoss").Conf(quantile=levels).all_faults():
             raise UserError(f"Regressor: {fault.text}".replace("quantile ", "quantiles ", 1))
         return nn.QuantileLoss(levels, name="loss"), len(levels), ""
     if loss not in DISTRIBUTION_NAMES:
         raise unknown_name("loss", loss, [*ERRORS, "quantile", *DISTRIBUTION_NAMES])
-    parameters = DISTRIBUTIONS[DistributionName[loss]].parameters
-    return nn.DistributionLoss(loss, name="loss"), len(parameters), loss
+    return nn.DistributionLoss(loss, name="loss"), len(_distribution(loss).parameters), loss
+
+
+def predicts_counts(loss: Any) -> bool:
+    """Whether a loss is the likelihood of a distribution of counts, whose targets are no numbers of any scale."""
+    return loss in DISTRIBUTION_NAMES and _distribution(loss).support == "counts"
+
+
+def _distribution(loss: str) -> Any:
+    lookup("layer", "kDistributionLoss")  # which names its add-on where that is missing
+    from dsinga.addons.probabilities.distributions import DISTRIBUTIONS
+
+    return DISTRIBUTIONS[DistributionName[loss]]
 
 
 def autoencoder_job(sizes: Sequence[int], activation: str, **fields: Any) -> Job:

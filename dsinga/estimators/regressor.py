@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dsinga.addons.probabilities.forecast_forms import ForecastForm, QuantileForm
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import in_order, is_dask_collection
 from dsinga.data.missing_values import with_nan
@@ -22,6 +21,9 @@ from dsinga.estimators.records import Scaling, TrainingSet, check_no_dates, comp
 from dsinga.estimators.saving import loadable
 from dsinga.job import Job
 from dsinga.net.layer_classes import forecast_form
+
+if TYPE_CHECKING:  # an add-on, which plain regression does not need
+    from dsinga.addons.probabilities.forecast_forms import ForecastForm
 
 LOGNORMAL = "lognormal"  # whose targets are divided by their mean, and stay positive
 
@@ -112,7 +114,10 @@ class Regressor(RegressorMixin, NetEstimator):
         if coverage is not None and not 0 < coverage < 1:
             raise UserError(f"coverage must be in (0, 1), not {coverage:g}")
         check_is_fitted(self, "params_")
-        levels = self._known_form().points if isinstance(self._known_form(), QuantileForm) and coverage is None else ()
+        form = self._known_form()
+        from dsinga.addons.probabilities.forecast_forms import QuantileForm
+
+        levels = form.points if isinstance(form, QuantileForm) and coverage is None else ()
         if len(levels) == 1:
             raise UserError("an interval needs two quantiles, as in Regressor(loss='quantile', quantiles=(0.05, 0.95))")
         tail = (1 - (0.9 if coverage is None else coverage)) / 2
@@ -184,7 +189,7 @@ class Regressor(RegressorMixin, NetEstimator):
     def _find_scaling(self, records: TrainingSet, client: Any) -> None:
         super()._find_scaling(records, client)
         self._target_scaling = None
-        if self.net is None and self.loss not in jobs.COUNTS:
+        if self.net is None and not jobs.predicts_counts(self.loss):
             scaling = find_scaling(records.y, records.weights, client, "y")
             self._target_scaling = (
                 Scaling(0 * scaling.offset, abs(scaling.offset)) if self.loss == LOGNORMAL else scaling
