@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+FILES = ("setup.cfg", "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "mkdocs.yml")
 FACES = ("convert", "estimators", "models", "rl")  # add-ons where users expect them
 
 
@@ -26,16 +27,22 @@ def addons() -> list[str]:
 
 
 def copy_checkout(folder: Path) -> Path:
-    """Write a copy of the files that git knows, as links to them, and return its folder."""
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, files.split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(ROOT / name, folder / name)
-            except OSError:  # another file system
-                shutil.copy2(ROOT / name, folder / name)
+    """Write a copy of the checkout, with links to its files, and return its folder."""
+    for name in ("dsinga", "tests", "tools", "datasets", "docs", "notebooks", *FILES):
+        if (ROOT / name).is_dir():
+            shutil.copytree(
+                ROOT / name, folder / name, copy_function=_link, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        else:
+            _link(ROOT / name, folder / name)
     return folder
+
+
+def _link(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
 
 
 def path_of(checkout: Path, addon: str) -> Path:

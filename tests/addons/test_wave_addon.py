@@ -79,6 +79,7 @@ def folder(tmp_path):
 def run(environment, folder, *arguments):
     """Run the Python of the environment in a folder, and return what it prints."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # of plugins, two versions of which may be on the path
     command = [str(environment), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=variables, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
