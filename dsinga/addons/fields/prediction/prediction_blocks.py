@@ -16,8 +16,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from dsinga.addons.fields.prediction.predictor import FieldPredictor, PredictionBlock, Range
 from dsinga.addons.fields.prediction.rollout import FieldRollout
-from dsinga.base.errors import UserError
-from dsinga.base.redaction import redacted_cause
+from dsinga.addons.fields.records.readers import naming_variable
 from dsinga.data.missing_values import plain_array
 
 Points = Sequence[np.ndarray]  # selected of an array: increasing points along each of its axes
@@ -121,15 +120,8 @@ def _compute_block(
 
 def _filled(name: str, selection: _Selection, values: Mapping[Any, Any]) -> np.ndarray:
     """Return a selection of the variable ``name``; its chunks may be read here. Raises UserError where one cannot."""
-    try:
+    with naming_variable(name):
         return selection.fill(values)
-    except UserError:  # which names the chunk
-        raise
-    except Exception as error:  # of files, codecs and the user's functions: any class
-        fault = f"{type(error).__name__}: {error}"
-        raise UserError(
-            f"variable {name!r} cannot be read ({fault}); see whether ds[{name!r}].compute() can"
-        ) from redacted_cause(error)
 
 
 class _Source:

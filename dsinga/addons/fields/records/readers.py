@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,20 @@ class CoordinateReader(VariableReader):
         if self._function:
             numbers = np.sin(numbers) if self._function == "sin" else np.cos(numbers)
         return as_float32(numbers, self.name)
+
+
+@contextlib.contextmanager
+def naming_variable(name: str) -> Iterator[None]:
+    """Raise UserError, with the name of the variable that is read within, where a part of it cannot be read."""
+    try:
+        yield
+    except UserError:  # which names the chunk
+        raise
+    except Exception as error:  # of files, codecs and the user's functions: any class
+        fault = f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"variable {name!r} cannot be read ({fault}); see whether ds[{name!r}].compute() can"
+        ) from redacted_cause(error)
 
 
 def as_float32(numbers: np.ndarray, name: str) -> np.ndarray:

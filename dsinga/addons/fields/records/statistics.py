@@ -21,10 +21,9 @@ from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.definition import names_of
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.layout import ChannelGroup
-from dsinga.addons.fields.records.readers import CoordinateReader
+from dsinga.addons.fields.records.readers import CoordinateReader, naming_variable
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import ClusterNotReady, UserError
-from dsinga.base.redaction import redacted_cause
 from dsinga.base.registry import listed
 from dsinga.data.array_kinds import is_dask_collection, label_text
 from dsinga.data.missing_values import check_decoded, plain_array
@@ -217,15 +216,8 @@ def _await_worker(client: Any) -> None:
 
 
 def _read_moments(array: Any, name: str, over: Sequence[Any]) -> list[Any]:
-    try:
+    with naming_variable(name):
         return _moments_of(array, over)
-    except UserError:  # which names the chunk
-        raise
-    except Exception as error:  # of files, codecs and the user's functions: any class
-        fault = f"{type(error).__name__}: {error}"
-        raise UserError(
-            f"variable {name!r} cannot be read ({fault}); see whether ds[{name!r}].compute() can"
-        ) from redacted_cause(error)
 
 
 def _chunked(array: Any) -> Any:
