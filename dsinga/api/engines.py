@@ -25,7 +25,7 @@ from dsinga.job import Job
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import continue_locally, trains_locally
 from dsinga.loop.observer import Observer
-from dsinga.loop.run_loop import Outcome
+from dsinga.loop.run_loop import TrainedParams
 from dsinga.passes.evaluation import Forward
 from dsinga.passes.inference import forward_in_threads
 from dsinga.reading.checked_job import CheckedJob
@@ -34,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # Trains a job, for an observer.
-Train = Callable[[Observer, RunOptions], Outcome]
+Train = Callable[[Observer, RunOptions], TrainedParams]
 
 
 @dataclass(frozen=True, kw_only=True)

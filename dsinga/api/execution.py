@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dsinga.api.engines import RunLimits, Runner, Train
-from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, say_overlaps, with_workers
+from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, warn_of_overlaps, with_workers
 from dsinga.api.workspaces import RemoteWorkspace
 from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.base.registry import lookup
@@ -182,7 +182,7 @@ class Execution:
         where = roots(job, options.data_root)
         checked = CheckedJob(job, where) if job.experience else resolve_epochs(check_job(job, where))
         job = checked.job
-        say_overlaps(job, Phase.kVal, Phase.kTest)
+        warn_of_overlaps(job, Phase.kVal, Phase.kTest)
         named = options.workspace or (job.cluster.workspace if job.cluster else None)
         self.name, self.steps = job.name, job.train_steps
         if named:

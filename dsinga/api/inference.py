@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dsinga.api.engines import awaitable, find_runner
-from dsinga.api.jobs_with_data import Result, job_with_data, roots, say_overlaps, with_workers
+from dsinga.api.jobs_with_data import Result, job_with_data, roots, warn_of_overlaps, with_workers
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
 from dsinga.base.error_frames import cleared_frames
@@ -106,7 +106,7 @@ def evaluate(
     :func:`dsinga.train`. Raises UserError for bad input.
     """
     with open_phase(job, params, phase, client, data, data_root, resources, hosts) as opened:
-        say_overlaps(opened.job, opened.phase)
+        warn_of_overlaps(opened.job, opened.phase)
         return inference.evaluate_phase(opened.net, opened.reader, opened.forward)
 
 

@@ -38,7 +38,7 @@ def job_with_data(
     return bind_records(job, data, phase, roots(job, data_root), trained)
 
 
-def say_overlaps(job: Job, *phases: Phase) -> None:
+def warn_of_overlaps(job: Job, *phases: Phase) -> None:
     """Say in the log where windows of the records of some phases overlap, so that scores weigh points unequally."""
     layers = [layer for phase in phases for layer in input_layers(job.neuralnet, phase)]
     windows = [(layer.name, layer.store_conf.windows) for layer in layers if layer.store_conf is not None]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from dsinga.base.arguments import shown
+from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,7 +46,7 @@ def typed(prefix: str = "") -> Callable[[F], F]:
             for name, value in given.items():
                 hint = hints().get(name, Any)
                 if not _fits(value, hint):
-                    text = f"{prefix}{function.__name__}: {name} is {_text(hint)}, not {shown(value)}"
+                    text = f"{prefix}{function.__name__}: {name} is {_text(hint)}, not {value_text(value)}"
                     raise UserError(text)
             return function(*args, **kwargs)
 

@@ -50,7 +50,7 @@ def check_range(name: str, value: Any, low: float, high: float = math.inf) -> No
     raise UserError(f"{name} is {value!r}; give a number {bounds}")
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return the text of a value for a message: the name of a function or class, whose repr has an address.
 
     Of long texts, such as those of arrays, it is the beginning.

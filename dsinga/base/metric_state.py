@@ -129,7 +129,7 @@ class ArraySum(MetricState):
         return {"sums": self.sums}
 
 
-class Moments(MetricState):
+class RunningMoments(MetricState):
     """Count, mean and squared deviations of columns of labels, and squares of errors: each (k,) float64.
 
     ``+`` is Chan, Golub and LeVeque's formula (1979), which loses no digits where the mean is far from 0.
@@ -139,18 +139,18 @@ class Moments(MetricState):
         self.count, self.mean, self.deviations, self.squares = count, mean, deviations, squares
 
     @classmethod
-    def of(cls, labels: np.ndarray, errors: np.ndarray) -> Moments:
+    def of(cls, labels: np.ndarray, errors: np.ndarray) -> RunningMoments:
         """Return those of labels and errors (B, k)."""
         labels = labels.astype(np.float64)
         count = np.full(labels.shape[1], len(labels), np.float64)
         mean = labels.sum(axis=0) / np.maximum(count, 1)
         return cls(count, mean, ((labels - mean) ** 2).sum(axis=0), (errors.astype(np.float64) ** 2).sum(axis=0))
 
-    def __add__(self, other: Any) -> Moments:
+    def __add__(self, other: Any) -> RunningMoments:
         count, gap = self.count + other.count, other.mean - self.mean
         share = other.count / np.maximum(count, 1)
         deviations = self.deviations + other.deviations + gap**2 * self.count * share
-        return Moments(count, self.mean + gap * share, deviations, self.squares + other.squares)
+        return RunningMoments(count, self.mean + gap * share, deviations, self.squares + other.squares)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {

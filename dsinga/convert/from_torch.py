@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsinga import nn
-from dsinga.base.arguments import is_whole, shown
+from dsinga.base.arguments import is_whole, value_text
 from dsinga.base.errors import UserError
 from dsinga.convert.torch_names import names_of, take_arrays
 from dsinga.nn.writing.symbol import Symbol
@@ -101,7 +101,7 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
     if not isinstance(sizes, (tuple, list)) or not all(is_whole(size, 1) for size in sizes):
         raise UserError(
             "from_torch takes the shape of a record, without the batch, in whole numbers above 0, such as "
-            f"(3, 224, 224), not {shown(shape)}"
+            f"(3, 224, 224), not {value_text(shape)}"
         )
     return tuple(sizes)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import shown
+from dsinga.base.arguments import value_text
 from dsinga.base.durable_files import explained_writing, finish_save, local_folder, replaced_files, write_file
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
@@ -47,7 +47,7 @@ def load_weights(
     """
     path, without = Path(folder), [without] if isinstance(without, str) else without
     if not isinstance(names or {}, Mapping):
-        raise UserError(f"names= is a dict from names in the folder to those of the model, not {shown(names)}")
+        raise UserError(f"names= is a dict from names in the folder to those of the model, not {value_text(names)}")
     for pattern in without:
         if not any(fnmatch.fnmatchcase(param.name, pattern) for param in names_of(model)):
             raise UserError(f"without= has {pattern!r}, but no param of the model is called so; see to_torch(model)")

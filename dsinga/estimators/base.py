@@ -23,7 +23,7 @@ from dsinga.estimators import jobs
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical, running_client
 from dsinga.estimators.saving import save
 from dsinga.estimators.training import Trained, rescued, train_net
-from dsinga.extensions.extension import KeptRun
+from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
 from dsinga.monitor import History
 from dsinga.net.layer_classes import takes_weights
@@ -142,7 +142,7 @@ class NetEstimator(EstimatorRecords):
         trained_job = self.job_
         if records.weights is not None or (validation is not None and validation.weights is not None):
             trained_job = jobs.with_weights(self.job_, only_tests=records.weights is None)
-        kept = KeptRun("the estimator")
+        kept = RescuedParams("the estimator")
         try:
             trained = train_net(
                 trained_job, records, client, on_cluster=on_cluster, before=before, validation=validation,

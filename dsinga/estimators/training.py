@@ -14,7 +14,7 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.estimators.jobs import batchsize_of, input_name
 from dsinga.estimators.records import TrainingSet, compute
-from dsinga.extensions.extension import KeptRun
+from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job, Phase
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import continue_locally
@@ -46,7 +46,7 @@ def train_net(
     before: Trained | None = None,
     validation: TrainingSet | None = None,
     goes_on: bool = False,
-    kept: KeptRun,
+    kept: RescuedParams,
     workers: int | None = None,
 ) -> Trained:
     """Train a job from what was trained ``before``, or from initial values, and return the result.
@@ -83,7 +83,7 @@ def train_net(
     return Trained(outcome.params, updater, [*history, *_rows(monitor.history, len(history), earlier_steps)])
 
 
-def rescued(job: Job, kept: KeptRun, *, on_cluster: bool, before: Trained | None = None) -> Trained:
+def rescued(job: Job, kept: RescuedParams, *, on_cluster: bool, before: Trained | None = None) -> Trained:
     """Return what an interrupted :func:`train_net` has trained."""
     assert kept.params is not None
     assert kept.net is not None

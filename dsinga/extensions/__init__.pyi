@@ -36,13 +36,22 @@ from dsinga.extensions.standard import (
     create_extension,
     create_extensions,
 )
-from dsinga.extensions.triggers import AtEnd, Either, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest
+from dsinga.extensions.triggers import (
+    AtEnd,
+    Either,
+    EverySeconds,
+    EverySteps,
+    LoopPosition,
+    OnMetric,
+    Trigger,
+    WhenBest,
+)
 
 __all__ = [
     "CSV", "AtEnd", "BackupAndRestore", "BestValue", "CSVLogger", "Callback", "Checkpointing", "Display",
     "EarlyStopping", "Either", "Evaluation", "EverySeconds", "EverySteps", "Extension", "ExtensionLike",
     "ExtensionRunner", "FunctionExtension", "KeepBest", "KerasEvents", "LambdaCallback", "LearningRateScheduler",
-    "LoopView", "MLflow", "MedianRule", "MedianStopping", "MetricValues", "ModelCheckpoint", "Moment", "OnMetric",
+    "LoopPosition", "LoopView", "MLflow", "MedianRule", "MedianStopping", "MetricValues", "ModelCheckpoint", "OnMetric",
     "ReduceLROnPlateau", "ReduceOnPlateau", "State", "StopBeyond", "StopOnTime", "TensorBoard", "TerminateOnNaN",
     "Trigger", "WhenBest", "check_extensions", "check_metric", "create_extension", "create_extensions",
     "is_keras_callback",

@@ -272,7 +272,7 @@ class Watcher(Extension):
         """Do nothing: rows and progress are shown when they come."""
 
 
-class KeptRun(Watcher):
+class RescuedParams(Watcher):
     """Keeps the params with which a run ends, the updater's state, and the rows of its history.
 
     A run that is interrupted ends with those of its last complete step, or with the best ones where an extension keeps

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dsinga.base.arguments import check_settings, shown
+from dsinga.base.arguments import check_settings, value_text
 from dsinga.base.errors import UserError
 from dsinga.extensions.best_value import BestValue, metric_name
 from dsinga.extensions.extension import ARGUMENTS, Extension, LoopView, State
@@ -80,7 +80,7 @@ class LambdaCallback(Callback):
             if event not in EVENTS:
                 raise UserError(f"LambdaCallback has no event {event!r}; its events are {', '.join(EVENTS)}")
             if not callable(function):
-                raise UserError(f"LambdaCallback: {event} is a function, not {shown(function)}")
+                raise UserError(f"LambdaCallback: {event} is a function, not {value_text(function)}")
             setattr(self, event, function)
 
 
@@ -93,7 +93,7 @@ class LearningRateScheduler(Callback):
 
     def __init__(self, schedule: Callable[..., float], verbose: int = 0):
         if not callable(schedule):
-            raise UserError(f"LearningRateScheduler takes a function of (epoch, rate), not {shown(schedule)}")
+            raise UserError(f"LearningRateScheduler takes a function of (epoch, rate), not {value_text(schedule)}")
         self._schedule = schedule
 
     def rate(self, epoch: int, rate: float) -> float:
@@ -107,7 +107,7 @@ class LearningRateScheduler(Callback):
         except (TypeError, ValueError):
             number = math.nan
         if not 0 <= number < math.inf:
-            raise UserError(f"the learning rate of epoch {epoch} is {shown(new)}; return a number of at least 0")
+            raise UserError(f"the learning rate of epoch {epoch} is {value_text(new)}; return a number of at least 0")
         return number
 
 

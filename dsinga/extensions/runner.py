@@ -11,7 +11,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import is_user_code
 from dsinga.extensions.best_value import BAD_STATE
 from dsinga.extensions.extension import Extension, LoopView, State
-from dsinga.extensions.triggers import Moment
+from dsinga.extensions.triggers import LoopPosition
 from dsinga.monitor import NOT_METRICS
 from dsinga.training import Metrics
 
@@ -175,8 +175,8 @@ class ExtensionRunner:
             extension.run(self._loop)
             extension.trigger.note_run(moment)
 
-    def _moment(self, before: int, at_end: bool) -> Moment:
-        return Moment(self._loop.step, self._loop.seconds, self._recorded, at_end, before)
+    def _moment(self, before: int, at_end: bool) -> LoopPosition:
+        return LoopPosition(self._loop.step, self._loop.seconds, self._recorded, at_end, before)
 
     def _call(self, extension: Extension, method: Callable[..., None], *arguments: Any) -> None:
         outer, self.failing = self.failing, extension

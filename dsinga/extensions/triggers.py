@@ -13,7 +13,7 @@ from dsinga.base.registry import nearest_or_listed
 from dsinga.extensions.best_value import BestValue, metric_name
 
 
-class Moment(NamedTuple):
+class LoopPosition(NamedTuple):
     """A point of a run at which extensions may run.
 
     Attributes:
@@ -47,7 +47,7 @@ class Trigger(ABC):
     by_clock: bool = False
 
     @abstractmethod
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: LoopPosition) -> bool:
         """Return whether the extension is to run now. This may be called more than once for one moment."""
 
     def next_step(self, step: int) -> int | None:
@@ -65,7 +65,7 @@ class Trigger(ABC):
         """Return the parts of this trigger that wait for a metric."""
         return []
 
-    def note_run(self, moment: Moment) -> None:
+    def note_run(self, moment: LoopPosition) -> None:
         """Learn that the extension has run."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class EverySteps(Trigger):
             )
         self.freq, self.after = freq, freq if after is None else after
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: LoopPosition) -> bool:
         return self._count(moment.step) > self._count(moment.earlier)
 
     def _count(self, step: int) -> int:
@@ -119,7 +119,7 @@ class EveryEpoch(Trigger):
     def __init__(self, epochs: Epochs):
         self.epochs = epochs
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: LoopPosition) -> bool:
         return self.epochs.done(moment.step) > self.epochs.done(max(moment.earlier, 0))
 
     def next_step(self, step: int) -> int | None:
@@ -129,7 +129,7 @@ class EveryEpoch(Trigger):
 class AtEnd(Trigger):
     """Fires once, when training is complete: after ``train_steps``, or when an extension has stopped it."""
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: LoopPosition) -> bool:
         return moment.at_end
 
 
@@ -145,10 +145,10 @@ class EverySeconds(Trigger):
         self.seconds = seconds
         self._last = 0.0
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: LoopPosition) -> bool:
         return moment.seconds - self._last >= self.seconds
 
-    def note_run(self, moment: Moment) -> None:
+    def note_run(self, moment: LoopPosition) -> None:
         self._last = moment.seconds
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -171,7 +171,7 @@ class OnMetric(Trigger):
         """The phase of the metric: "val" of "val/loss"."""
         return self.monitor.partition("/")[0]
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: LoopPosition) -> bool:
         """Return whether the metric was recorded at this step; raise UserError where its phase's rows lack it."""
         if self.monitor in moment.metrics:
             return True
@@ -201,10 +201,10 @@ class WhenBest(OnMetric):
         super().__init__(monitor)
         self.best: BestValue = BestValue(monitor, mode, min_delta)
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: LoopPosition) -> bool:
         return super().due(moment) and self.best.is_better(moment.metrics[self.monitor], self.best.value)
 
-    def note_run(self, moment: Moment) -> None:
+    def note_run(self, moment: LoopPosition) -> None:
         if self.monitor in moment.metrics:
             self.best.update(moment.metrics[self.monitor])
 
@@ -222,7 +222,7 @@ class Either(Trigger):
         self._triggers = triggers
         self.by_clock = any(trigger.by_clock for trigger in triggers)
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: LoopPosition) -> bool:
         return any(trigger.due(moment) for trigger in self._triggers)
 
     def next_step(self, step: int) -> int | None:
@@ -239,7 +239,7 @@ class Either(Trigger):
     def metrics(self) -> list[OnMetric]:
         return [part for trigger in self._triggers for part in trigger.metrics()]
 
-    def note_run(self, moment: Moment) -> None:
+    def note_run(self, moment: LoopPosition) -> None:
         for trigger in self._triggers:
             if trigger.due(moment):
                 trigger.note_run(moment)

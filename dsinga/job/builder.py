@@ -17,6 +17,7 @@ from dsinga.job.message import (
     defaults,
     describe,
     field_name,
+    field_text,
     field_type,
     field_types,
     importable_fields,
@@ -24,7 +25,6 @@ from dsinga.job.message import (
     item_type,
     missing,
     set_fields,
-    shown,
 )
 from dsinga.job.textformat import BareWord, Block
 
@@ -150,7 +150,7 @@ class MessageBuilder:
             return read(value, kind, where, self)
         if isinstance(value, (Block, list)) or is_message(kind):
             expected = f"a block {name} {{ ... }}" if is_message(kind) else describe(kind)
-            spelling = {Block: "a block { ... }", list: "a list"}.get(type(value)) or shown(value)
+            spelling = {Block: "a block { ... }", list: "a list"}.get(type(value)) or field_text(value)
             raise self.error(f"{what} takes {expected}, not {spelling}", where)
         try:
             return convert_item(typed(value, kind, what), kind, what)

@@ -348,10 +348,10 @@ def convert_item(value: Any, kind: Any, what: str) -> Any:
         raise JobError(f"{what} takes a whole number of at most 64 bits, not one of {value.bit_length()}")
     elif isinstance(value, kind):
         return value
-    raise JobError(f"{what} takes {describe(kind)}, not {shown(value)}")
+    raise JobError(f"{what} takes {describe(kind)}, not {field_text(value)}")
 
 
-def shown(value: Any) -> str:
+def field_text(value: Any) -> str:
     """Return the repr of a value for a message, cut where it is long."""
     if isinstance(value, int) and value.bit_length() > 1024:  # Python refuses to print the longest ones
         return f"a number of {value.bit_length()} bits"
@@ -378,4 +378,4 @@ def member(value: Any, cls: Any, what: str) -> Any:
         hint = f'; name a class of your own by user_{what.rpartition(".")[2]}: "{value[:100]}"'
     if not hint and len(names) <= LISTED_NAMES:
         hint = f"; these are {', '.join(names)}"
-    raise JobError(f"{what}: there is no {cls.__name__} {shown(value)}{hint}")
+    raise JobError(f"{what}: there is no {cls.__name__} {field_text(value)}{hint}")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dsinga.job.message import JobError
-from dsinga.job.tokens import END, BadToken, Tokens, minus_word, name, number, shown, unquote
+from dsinga.job.tokens import END, BadToken, Tokens, minus_word, name, number, quoted, unquote
 
 DEEPEST = 100  # blocks within each other
 MOST_VALUES = 250_000  # in a text
@@ -122,7 +122,7 @@ class _Parser:
             return self.value(spelled, line)
         if tokens.kind in CLOSING:
             return self.begin(spelled, line, only_blocks=True)
-        raise self.fault(f"':' or '{{' after the name {shown(spelled)}")
+        raise self.fault(f"':' or '{{' after the name {quoted(spelled)}")
 
     def value(self, spelled: str, line: int) -> None:
         """Read the value of a field, or the bracket with which it begins."""
@@ -226,7 +226,7 @@ class _Parser:
                 return self.error(f"the string that begins with {tokens.text} is not closed on its line")
             return self.error(f"{tokens.text!r} has no meaning here; expected {expected}")
         if tokens.kind != END:
-            return self.error(f"expected {expected}, found {shown(tokens.text)}")
+            return self.error(f"expected {expected}, found {quoted(tokens.text)}")
         after_bracket = expected == "a field name" or innermost.bracket == "["
         if innermost.bracket and after_bracket:
             text = f"the text ends, but the {innermost.bracket!r} of line {innermost.line} is never closed"

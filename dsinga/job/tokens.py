@@ -70,7 +70,7 @@ class Tokens:
         return self._line
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a token in quotes for a message, cut where it is long."""
     return repr(text) if len(text) <= SHOWN else f"{text[:SHOWN]!r}... ({len(text)} characters)"
 
@@ -78,14 +78,14 @@ def shown(text: str) -> str:
 def name(text: str) -> str:
     """Return a name; raise BadToken if it is too long to be one."""
     if len(text) > LONGEST_NAME:
-        raise BadToken(f"the name {shown(text)} is too long; names have at most {LONGEST_NAME}")
+        raise BadToken(f"the name {quoted(text)} is too long; names have at most {LONGEST_NAME}")
     return text
 
 
 def number(text: str) -> int | float:
     """Return the number that a token spells: decimal, hexadecimal (0x), octal (0), or real, with or without f."""
     if len(text) > LONGEST_NUMBER:
-        raise BadToken(f"the number {shown(text)} is too long; numbers have at most {LONGEST_NUMBER}")
+        raise BadToken(f"the number {quoted(text)} is too long; numbers have at most {LONGEST_NUMBER}")
     if re.fullmatch(r"0[xX][0-9a-fA-F]+", text):
         return int(text, 16)
     if re.fullmatch(r"0[0-7]*", text):
@@ -94,13 +94,13 @@ def number(text: str) -> int | float:
         return int(text)
     if re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[fF]?", text) and not re.fullmatch("0[0-9]+", text):
         return float(text.rstrip("fF"))
-    raise BadToken(f"{shown(text)} is not a number")
+    raise BadToken(f"{quoted(text)} is not a number")
 
 
 def minus_word(text: str) -> float:
     """Return the number that a word after a minus spells: infinity or NaN."""
     if text.lower() not in ("inf", "infinity", "nan"):
-        raise BadToken(f"{shown(f'-{text}')} is not a number")
+        raise BadToken(f"{quoted(f'-{text}')} is not a number")
     return -float(text)
 
 
@@ -111,7 +111,7 @@ PLAIN_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True)
 def unquote(token: str) -> str:
     r"""Return the text of a quoted string. Octal and ``\x`` escapes are bytes of UTF-8, as in protobuf."""
     if len(token) > LONGEST_STRING:
-        raise BadToken(f"the string {shown(token)} is too long; strings have at most {LONGEST_STRING}")
+        raise BadToken(f"the string {quoted(token)} is too long; strings have at most {LONGEST_STRING}")
 
     def replaced(match: re.Match[bytes]) -> bytes:
         octal, hexadecimal, short, long, plain = match.groups()

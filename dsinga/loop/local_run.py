@@ -18,7 +18,7 @@ from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
-from dsinga.loop.run_loop import Outcome, run_to_end
+from dsinga.loop.run_loop import TrainedParams, run_to_end
 from dsinga.net import NeuralNet
 from dsinga.net.memory_check import check_memory
 from dsinga.ops import get_ops
@@ -94,7 +94,7 @@ def continue_locally(
     updater: LocalUpdater | None = None,
     shuffle: bool = True,
     max_threads: int | None = None,
-) -> tuple[Outcome, LocalUpdater]:
+) -> tuple[TrainedParams, LocalUpdater]:
     """Train a job for which :func:`trains_locally` holds; return the outcome, and the updater to continue later.
 
     Training is in this thread. The bits are those of :func:`dsinga.cluster.train`.

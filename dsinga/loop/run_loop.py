@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class Outcome:
+class TrainedParams:
     """What a run ends with: the params, the steps done, the training net, and the timings of the last iterations.
 
     ``batchsize`` are the rows that all worker groups together take in a step, ``timings``, in seconds, those of group
@@ -55,7 +55,7 @@ def run_to_end(
     topology: str,
     cancellation: Cancellation,
     started: float,
-) -> Outcome:
+) -> TrainedParams:
     """Train from what a run begins with to its end, and close the engine, whatever happens.
 
     ``topology`` is the topology in words, for checkpoints; ``started`` is when training was asked for, by
@@ -112,7 +112,7 @@ def _save(loop: TrainingLoop) -> None:
         _log.warning("%s", error)
 
 
-def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: ParamArrays, folder: Path | None) -> Outcome:
+def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: ParamArrays, folder: Path | None) -> TrainedParams:
     """Return what a run ends with. Raises Cancelled where it was cancelled before its last step."""
     job, step = engine.job, loop.step
     is_early = loop.stopped and step < job.train_steps
@@ -126,7 +126,7 @@ def _outcome(engine: Engine, loop: TrainingLoop, begin: int, params: ParamArrays
         )
     stopped = f"training stopped after {step} of {job.train_steps} steps: {loop.stopped}" if is_early else ""
     unsaved = f"{loop.unsaved}; {describe_last_good(folder)}" if loop.unsaved else ""
-    return Outcome(
+    return TrainedParams(
         params, step, engine.nets[Phase.kTrain], engine.batchsize, list(loop.timings), stopped,
         [*remarks, *loop.view.remarks], unsaved,
         is_cut=bool(is_early and loop.view.resumable),

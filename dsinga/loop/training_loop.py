@@ -14,7 +14,7 @@ from dsinga.base.errors import Diverged, RunError, UserError
 from dsinga.base.param_arrays import ParamArrays, first_not_finite
 from dsinga.engine.engine import Engine, Restart, Snapshot, StepReport
 from dsinga.extensions import Extension, ExtensionRunner
-from dsinga.extensions.extension import KeptRun
+from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Phase
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, read_rate_factors, records_state, resume_hint
@@ -64,7 +64,7 @@ class TrainingLoop:
         self._cancellation, self._clock = cancellation, clock
         self.view = TrainingView(engine, self._show_row, workspace, started, clock)
         self._extensions = ExtensionRunner([ObserverWatcher(observer), *extensions], self.view)
-        self.kept = next((extension for extension in extensions if isinstance(extension, KeptRun)), None)
+        self.kept = next((extension for extension in extensions if isinstance(extension, RescuedParams)), None)
         self._in_training, self._begin = False, 0
         self._unseen: collections.deque[StepReport] = collections.deque()  # of the last round that was read
         self._pause_seconds = self._checkpoint_seconds = 0.0  # of the longest pause, and of the last checkpoint
@@ -123,7 +123,7 @@ class TrainingLoop:
                 self._newest = self._engine.newest  # the extensions, whose state it has, are closed next
             raise
 
-    def _keep(self, kept: KeptRun, end: Snapshot) -> None:
+    def _keep(self, kept: RescuedParams, end: Snapshot) -> None:
         net, view = self._engine.nets[Phase.kTrain], self.view
         kept.keep(end.step, end.params, end.state or {}, net, view.returned_params, view.remarks[-1:])
 

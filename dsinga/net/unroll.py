@@ -12,7 +12,7 @@ from dsinga.job import JobError, LayerConf, LayerType, NetConf, ParamConf, Unrol
 from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.contract import MustUnroll, copy_name, make_layer
 from dsinga.layers.interface.declarations import SourceKind
-from dsinga.layers.interface.layer import Layer, Shape, as_text
+from dsinga.layers.interface.layer import Layer, Shape, shape_text
 from dsinga.net.layer_classes import layer_class
 
 MOST_COPIES = 50_000  # of all layers of a net
@@ -217,7 +217,7 @@ def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) 
     """Return the layer that computes each step of whole sequences; raise JobError where it cannot."""
     least = 2 if cls.labels.source == 0 else 3  # the shape of labels has no axis of features
     if not shapes or len(shapes[0]) < least:
-        gives = f"takes {as_text(shapes[0])}" if shapes else "has no source"
+        gives = f"takes {shape_text(shapes[0])}" if shapes else "has no source"
         raise layer.error(
             f"layer {layer.name!r}: per_step needs a source of sequences (batch, steps, ...), but the layer {gives}; "
             "leave per_step out",
@@ -230,7 +230,7 @@ def _make_per_step(cls: type[Layer], layer: LayerConf, shapes: Sequence[Shape]) 
         if k != cls.labels.source and not repeated[k] and shape[1:2] != shapes[0][1:2]:
             raise layer.error(
                 f"layer {layer.name!r}: per_step needs {shapes[0][1]} steps (batch, steps, ...) from every source, but "
-                f"{name!r} gives {as_text(shape)}",
+                f"{name!r} gives {shape_text(shape)}",
                 "srclayers",
             )
     from dsinga.layers.sequences.timedistributed import TimeDistributed

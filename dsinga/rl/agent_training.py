@@ -22,7 +22,7 @@ from dsinga.job import Job, NetConf, load
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.observer import Observer
-from dsinga.loop.run_loop import Outcome
+from dsinga.loop.run_loop import TrainedParams
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments.registered import Environment, make_environments
@@ -152,7 +152,7 @@ class AgentTraining:
 
     def _train_groups(
         self, client: Client, placing: Mapping[str, Any], observer: Observer, options: RunOptions
-    ) -> Outcome:
+    ) -> TrainedParams:
         """Train in worker groups; ``placing`` are arguments of :func:`dsinga.cluster.run.driver.train`."""
         from dsinga.cluster.run.driver import train
 
@@ -163,7 +163,7 @@ class AgentTraining:
         self._task.agent.algorithm.take_params(outcome.params)
         return outcome
 
-    def _train_with_actors(self, client: Client, observer: Observer, options: RunOptions) -> Outcome:
+    def _train_with_actors(self, client: Client, observer: Observer, options: RunOptions) -> TrainedParams:
         """Train in this thread, with actors on Dask workers, where they begin once these have come."""
         from dsinga.cluster.connecting.expected_workers import await_number_of_workers
 

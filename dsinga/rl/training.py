@@ -20,7 +20,7 @@ from dsinga.job import ClusterConf, Job, Phase, training_phases
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, check_beginning, find_checkpoint, put_params
 from dsinga.loop.observer import Observer
-from dsinga.loop.run_loop import Outcome, run_to_end
+from dsinga.loop.run_loop import TrainedParams, run_to_end
 from dsinga.rl.agent import Agent
 from dsinga.rl.agent_engine import AgentEngine
 from dsinga.rl.algorithms.es import ES
@@ -157,7 +157,7 @@ def stopping_rules(job: Job) -> list[Extension]:
 
 
 @cleared_frames("dsinga")
-def train_agent(task: AgentTask, client: Client | None, observer: Observer, options: RunOptions) -> Outcome:
+def train_agent(task: AgentTask, client: Client | None, observer: Observer, options: RunOptions) -> TrainedParams:
     """Train an agent in this process, with actors on the cluster of ``client`` if the job has any.
 
     The agent has the params of the outcome.

@@ -10,12 +10,12 @@ from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.job import Job
 from dsinga.loop.initial_state import RunOptions
-from dsinga.loop.run_loop import Outcome
+from dsinga.loop.run_loop import TrainedParams
 from tests.support.observers import Recorder, of_phase
 from tests.support.small_job import assert_same
 
 
-def train_with_a_killed_process(job: Job, workers: int, victim: int) -> Outcome:
+def train_with_a_killed_process(job: Job, workers: int, victim: int) -> TrainedParams:
     """Train on so many processes, of which one is killed after 50 steps; check that it changes no bit.
 
     ``victim`` is its place among the Dask workers.

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from dsinga.base.arguments import shown
+from dsinga.base.arguments import value_text
 from dsinga.base.function_digest import is_importable
 from dsinga.base.functions import value_by_torch
 from dsinga.base.registry import is_user_code
@@ -188,7 +188,7 @@ class JaxFunction(LibraryFunction):
                 logging.INFO if self._has_changed else logging.WARNING,
                 "the function %s reads values that have changed: JAX compiles it again after each change; give what "
                 "changes often as an input of the model",
-                getattr(self.function, "title", "") or shown(user_functions(self.function)[0]),
+                getattr(self.function, "title", "") or value_text(user_functions(self.function)[0]),
             )
             self._has_changed = True
         self._read = read

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsinga.addons.functions.function_layers import LayerCall, Weight
-from dsinga.base.arguments import shown
+from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.base.functions import CallableLayer, name_of
 from dsinga.base.registry import register
@@ -115,7 +115,7 @@ def Lambda(
     Raises UserError, when the layer is called, for a function that mixes rows or fails.
     """
     if not callable(function):
-        raise UserError(f"Lambda takes a function, not {shown(function)}")
+        raise UserError(f"Lambda takes a function, not {value_text(function)}")
     if mask is not None:
         raise UserError("Lambda has no mask; give the lengths of sequences to layers by nn.SequenceLength()")
     again = functools.partial(Lambda, function, arguments=arguments, name=name)
@@ -212,7 +212,7 @@ def constructor_arguments(cls: type, args: tuple[Any, ...], kwargs: Mapping[str,
             json.dumps(value)
         except TypeError:
             raise UserError(
-                f"{cls.__name__}: the argument {name}={shown(value)} cannot be kept in a job; give numbers, texts, or "
-                "lists and dicts of these"
+                f"{cls.__name__}: the argument {name}={value_text(value)} cannot be kept in a job; give numbers, "
+                "texts, or lists and dicts of these"
             ) from None
     return given

@@ -12,10 +12,10 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from dsinga.addons.functions.libraries import Function, LibraryFunction, NumpyFunction, find_library
-from dsinga.base.arguments import shown
+from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.base.functions import value_of
-from dsinga.layers.interface.layer import Shape, as_text
+from dsinga.layers.interface.layer import Shape, shape_text
 
 ROWS = 4  # of a batch of trial
 KEPT = 4  # checked functions that no model has, since a model that is being made asks for each several times
@@ -70,7 +70,7 @@ def probe(
 
 def title_of(function: Function) -> str:
     """Return the name of a function for messages."""
-    return getattr(function, "title", "") or shown(function)
+    return getattr(function, "title", "") or value_text(function)
 
 
 def _find(
@@ -132,8 +132,8 @@ def _check_rows(
             return False
     else:
         raise UserError(
-            f"the function {title_of(function)} returns {as_text(value.shape)} for {ROWS} rows; return an array whose "
-            "first axis is that of the rows"
+            f"the function {title_of(function)} returns {shape_text(value.shape)} for {ROWS} rows; return an array "
+            "whose first axis is that of the rows"
         )
     if not _is_near(value_of(found.function, arrays), value):  # not compiled: JAX keeps random numbers of numpy
         raise UserError(

@@ -18,7 +18,7 @@ import numpy as np
 from distributed import Client
 
 from dsinga.addons.planner.cost_model import CostModel, compared, needs_several_workers
-from dsinga.addons.planner.fitting import Fit, NetVariants, cheapest_that_fits, fit_or_refuse, whole_job, with_fit
+from dsinga.addons.planner.fitting import MemoryFit, NetVariants, cheapest_that_fits, fit_or_refuse, whole_job, with_fit
 from dsinga.addons.planner.link import (
     ENDS,
     INSIDE,
@@ -172,7 +172,7 @@ def _search(
     machines: Sequence[str],
     folder: str | None,
     variants_limit: Packed[tuple[NetVariants, int]],
-) -> tuple[dict[str, LayerCut] | None, str, str, Fit]:
+) -> tuple[dict[str, LayerCut] | None, str, str, MemoryFit]:
     """Task: return the cuts of layers by name, None for one worker, a description, a warning or "", and their fit."""
     job, net, updater = job_net_updater.unpack()
     ops, store = cpu_ops(PRECISIONS[job.precision]), RateStore(rates_file(folder))

@@ -36,7 +36,7 @@ USABLE = 0.92  # the share of a memory that predictions may reach: measured peak
 STRETCHES = (0, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of stretches that are tried
 
 
-class Fit(NamedTuple):
+class MemoryFit(NamedTuple):
     """A way to train within a memory.
 
     Attributes:
@@ -71,7 +71,7 @@ def whole_job(job: Job) -> Job:
 
 def price_of(job: Job, batch: int, workers: int) -> float:
     """Return the time of an iteration of a job relative to that of :func:`whole_job`, for a batch of so many rows."""
-    return Fit(job.micro_batches, job.neuralnet.recompute, Memory()).price(max(1, batch // workers))
+    return MemoryFit(job.micro_batches, job.neuralnet.recompute, Memory()).price(max(1, batch // workers))
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _has_statistics(layer: Any) -> bool:
 
 def fit(
     variants: NetVariants, limit: int, workers: int = 1, cuts: Mapping[str, LayerCut] | None = None
-) -> tuple[Fit, bool]:
+) -> tuple[MemoryFit, bool]:
     """Return the cheapest way to train with ``limit`` bytes a worker, and whether there is one.
 
     Where there is none, it is the way that needs the least memory. The predicted peak is at most USABLE of the limit.
@@ -165,12 +165,12 @@ def fit(
     usable = USABLE * limit
     rows = max(1, variants.batchsize // workers)
 
-    def of(choice: tuple[int, int]) -> Fit:
+    def of(choice: tuple[int, int]) -> MemoryFit:
         micro_batches, recompute = choice
-        return Fit(micro_batches, recompute, variants.memory(micro_batches, recompute, workers, cuts))
+        return MemoryFit(micro_batches, recompute, variants.memory(micro_batches, recompute, workers, cuts))
 
     choices = variants.choices(workers)
-    choices.sort(key=lambda choice: Fit(choice[0], choice[1], Memory()).price(rows))
+    choices.sort(key=lambda choice: MemoryFit(choice[0], choice[1], Memory()).price(rows))
     if (first := of(choices[0])).memory.peak <= usable:
         return first, True
     counts = [count for count, _ in choices]
@@ -187,13 +187,13 @@ def fit(
 
 def cheapest_that_fits(
     choices: Mapping[str, PricedCuts], variants: NetVariants, limit: int, wanted: str = "auto"
-) -> tuple[PricedCuts, Fit]:
+) -> tuple[PricedCuts, MemoryFit]:
     """Return the cuts ``wanted``, or the cheapest others where these do not fit, and how they fit into the memory.
 
     Raises UserError where none do.
     """
     by_price = sorted(choices, key=lambda name: (name != wanted, choices[name].prediction.seconds))
-    tried: list[tuple[PricedCuts, Fit]] = []
+    tried: list[tuple[PricedCuts, MemoryFit]] = []
     for name in by_price:
         choice = choices[name]
         found, fits = fit(variants, limit, choice.workers, choice.cuts)
@@ -217,7 +217,7 @@ def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
     return checked.with_job(with_fit(job, found, limit))
 
 
-def with_fit(job: Job, found: Fit, limit: int) -> Job:
+def with_fit(job: Job, found: MemoryFit, limit: int) -> Job:
     """Return the job with micro-batches and recomputation as they were found; say so where it has others."""
     fitted = found.applied(job)
     if fitted != job:
@@ -225,7 +225,7 @@ def with_fit(job: Job, found: Fit, limit: int) -> Job:
     return fitted
 
 
-def fit_or_refuse(variants: NetVariants, limit: int) -> Fit:
+def fit_or_refuse(variants: NetVariants, limit: int) -> MemoryFit:
     """Return how one worker with the whole net fits into the memory; raise UserError where it does not."""
     found, fits = fit(variants, limit)
     if not fits:
@@ -233,7 +233,7 @@ def fit_or_refuse(variants: NetVariants, limit: int) -> Fit:
     return found
 
 
-def cannot_fit(found: Fit, limit: int, workers: int) -> UserError:
+def cannot_fit(found: MemoryFit, limit: int, workers: int) -> UserError:
     """Return the error about a net that needs more memory than ``limit`` bytes even so as ``found`` says."""
     parts = {name: size for name, size in found.memory._asdict().items() if name not in ("passing", "fixed")}
     largest = max(parts, key=parts.__getitem__)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from dsinga.addons.planner.fitting import Fit
+from dsinga.addons.planner.fitting import MemoryFit
 from dsinga.addons.planner.link import Link
 from dsinga.addons.planner.simulate import Prediction
 from dsinga.base.errors import UserError
@@ -34,7 +34,7 @@ class Alternative(NamedTuple):
     prediction: Prediction
     efficiency: float
     memory: Memory | None = None
-    fit: Fit | None = None
+    fit: MemoryFit | None = None
 
     @property
     def memory_bytes(self) -> int:

@@ -51,7 +51,7 @@ def plan(
         latency: that of the network between machines, such as "0.1ms". With a bandwidth or a latency, workers are on
             machines like this one; without, on this machine as far as it has cores.
         memory: the memory of each worker, such as "2GB". Then micro-batches and recomputation are chosen, too, so that
-            each alternative fits into it, if it can (:class:`dsinga.addons.planner.fitting.Fit`).
+            each alternative fits into it, if it can (:class:`dsinga.addons.planner.fitting.MemoryFit`).
         sites: the number of sites that agree by the mean (``sync_method: kMean``), each with such a worker group on
             this machine; bandwidth and latency are then those between sites.
         data_root: where relative paths of the job are looked up last.

@@ -19,7 +19,7 @@ from dsinga.addons.planner.cost_model import (
     predict,
     scaled,
 )
-from dsinga.addons.planner.fitting import Fit, NetVariants, cannot_fit, fit, fit_or_refuse, whole_job
+from dsinga.addons.planner.fitting import MemoryFit, NetVariants, cannot_fit, fit, fit_or_refuse, whole_job
 from dsinga.addons.planner.link import (
     ENDS,
     FREE_BARRIER,
@@ -272,7 +272,7 @@ def _that_fit(
     return list(rows.values())
 
 
-def _fitted(row: Alternative, found: Fit, fitting: Fitting) -> Alternative:
+def _fitted(row: Alternative, found: MemoryFit, fitting: Fitting) -> Alternative:
     """Return an alternative with its memory and the time that it takes so."""
     price = found.price(max(1, fitting.variants.batchsize // row.workers))
     text = f"{row.text}; {found.text()}" if found.text() else row.text

@@ -14,7 +14,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
-from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, shape_text
 from dsinga.layers.losses.point_classes import WEIGHTED
 from dsinga.layers.metrics.composed_metrics import MetricValues, Sums
 from dsinga.layers.records.label import required_labels
@@ -84,8 +84,8 @@ class Reliability(Layer):
         channels = 1 + self.settings.weighted
         if labels.shape[1:] != (channels, *self.space) and (channels > 1 or labels.shape[1:] != self.space):
             raise self.fail(
-                f"takes a class for each row or point of {as_text(self.shape)}, or an answer for each probability, but "
-                f"{self.source_name(1)} has labels {as_text(labels.shape)}",
+                f"takes a class for each row or point of {shape_text(self.shape)}, or an answer for each probability, "
+                f"but {self.source_name(1)} has labels {shape_text(labels.shape)}",
                 field="srclayers",
             )
         given = labels.reshape(len(labels), channels, math.prod(self.space))

@@ -19,7 +19,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, NonNegative
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
 from dsinga.layers.records.label import check_ends, integer_labels
 
 LENGTHS = 2  # the position of the source with codes of the steps
@@ -70,7 +70,7 @@ class CTCLoss(Layer):
         if len(self.source_shapes) > LENGTHS and self.source_shapes[LENGTHS][1:] != (steps,):
             raise self.fail(
                 f"takes the lengths of sequences of {steps} steps from {self.source_name(LENGTHS)}, which gives "
-                f"{as_text(self.source_shapes[LENGTHS])}; give it a kSequenceLength layer of as many steps",
+                f"{shape_text(self.source_shapes[LENGTHS])}; give it a kSequenceLength layer of as many steps",
                 field="srclayers",
             )
         self.shape = (batch, steps)
@@ -106,7 +106,7 @@ class CTCLoss(Layer):
         """Return the labels (B, S); raise UserError for others than classes, and for -1 before a label."""
         labels = integer_labels(self, source)
         if labels.ndim != 2:
-            raise self.fail(f"takes several labels a row, (batch, labels), but gets {as_text(labels.shape)}")
+            raise self.fail(f"takes several labels a row, (batch, labels), but gets {shape_text(labels.shape)}")
         wrong = (labels < -1) | (labels >= self.classes) | (labels == self.settings.blank)
         if wrong.any():
             raise self.fail(

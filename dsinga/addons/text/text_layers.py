@@ -14,7 +14,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
 from dsinga.layers.interface.context import Context, RecordInfo, Records
 from dsinga.layers.interface.declarations import Cut, LabelFormat, SourceKind
-from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, shape_text
 
 
 class CharRNNConf(Settings, field="char_rnn_conf", needed=True):
@@ -89,7 +89,7 @@ class RNNLabel(Layer):
         if len(shape) != 2 or shape[1] < max(last, 2):
             raise self.fail(
                 f"takes codes (batch, steps + 1), of which it needs {max(last, 2)}, but {self.source_name(0)} gives "
-                f"{as_text(shape)}; give its char_rnn_conf and the net the same unroll_len",
+                f"{shape_text(shape)}; give its char_rnn_conf and the net the same unroll_len",
                 field="srclayers",
             )
         self.stop = last

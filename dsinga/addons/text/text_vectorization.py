@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.text.vocabulary import SymbolEncoder, read_vocabulary
-from dsinga.base.arguments import check_whole, shown
+from dsinga.base.arguments import check_whole, value_text
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.nn.model.given_data import padded, texts_of
@@ -148,7 +148,7 @@ class TextEncoder:
     ):
         for name, value, known in (("standardize", standardize, STANDARDIZE), ("split", split, SPLIT)):
             if value not in known:
-                raise UserError(f"{name} is {shown(value)}; give {', '.join(map(repr, known))}")
+                raise UserError(f"{name} is {value_text(value)}; give {', '.join(map(repr, known))}")
         self.words, self.standardize, self.split, self.steps = tuple(words), standardize, split, steps
         unique = {PADDING, UNKNOWN}
         for word in self.words:

@@ -26,7 +26,7 @@ from dsinga.job import Job
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.observer import Observer
-from dsinga.loop.run_loop import Outcome, run_to_end
+from dsinga.loop.run_loop import TrainedParams, run_to_end
 from dsinga.reading.checked_job import CheckedJob, check_job
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def train(
     grain: Grain = ROUNDS,
     selection: WorkerSelection = ANYWHERE,
     max_threads: int | None = None,
-) -> Outcome:
+) -> TrainedParams:
     """Train ``job`` on the cluster of ``client`` from its first step, or from a checkpoint as ``options`` say.
 
     The run waits for threads of Dask workers where other runs hold them (:mod:`dsinga.cluster.queue.claims`).

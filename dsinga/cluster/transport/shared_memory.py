@@ -32,7 +32,7 @@ from dsinga.cluster.transport.shared_buffer import SharedBuffer
 ACCEPT_SECONDS = 10.0
 ACCEPTED = "accepted"
 # Clients that have not proved yet that they belong to the run: so many of one process, and of all, may be connected.
-STRANGERS_OF_A_PROCESS, STRANGERS = 8, 64
+UNVERIFIED_PER_PROCESS, UNVERIFIED_CONNECTIONS = 8, 64
 # Seconds after which a server accepts clients again if the process had no descriptor left.
 NO_DESCRIPTOR_SECONDS = 0.1
 # Seconds that one end, which does not read, may let the other one wait.
@@ -167,7 +167,9 @@ class SharedMemoryServer:
             self._socket.close()
             raise
         self._poll = select.poll()
-        self._strangers: dict[int, tuple[Handshake, int, float]] = {}  # by descriptor; with its process, and a deadline
+        self._unverified_connections: dict[
+            int, tuple[Handshake, int, float]
+        ] = {}  # by descriptor; with its process, and a deadline
         self._clients: dict[int, Channel] = {}
         self._accept_at = 0.0  # when to accept again; 0 while the socket is polled
         self._thread = threading.Thread(target=self._serve, name=f"dsinga-{name}", daemon=True)
@@ -186,13 +188,13 @@ class SharedMemoryServer:
                 if fd in self._clients:
                     if not self._read(self._clients[fd]):
                         self._drop(fd)
-                elif fd in self._strangers:
+                elif fd in self._unverified_connections:
                     self._admit(fd)
                 else:
                     self._accept()
-            if self._strangers or self._accept_at:
+            if self._unverified_connections or self._accept_at:
                 self._tidy()
-        for fd in [*self._strangers, *self._clients]:
+        for fd in [*self._unverified_connections, *self._clients]:
             self._drop(fd)
         self._socket.close()
         if self._published is not None:
@@ -200,9 +202,9 @@ class SharedMemoryServer:
 
     def _milliseconds(self) -> float | None:
         """Return how long to wait for packets: None for no limit."""
-        if not self._strangers and not self._accept_at:
+        if not self._unverified_connections and not self._accept_at:
             return None
-        times = [deadline for _, _, deadline in self._strangers.values()]
+        times = [deadline for _, _, deadline in self._unverified_connections.values()]
         if self._accept_at:
             times.append(self._accept_at)
         return max(0.0, 1e3 * (min(times) - time.monotonic()))
@@ -216,24 +218,28 @@ class SharedMemoryServer:
                 self._poll.unregister(self._socket)
                 self._accept_at = time.monotonic() + NO_DESCRIPTOR_SECONDS
             return
-        crowd = [fd for fd, (_, other, _) in self._strangers.items() if other == process]
-        if process is None or len(crowd) >= STRANGERS_OF_A_PROCESS or len(self._strangers) >= STRANGERS:
+        crowd = [fd for fd, (_, other, _) in self._unverified_connections.items() if other == process]
+        if (
+            process is None
+            or len(crowd) >= UNVERIFIED_PER_PROCESS
+            or len(self._unverified_connections) >= UNVERIFIED_CONNECTIONS
+        ):
             connection.close()
             return
         deadline = time.monotonic() + ACCEPT_SECONDS
-        self._strangers[connection.fileno()] = Handshake(connection, self._secret), process, deadline
+        self._unverified_connections[connection.fileno()] = Handshake(connection, self._secret), process, deadline
         self._poll.register(connection, select.POLLIN)
 
     def _admit(self, fd: int) -> None:
         """Read from a client that has proved nothing yet; serve it, or drop it, when that is decided."""
-        handshake, _, _ = self._strangers[fd]
+        handshake, _, _ = self._unverified_connections[fd]
         proved = handshake.read()
         if proved is None:
             return
         if not proved:
             self._drop(fd)
             return
-        del self._strangers[fd]
+        del self._unverified_connections[fd]
         _block(handshake.connection)
         channel = self._clients[fd] = Channel(handshake.connection)
         try:
@@ -245,15 +251,15 @@ class SharedMemoryServer:
 
     def _drop(self, fd: int) -> None:
         self._poll.unregister(fd)
-        if fd in self._strangers:
-            self._strangers.pop(fd)[0].connection.close()
+        if fd in self._unverified_connections:
+            self._unverified_connections.pop(fd)[0].connection.close()
         else:
             self._clients.pop(fd).close()
 
     def _tidy(self) -> None:
         """Drop clients that have proved nothing for too long, and accept again."""
         now = time.monotonic()
-        for fd in [fd for fd, (_, _, deadline) in self._strangers.items() if now >= deadline]:
+        for fd in [fd for fd, (_, _, deadline) in self._unverified_connections.items() if now >= deadline]:
             self._drop(fd)
         if self._accept_at and now >= self._accept_at:
             self._accept_at = 0.0

@@ -20,7 +20,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Axis, Parts
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
 from dsinga.layers.interface.points import along
 from dsinga.layers.interface.region import FILL, PointRun, Reach
 from dsinga.ops import Ops
@@ -88,7 +88,7 @@ class SliceLayer(Layer):
         length = self.shape[self.axis]
         if not 1 <= parts <= length:
             raise self.fail(
-                f"cannot cut dimension {self.axis} of {as_text(self.shape)} into {parts} parts; "
+                f"cannot cut dimension {self.axis} of {shape_text(self.shape)} into {parts} parts; "
                 f"give a num_slices from 1 to {length}",
                 settings,
                 "num_slices",
@@ -178,8 +178,8 @@ class Concate(Layer):
                 a != b for axis, (a, b) in enumerate(zip(first, shape, strict=True)) if axis != self.axis
             ):
                 raise self.fail(
-                    f"cannot join {self.source_name(0)}, {as_text(first)}, and {self.source_name(index)}, "
-                    f"{as_text(shape)}, along dimension {self.axis}; make their other dimensions equal",
+                    f"cannot join {self.source_name(0)}, {shape_text(first)}, and {self.source_name(index)}, "
+                    f"{shape_text(shape)}, along dimension {self.axis}; make their other dimensions equal",
                     field="srclayers",
                 )
         self.cut = cut_beside(self.axis, "joins the {} of its sources")
@@ -237,7 +237,7 @@ def check_axis(layer: Layer, axis: int, conf: Settings, field: str) -> None:
     shape = layer.source_shapes[0]
     if not 0 <= axis < len(shape):
         raise layer.fail(
-            f"{field} is {axis}, but {layer.source_name(0)} gives {as_text(shape)}; give 0 to {len(shape) - 1}",
+            f"{field} is {axis}, but {layer.source_name(0)} gives {shape_text(shape)}; give 0 to {len(shape) - 1}",
             conf,
             field,
         )

@@ -21,9 +21,9 @@ from dsinga.layers.interface.layer import (
     Layer,
     Output,
     Shape,
-    as_text,
     float_bytes,
     from_matrix,
+    shape_text,
 )
 from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
@@ -99,7 +99,7 @@ class PReLU(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         if len(self.shape) < 2:
-            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
+            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {shape_text(self.shape)}")
         initial, shared = self.settings.initial_slope, self.settings.shared
         slopes = (1,) if shared else self.shape[1:2]
         self.params = (ParamSpec("slope", slopes, None if shared else 0, initial=initial),)

@@ -14,7 +14,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Fault, Settings, required, setting
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
 from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
 
@@ -127,7 +127,7 @@ class Arithmetic(Layer):
         else:
             fits = len(first) == len(second) and all(fit)
         if not fits:
-            names = f"{self.source_name(0)} gives {as_text(first)}, {self.source_name(1)} {as_text(second)}"
+            names = f"{self.source_name(0)} gives {shape_text(first)}, {self.source_name(1)} {shape_text(second)}"
             remedy = (
                 "(B, ..., n, k) times (B, ..., k, m)" if matrices else "shapes that differ in axes of length 1 only"
             )
@@ -197,10 +197,10 @@ class Index(Layer):
             self.shape = np.broadcast_to(np.zeros(1, np.uint8), source)[self.key].shape
         except IndexError as error:
             raise self.fail(
-                f"takes [{self.settings.index}] of rows of {as_text(source[1:])}: {error}", self.settings, "index"
+                f"takes [{self.settings.index}] of rows of {shape_text(source[1:])}: {error}", self.settings, "index"
             ) from None
         if 0 in self.shape:
-            raise self.fail(f"[{self.settings.index}] of {as_text(source[1:])} is empty", self.settings, "index")
+            raise self.fail(f"[{self.settings.index}] of {shape_text(source[1:])} is empty", self.settings, "index")
 
     def _item(self, text: str) -> Any:
         found = _ITEM.fullmatch(text)

@@ -14,7 +14,17 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Fraction, Positive
 from dsinga.layers.interface.context import Context, RecordInfo, single_worker
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_class, as_text, float_bytes
+from dsinga.layers.interface.layer import (
+    Array,
+    Arrays,
+    Gradients,
+    Layer,
+    Output,
+    Shape,
+    as_class,
+    float_bytes,
+    shape_text,
+)
 from dsinga.layers.interface.region import Reach
 from dsinga.ops.types import NotCapturable
 
@@ -68,7 +78,7 @@ class BatchNorm(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         if len(self.shape) < 2:
-            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
+            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {shape_text(self.shape)}")
         self.momentum, self.use_global_stats = self.settings.momentum, self.settings.use_global_stats
         self.synchronized = self.settings.synchronized
         self.epsilon = self.settings.epsilon

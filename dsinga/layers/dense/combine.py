@@ -19,8 +19,8 @@ from dsinga.layers.interface.layer import (
     Layer,
     Output,
     Shape,
-    as_text,
     from_matrix,
+    shape_text,
     to_matrix,
 )
 from dsinga.layers.interface.region import Reach
@@ -39,8 +39,8 @@ class ElementwiseCombination(Layer):
         for index, shape in enumerate(self.source_shapes):
             if shape != self.shape:
                 raise self.fail(
-                    f"{self.source_name(0)} gives {as_text(self.shape)}, {self.source_name(index)} {as_text(shape)}; "
-                    "bring both to one shape, by kConvolution or kInnerProduct",
+                    f"{self.source_name(0)} gives {shape_text(self.shape)}, {self.source_name(index)} "
+                    f"{shape_text(shape)}; bring both to one shape, by kConvolution or kInnerProduct",
                     field="srclayers",
                 )
 
@@ -107,8 +107,8 @@ class CosineSimilarity(Layer):
         first, second = self.source_shapes
         if first != second:
             raise self.fail(
-                f"compares rows of equal shapes, but {self.source_name(0)} gives {as_text(first)}, "
-                f"{self.source_name(1)} {as_text(second)}; give both the same num_output",
+                f"compares rows of equal shapes, but {self.source_name(0)} gives {shape_text(first)}, "
+                f"{self.source_name(1)} {shape_text(second)}; give both the same num_output",
                 field="srclayers",
             )
         self.shape = (first[0], 1)
@@ -149,7 +149,7 @@ class Dueling(Layer):
         if value != (advantages[0], 1) or len(advantages) != 2:
             raise self.fail(
                 f"takes a value {advantages[0]} x 1 and then the advantages (batch, K), but {self.source_name(0)} "
-                f"gives {as_text(value)}, {self.source_name(1)} {as_text(advantages)}",
+                f"gives {shape_text(value)}, {self.source_name(1)} {shape_text(advantages)}",
                 field="srclayers",
             )
         self.shape = advantages

@@ -12,7 +12,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Positive
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut, ParamSpec
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
 
 
 @register("layer", kGroupNorm=844)
@@ -37,7 +37,7 @@ class GroupNorm(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         if len(self.shape) < 2:
-            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
+            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {shape_text(self.shape)}")
         self.groups, channels = self.settings.groups, self.shape[1]
         if channels % self.groups:
             raise self.fail(

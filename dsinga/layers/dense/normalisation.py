@@ -22,9 +22,9 @@ from dsinga.layers.interface.layer import (
     Layer,
     Output,
     Shape,
-    as_text,
     float_bytes,
     from_matrix,
+    shape_text,
     to_matrix,
 )
 from dsinga.layers.interface.region import Reach, Region
@@ -91,7 +91,7 @@ class RowNorm(Layer):
         first = self.settings.first_axis
         if not 1 <= first < len(self.shape):
             raise self.fail(
-                f"first_axis is {first}, but {self.source_name(0)} gives {as_text(self.shape)}; "
+                f"first_axis is {first}, but {self.source_name(0)} gives {shape_text(self.shape)}; "
                 f"give 1 to {len(self.shape) - 1}",
                 self.settings,
                 "first_axis",
@@ -259,7 +259,7 @@ class Normalization(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         if len(self.shape) < 2:
-            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {as_text(self.shape)}")
+            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {shape_text(self.shape)}")
         self.params = (self._param("mean", 0.0), self._param("std", 1.0))
 
     def _param(self, name: str, default: float) -> ParamSpec:
@@ -269,8 +269,8 @@ class Normalization(Layer):
         shape = row if len(numbers) == math.prod(row) and len(row) > 1 else row[:1]
         if len(numbers) not in (1, math.prod(shape)):
             raise self.fail(
-                f"has {len(numbers)} numbers in {name}, but rows of {as_text(row)}; give 1, one for each of {row[0]} "
-                f"channels, or all {math.prod(row)}",
+                f"has {len(numbers)} numbers in {name}, but rows of {shape_text(row)}; give 1, one for each of "
+                f"{row[0]} channels, or all {math.prod(row)}",
                 self.settings,
                 name,
             )

@@ -16,7 +16,7 @@ from dsinga.job.limits import Count, Pixels
 from dsinga.layers.images.sliding import WindowConf, as_images, sliding_window, whole_image, window_shape, window_sizes
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, float_bytes, shape_text
 from dsinga.layers.interface.region import Reach, Region
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, to_image
@@ -232,7 +232,7 @@ class Pooling(Layer):
         self.window = window
         if any(pad >= kernel for pad, kernel in zip(window.pad, window.kernel, strict=True)):
             raise self.fail(
-                f"a kernel of {as_text(window.kernel)} would cover nothing but padding of {as_text(window.pad)}; "
+                f"a kernel of {shape_text(window.kernel)} would cover nothing but padding of {shape_text(window.pad)}; "
                 "make pad smaller than kernel",
                 settings,
                 "pad",

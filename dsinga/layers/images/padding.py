@@ -13,7 +13,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Padding as Points
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
 from dsinga.layers.interface.points import along, by_axis, interior, points_shape
 from dsinga.layers.interface.region import FILL, Reach, Region
 
@@ -165,8 +165,8 @@ class Cropping(Layer):
         self.sizes = tuple(size - b - a for size, b, a in zip(sizes, self.before, after, strict=True))
         if min(self.sizes) < 1:
             raise self.fail(
-                f"leaves nothing of fields of {as_text(sizes)} without {as_text(self.before)} points before and "
-                f"{as_text(after)} after; crop fewer",
+                f"leaves nothing of fields of {shape_text(sizes)} without {shape_text(self.before)} points before and "
+                f"{shape_text(after)} after; crop fewer",
                 self.settings,
                 "after" if after[self.sizes.index(min(self.sizes))] else "before",
             )

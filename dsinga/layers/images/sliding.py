@@ -10,7 +10,7 @@ import numpy as np
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Padding, Pixels
 from dsinga.job.message import field_types
-from dsinga.layers.interface.layer import FLOAT_BYTES, Array, Layer, Shape, as_text
+from dsinga.layers.interface.layer import FLOAT_BYTES, Array, Layer, Shape, shape_text
 from dsinga.layers.interface.region import Reach, Region
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, extents, output_sizes, padded_sizes, to_image
@@ -169,10 +169,10 @@ def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = ()
     extent = extents(kernel, dilation) if dilation else kernel
     room, what = padded_sizes(size, pad), "images" if len(size) == 2 else "volumes"
     if any(length > space for length, space in zip(extent, room, strict=True)):
-        gaps = f" with a dilation of {as_text(dilation)}" if dilation else ""
+        gaps = f" with a dilation of {shape_text(dilation)}" if dilation else ""
         raise layer.fail(
-            f"a kernel of {as_text(kernel)}{gaps} does not fit {what} of {as_text(size)} padded by {as_text(pad)};"
-            " make kernel smaller or pad larger",
+            f"a kernel of {shape_text(kernel)}{gaps} does not fit {what} of {shape_text(size)} padded by "
+            f"{shape_text(pad)}; make kernel smaller or pad larger",
             conf,
             "kernel",
         )
@@ -202,7 +202,8 @@ def whole_image(layer: Layer, conf: WindowConf) -> Window:
     fields = [name for name, value in given.items() if value is not None and value is not False]
     if fields:
         raise layer.fail(
-            f"global_pooling takes the whole image, {as_text(size)}, as its window; leave out {' and '.join(fields)}",
+            f"global_pooling takes the whole image, {shape_text(size)}, as its window; leave out "
+            f"{' and '.join(fields)}",
             conf,
             fields[0],
         )

@@ -18,7 +18,7 @@ from dsinga.layers.images.convolution import GATHERED
 from dsinga.layers.images.sliding import Window, WindowConf, as_images, same_window, window_shape, window_sizes
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
 from dsinga.layers.interface.points import embed
 from dsinga.layers.interface.region import FILL, Reach, Region
 from dsinga.ops.layout import extents
@@ -100,13 +100,15 @@ class TransposedConvolution(Layer):
             larger = tuple(map(operator.mul, size, stride))
             return taps, dilation, same_window(larger, kernel, stride)._replace(outputs=larger)
         if any(map(operator.ge, more, stride)):
-            text = f"output_pad is {as_text(more)}, but must be smaller than the stride, {as_text(stride)}"
+            text = f"output_pad is {shape_text(more)}, but must be smaller than the stride, {shape_text(stride)}"
             raise self.fail(text, settings, "output_pad")
         outputs = tuple(
             (size[axis] - 1) * stride[axis] - 2 * pad[axis] + kernel[axis] + more[axis] for axis in range(len(size))
         )
         if min(outputs) < 1:
-            raise self.fail(f"a pad of {as_text(pad)} leaves nothing of the result; make pad smaller", settings, "pad")
+            raise self.fail(
+                f"a pad of {shape_text(pad)} leaves nothing of the result; make pad smaller", settings, "pad"
+            )
         return taps, dilation, Window(kernel, stride, pad, outputs)
 
     def _taps(self) -> list[tuple[slice, ...]]:

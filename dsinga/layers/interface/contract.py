@@ -16,7 +16,7 @@ from dsinga.base.registry import nearest
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import Columns, RecordInfo
 from dsinga.layers.interface.declarations import ParamSpec, fault_of
-from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, shape_text
 from dsinga.layers.interface.region import Region
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import fault
@@ -80,8 +80,8 @@ def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) ->
     expected = (*layer.shape[:axis], length, *layer.shape[axis + 1 :])
     if part.shape != expected:
         raise layer.fail(
-            f"{cls.__name__}.cut_conf must make {as_text(layer.shape)} into {as_text(expected)}, "
-            f"not {as_text(part.shape)}"
+            f"{cls.__name__}.cut_conf must make {shape_text(layer.shape)} into {shape_text(expected)}, "
+            f"not {shape_text(part.shape)}"
         )
     if len(part.params) != len(layer.params):
         raise layer.fail(
@@ -92,8 +92,8 @@ def make_part(layer: Layer, source_shapes: Sequence[Shape], columns: Columns) ->
         shape = spec.shape if spec.cut_axis is None else cut_shape(spec.shape, spec.cut_axis, columns)
         if part_spec.shape != shape:
             raise layer.fail(
-                f"the part of param {spec.role!r}, {as_text(spec.shape)}, for {length} of {columns.total} columns must "
-                f"be {as_text(shape)}, not {as_text(part_spec.shape)}; correct its cut_axis"
+                f"the part of param {spec.role!r}, {shape_text(spec.shape)}, for {length} of {columns.total} columns "
+                f"must be {shape_text(shape)}, not {shape_text(part_spec.shape)}; correct its cut_axis"
             )
     return part
 
@@ -109,8 +109,8 @@ def make_region_part(layer: Layer, source_shapes: Sequence[Shape], region: Regio
     cls, expected = type(layer), region.part(layer.field_shape)
     if part.field_shape != expected:
         raise layer.fail(
-            f"{cls.__name__}.region_part must make {as_text(layer.field_shape)} into {as_text(expected)}, not "
-            f"{as_text(part.field_shape)}; define it, or leave by_space out of its cut"
+            f"{cls.__name__}.region_part must make {shape_text(layer.field_shape)} into {shape_text(expected)}, not "
+            f"{shape_text(part.field_shape)}; define it, or leave by_space out of its cut"
         )
     if part.params != layer.params:
         raise layer.fail(f"{cls.__name__} has other params in a region; leave by_space out of its cut")
@@ -152,8 +152,8 @@ def check_feature(layer: Layer, params: Arrays, sources: Arrays, feature: Any) -
         raise layer.fail(f"compute_feature must return an array as its feature, not {describe_type(feature)}")
     if feature.shape[1:] != layer.shape[1:] or feature.ndim != len(layer.shape):
         raise layer.fail(
-            f"compute_feature returned a feature of {as_text(feature.shape)}, but self.shape promises rows of "
-            f"{as_text(layer.shape[1:])}; make them agree"
+            f"compute_feature returned a feature of {shape_text(feature.shape)}, but self.shape promises rows of "
+            f"{shape_text(layer.shape[1:])}; make them agree"
         )
     if feature.dtype == np.float64 and not layer.is_input:
         inputs = (*params, *sources)
@@ -271,4 +271,4 @@ def describe_type(value: Any) -> str:
     """Describe the type of ``value`` for a message."""
     if value is None:
         return "None"
-    return f"an array of {as_text(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"
+    return f"an array of {shape_text(value.shape)}" if hasattr(value, "shape") else f"a {type(value).__name__}"

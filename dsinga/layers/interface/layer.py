@@ -225,7 +225,7 @@ class Layer(ABC):
         """
         shape = self.source_shapes[source]
         if len(shape) not in counts:
-            text = f"takes {takes}, but {self.source_name(source)} gives {as_text(shape)}"
+            text = f"takes {takes}, but {self.source_name(source)} gives {shape_text(shape)}"
             raise self.fail(f"{text}; {remedy}" if remedy else text, field="srclayers")
         return shape
 
@@ -382,7 +382,7 @@ def float_bytes(rows: int, shape: Shape) -> int:
     return FLOAT_BYTES * rows * math.prod(shape[1:])
 
 
-def as_text(shape: Sequence[int]) -> str:
+def shape_text(shape: Sequence[int]) -> str:
     """Return a shape as text for messages: (3, 32, 32) as ``3 x 32 x 32``, one of more than eight axes in short."""
     sizes = list(map(str, shape))
     if len(sizes) > 8:

@@ -25,8 +25,8 @@ from dsinga.layers.interface.layer import (
     Layer,
     Output,
     Shape,
-    as_text,
     from_matrix,
+    shape_text,
     to_matrix,
 )
 from dsinga.layers.losses.pair_loss import PairLoss
@@ -111,8 +111,8 @@ class DistanceLoss(Layer):
         for index, shape in enumerate(shapes):
             if shape[0] != shapes[0][0] or math.prod(shape) != math.prod(shapes[0]):
                 raise self.fail(
-                    f"measures distances between rows, but {self.source_name(0)} gives {as_text(shapes[0])}, "
-                    f"{self.source_name(index)} {as_text(shape)}; give each as many rows, and rows as long",
+                    f"measures distances between rows, but {self.source_name(0)} gives {shape_text(shapes[0])}, "
+                    f"{self.source_name(index)} {shape_text(shape)}; give each as many rows, and rows as long",
                     field="srclayers",
                 )
         self.shape = (shapes[0][0], self.row_count - 1)

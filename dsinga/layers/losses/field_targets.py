@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.layers.interface.context import Context
-from dsinga.layers.interface.layer import Array, Layer, Shape, as_text, to_matrix
+from dsinga.layers.interface.layer import Array, Layer, Shape, shape_text, to_matrix
 from dsinga.ops import Ops
 
 MASKED = "whether points whose target is NaN are left out"
@@ -53,8 +53,8 @@ class FieldTargets:
             if count > 1:
                 numbers = f"as many rows, and the prediction {count} numbers for each of the target"
             raise layer.fail(
-                f"compares {layer.source_name(0)}, {as_text(prediction)}, with {layer.source_name(1)}, "
-                f"{as_text(target)}{of_weights}; give both {numbers}",
+                f"compares {layer.source_name(0)}, {shape_text(prediction)}, with {layer.source_name(1)}, "
+                f"{shape_text(target)}{of_weights}; give both {numbers}",
                 field="srclayers",
             )
         if len(std) not in (0, 1, self.channels):

@@ -15,7 +15,7 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.declarations import Cut
-from dsinga.layers.interface.layer import Layer, Shape, as_text
+from dsinga.layers.interface.layer import Layer, Shape, shape_text
 from dsinga.layers.losses.row_weights import WEIGHTS, check_weights
 
 
@@ -60,7 +60,7 @@ class PairLoss(Layer):
         first, second = self.source_shapes[:2]
         if first[0] != second[0] or math.prod(first) != math.prod(second):
             raise self.fail(
-                f"compares {self.source_name(0)}, {as_text(first)}, with {self.source_name(1)}, {as_text(second)}; "
-                "give both as many rows, and rows as long",
+                f"compares {self.source_name(0)}, {shape_text(first)}, with {self.source_name(1)}, "
+                f"{shape_text(second)}; give both as many rows, and rows as long",
                 field="srclayers",
             )

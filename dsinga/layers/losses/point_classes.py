@@ -11,7 +11,7 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels
-from dsinga.layers.interface.layer import Array, Layer, Shape, as_text
+from dsinga.layers.interface.layer import Array, Layer, Shape, shape_text
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import place_of
 from dsinga.layers.losses.row_weights import WEIGHTS, check_weights, weights_of
@@ -90,9 +90,9 @@ class PointClasses(Layer):
                 return
         assert self.labels.source is not None
         raise self.fail(
-            f"takes a class for each of {as_text(space)} points{', and its weight' * self.settings.weighted}, but "
-            f"the labels of {self.source_name(self.labels.source)} are {as_text(labels[1:])} a row; give labels "
-            f"{as_text(('batch', channels, *space))}",  # type: ignore[arg-type]
+            f"takes a class for each of {shape_text(space)} points{', and its weight' * self.settings.weighted}, but "
+            f"the labels of {self.source_name(self.labels.source)} are {shape_text(labels[1:])} a row; give labels "
+            f"{shape_text(('batch', channels, *space))}",  # type: ignore[arg-type]
             field="srclayers",
         )
 

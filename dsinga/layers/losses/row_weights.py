@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from dsinga.layers.interface.layer import Array, Arrays, Layer, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Layer, Shape, shape_text
 from dsinga.ops import Ops
 
 WEIGHTS = 2  # the position of the source with weights
@@ -30,8 +30,8 @@ def check_weights(layer: Layer, position: int, points: Shape = ()) -> None:
     if shape[0] != rows or math.prod(shape) != rows:
         raise layer.fail(
             f"takes one weight for each of {rows} rows from {layer.source_name(position)}, which gives "
-            f"{as_text(shape)}; give it records that are one number"
-            + (f", or {as_text(points)} for a weight for each point" if points else ""),
+            f"{shape_text(shape)}; give it records that are one number"
+            + (f", or {shape_text(points)} for a weight for each point" if points else ""),
             field="srclayers",
         )
 
@@ -42,7 +42,7 @@ def check_rows(layer: Layer, index: int, size: int, what: str) -> None:
     expected: Shape = (rows, size)
     if shape[0] != rows or math.prod(shape[1:]) != size:
         raise layer.fail(
-            f"takes {what} {as_text(expected)} from {layer.source_name(index)}, which gives {as_text(shape)}",
+            f"takes {what} {shape_text(expected)} from {layer.source_name(index)}, which gives {shape_text(shape)}",
             field="srclayers",
         )
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.metric_state import ArraySum, Moments
+from dsinga.base.metric_state import ArraySum, RunningMoments
 from dsinga.base.registry import find, lookup, register
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels
-from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, as_text, to_matrix
+from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, shape_text, to_matrix
 from dsinga.layers.records.label import class_labels, required_labels
 
 Sums = Mapping[str, tuple[Any, float]]
@@ -175,8 +175,8 @@ class RegressionError(Layer):
         """Raise UserError for labels (B,) or (B, k) that are not as many a row as the predictions."""
         if math.prod(labels[1:]) != self.shape[1]:
             raise self.fail(
-                f"compares {self.source_name(0)}, {as_text(self.source_shapes[0])}, with labels {as_text(labels)} of "
-                f"{self.source_name(1)}; predict as many numbers as a record has labels",
+                f"compares {self.source_name(0)}, {shape_text(self.source_shapes[0])}, with labels "
+                f"{shape_text(labels)} of {self.source_name(1)}; predict as many numbers as a record has labels",
                 field="srclayers",
             )
 
@@ -187,7 +187,7 @@ class RegressionError(Layer):
         of_host, count = ctx.ops.to_numpy(errors), math.prod(errors.shape)
         exact = of_host.astype(np.float64)
         sums = np.array([count, count, exact.sum(), (exact * exact).sum(), np.abs(exact).sum()])
-        moments = Moments.of(labels.reshape(x.shape), of_host)
+        moments = RunningMoments.of(labels.reshape(x.shape), of_host)
         metrics = {"errors:sums": (ArraySum(sums), count), "r2:moments": (moments, len(labels))}
         return Output(errors, metrics=metrics)
 

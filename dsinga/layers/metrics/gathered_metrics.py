@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsinga.base.arguments import shown
+from dsinga.base.arguments import value_text
 from dsinga.base.components import written_distribution
 from dsinga.base.errors import UserError
 from dsinga.base.functions import value_of
@@ -97,6 +97,7 @@ def _value(name: str, rows: GatheredRows) -> float:
         raise
     if np.size(value) != 1 or np.asarray(value).dtype.kind not in "biuf":
         raise UserError(
-            f"the metric {name!r} must return a number, or one for each record, not {shown(np.asarray(value).tolist())}"
+            f"the metric {name!r} must return a number, or one for each record, not "
+            f"{value_text(np.asarray(value).tolist())}"
         )
     return float(np.asarray(value).item())

@@ -17,7 +17,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, Padding, Positive
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut
-from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, shape_text
 from dsinga.layers.interface.region import Reach
 
 
@@ -54,7 +54,7 @@ class ImagePreprocess(Layer):
         self.crop = (image.cropsize, image.cropsize) if image.cropsize else (height, width)
         if not 0 < self.crop[0] <= height or not 0 < self.crop[1] <= width:
             raise self.fail(
-                f"cannot cut {as_text(self.crop)} out of images of {as_text((height, width))}; "
+                f"cannot cut {shape_text(self.crop)} out of images of {shape_text((height, width))}; "
                 "make cropsize smaller, or 0 for the whole image",
                 image,
                 "cropsize",
@@ -115,7 +115,7 @@ class ImagePreprocess(Layer):
         mean = np.asarray(mean, np.float32)
         if mean.ndim and mean.size != math.prod(shape):
             raise self.fail(
-                f"the mean has the shape {as_text(mean.shape)}, an image {as_text(shape)}; make them equal", image
+                f"the mean has the shape {shape_text(mean.shape)}, an image {shape_text(shape)}; make them equal", image
             )
         return mean.reshape(shape) if mean.ndim else mean
 

@@ -15,7 +15,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
 from dsinga.layers.interface.context import Columns, Context, RecordInfo, Records
 from dsinga.layers.interface.declarations import Connection, Cut, SourceKind
-from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, shape_text
 from dsinga.layers.interface.region import Region
 from dsinga.ops import AsyncCopy, Ops
 from dsinga.ops.layout import LAST, to_image
@@ -127,7 +127,8 @@ class RecordInput(Layer):
         if len(self.record) not in (3, 4):
             raise self.fail(
                 f"takes images (height, width, channels), or volumes with a depth before the height, as channels_last "
-                f"says, but records are {as_text(self.record)}; leave channels_last out, or give the shape of an image",
+                f"says, but records are {shape_text(self.record)}; leave channels_last out, or give the shape of an "
+                "image",
                 store,
                 "channels_last",
             )
@@ -141,8 +142,9 @@ class RecordInput(Layer):
             return stored
         if math.prod(shape) != math.prod(stored):
             raise self.fail(
-                f"store_conf gives a record the shape {as_text(shape)} ({math.prod(shape)} numbers), but the store has "
-                f"records of {as_text(stored)} ({math.prod(stored)} numbers); leave shape out, or make them equal",
+                f"store_conf gives a record the shape {shape_text(shape)} ({math.prod(shape)} numbers), but the store "
+                f"has records of {shape_text(stored)} ({math.prod(stored)} numbers); leave shape out, or make them "
+                "equal",
                 store,
                 "shape",
             )
@@ -161,7 +163,7 @@ class RecordInput(Layer):
             fits = False
         if not fits:
             raise self.fail(
-                f"the {what} has the shape {as_text(array.shape)}, a record {as_text(self.record)}; "
+                f"the {what} has the shape {shape_text(array.shape)}, a record {shape_text(self.record)}; "
                 f"give the {what}_file that was made from this store",
                 store,
                 f"{what}_file",

@@ -15,7 +15,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels
-from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, shape_text
 from dsinga.layers.interface.region import Region
 from dsinga.ops.types import NotCapturable, is_on_device
 
@@ -59,7 +59,7 @@ class Label(Layer):
         settings = self.settings
         if settings.first + settings.count + settings.weighted > channels:
             text = f"takes channels up to {settings.first + settings.count} of labels, but {self.source_name(0)} gives "
-            raise self.fail(f"{text}{as_text(self.source_shapes[0])}", settings, "count")
+            raise self.fail(f"{text}{shape_text(self.source_shapes[0])}", settings, "count")
         return (rows, settings.count + settings.weighted, *space)
 
     def _part(self, labels: Array, ctx: Context) -> Array:
@@ -153,7 +153,7 @@ def check_one_label(layer: Layer, shape: Shape) -> None:
     """Raise UserError unless labels of ``shape`` are one a row, (B,)."""
     if len(shape) != 1:
         raise layer.fail(
-            f"takes one label a row, but gets {as_text(shape[1:])}; if these are the steps of a sequence, give it "
+            f"takes one label a row, but gets {shape_text(shape[1:])}; if these are the steps of a sequence, give it "
             f"per_step: true, or the net unroll_len: {shape[1]} and no shift; if they are columns of a matrix, use "
             "kSigmoidCrossEntropyLoss or kEuclideanLoss with a kLabel layer as its second source"
         )
@@ -164,8 +164,9 @@ def check_shares(layer: Layer, shape: Shape, classes: int) -> None:
     if shape[1:] != (classes,):
         assert layer.labels.source is not None
         raise layer.fail(
-            f"has {classes} classes, but {layer.source_name(layer.labels.source)} gives labels of {as_text(shape[1:])} "
-            f"numbers a row; if they are mixed there, by kMixup or kCutMix, give these classes: {classes}"
+            f"has {classes} classes, but {layer.source_name(layer.labels.source)} gives labels of "
+            f"{shape_text(shape[1:])} numbers a row; if they are mixed there, by kMixup or kCutMix, give these "
+            f"classes: {classes}"
         )
 
 
@@ -209,7 +210,7 @@ def step_lengths(layer: Layer, labels: Any, steps: int, what: str = "") -> np.nd
     if labels.shape[1:] != (steps,):
         raise layer.fail(
             f"takes the lengths of {what or f'sequences of {steps} steps'} from the labels of {source}, which gives "
-            f"{as_text(labels.shape[1:])} a row",
+            f"{shape_text(labels.shape[1:])} a row",
             field="srclayers",
         )
     return check_ends(layer, labels, source)

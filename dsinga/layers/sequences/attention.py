@@ -19,7 +19,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Positive
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Labels, ParamSpec, SourceKind
-from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, as_text, float_bytes
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, float_bytes, shape_text
 from dsinga.layers.records.label import step_lengths
 from dsinga.ops import Array, Ops, computes_in_blocks
 
@@ -114,8 +114,8 @@ class AttentionLayer(Layer):
             self.expect_axes((3,), *SEQUENCES, index)
             if shapes[index][0] != shapes[0][0] or (index == 1 and shapes[1][2] != shapes[0][2]):
                 raise self.fail(
-                    f"compares {self.source_name(0)}, {as_text(shapes[0])}, with {self.source_name(index)}, "
-                    f"{as_text(shapes[index])}; give both as many rows and features, by a kInnerProduct per_step",
+                    f"compares {self.source_name(0)}, {shape_text(shapes[0])}, with {self.source_name(index)}, "
+                    f"{shape_text(shapes[index])}; give both as many rows and features, by a kInnerProduct per_step",
                     field="srclayers",
                 )
         if count == 3 and shapes[2][1] != shapes[1][1]:

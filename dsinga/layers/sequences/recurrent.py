@@ -19,8 +19,8 @@ from dsinga.layers.interface.layer import (
     Layer,
     Output,
     Shape,
-    as_text,
     float_bytes,
+    shape_text,
 )
 from dsinga.layers.records.label import step_lengths
 from dsinga.ops.numpy.cells import CELLS
@@ -126,8 +126,8 @@ class Recurrent(Layer):
         self.expect_axes((2, 3), "sequences (batch, steps, inputs)", remedy)
         if not self.sequences and len(shapes) == 2 and shapes[1] != (shapes[0][0], self.size):
             raise self.fail(
-                f"takes the state of the step before, {as_text((shapes[0][0], self.size))}, from its second source, "
-                f"but {self.source_name(1)} gives {as_text(shapes[1])}",
+                f"takes the state of the step before, {shape_text((shapes[0][0], self.size))}, from its second source, "
+                f"but {self.source_name(1)} gives {shape_text(shapes[1])}",
                 field="srclayers",
             )
 
@@ -166,8 +166,8 @@ class Recurrent(Layer):
         shape, expected = self.source_shapes[-1], (self.source_shapes[0][0], self.state_parts * self.size)
         if shape != expected:
             raise self.fail(
-                f"takes an initial_state {as_text(expected)}, but {self.source_name(self.state_source)} gives "
-                f"{as_text(shape)}; put a kInnerProduct layer with num_output: {expected[1]} between",
+                f"takes an initial_state {shape_text(expected)}, but {self.source_name(self.state_source)} gives "
+                f"{shape_text(shape)}; put a kInnerProduct layer with num_output: {expected[1]} between",
                 *field,
             )
 

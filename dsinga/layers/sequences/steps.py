@@ -13,7 +13,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels, SourceKind
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
 from dsinga.layers.records.label import check_ends, step_lengths
 
 
@@ -148,8 +148,8 @@ class WindowLayer(Layer):
         if self.labels.source is not None and self.source_shapes[1][1:] != (self.steps,):
             raise self.fail(
                 f"takes the lengths of sequences of {self.steps} steps from labels (batch, {self.steps}), but those of "
-                f"{self.source_name(1)} are {as_text(self.source_shapes[1])}; give it a kSequenceLength layer over the "
-                "words, or the layer whose labels are of the steps",
+                f"{self.source_name(1)} are {shape_text(self.source_shapes[1])}; give it a kSequenceLength layer over "
+                "the words, or the layer whose labels are of the steps",
                 field="srclayers",
             )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import shown
+from dsinga.base.arguments import value_text
 from dsinga.base.durable_files import finish_save, local_folder
 from dsinga.base.errors import UserError
 from dsinga.base.tensor_files import check_marks
@@ -138,8 +138,8 @@ class JobModel(Trainable):
             cls = layer_type(kind)
             if not losses & {kind, f"Field{kind}"} and not any(layer_class(layer) is cls for layer in layers):
                 raise UserError(
-                    f"the model of a job has the loss {', '.join(sorted(losses))}, not {shown(given)}; for another one "
-                    "describe the net by nn.Sequential and set its params, or leave loss out"
+                    f"the model of a job has the loss {', '.join(sorted(losses))}, not {value_text(given)}; for "
+                    "another one describe the net by nn.Sequential and set its params, or leave loss out"
                 )
         reported = metric_names({layer.type_name.removeprefix("k") for layer in layers})
         names = flatten(metrics_by_output([*metrics.values()] if isinstance(metrics, dict) else metrics, [""]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import shown, values_by_name
+from dsinga.base.arguments import value_text, values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
@@ -148,7 +148,7 @@ class Model(Trainable):
             raise UserError(f"{self!r} takes {len(inputs)} features, not {len(features)}")
         for feature in features:
             if not isinstance(feature, Symbol):
-                raise UserError(f"{self!r} is called on features or on arrays, not on both: {shown(feature)}")
+                raise UserError(f"{self!r} is called on features or on arrays, not on both: {value_text(feature)}")
         called = call_again(inputs, outputs, features)
         for symbol in called:
             symbol.model = self

@@ -23,7 +23,7 @@ from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
-from dsinga.layers.interface.layer import as_text
+from dsinga.layers.interface.layer import shape_text
 from dsinga.net import NeuralNet
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.records import (
@@ -386,7 +386,7 @@ def summary_text(net: NeuralNet, name: str) -> str:
 
     rows = describe(net)
     cells = [("layer", "type", "feature", "params")]
-    cells += [(row.layer, row.typed, as_text(row.shape[1:] or (1,)), f"{row.count:,}") for row in rows]
+    cells += [(row.layer, row.typed, shape_text(row.shape[1:] or (1,)), f"{row.count:,}") for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
     pattern = "{{:<{}}}  {{:<{}}}  {{:<{}}}  {{:>{}}}".format(*widths)
     lines = [pattern.format(*line) for line in cells]

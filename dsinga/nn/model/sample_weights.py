@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import check_range, shown
+from dsinga.base.arguments import check_range, value_text
 from dsinga.base.errors import UserError
 from dsinga.data import open_records
 from dsinga.data.array_kinds import is_dask_collection
@@ -52,7 +52,7 @@ def as_weights(sample_weight: Any) -> np.ndarray:
     except (TypeError, ValueError):
         array = None
     if array is None or not array.ndim:
-        raise UserError(f"sample_weight has a number for each record, (n,), not {shown(sample_weight)}")
+        raise UserError(f"sample_weight has a number for each record, (n,), not {value_text(sample_weight)}")
     if array.size == len(array):
         array = array.reshape(-1)
     wrong = np.argwhere(~(np.isfinite(array) & (array >= 0)))

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dsinga.base.arguments import shown
+from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.nn.model.model import Model
 from dsinga.nn.words.inputs import Input
@@ -42,14 +42,14 @@ class Sequential(Model):
             self.inputs = [layer]
             return
         if not isinstance(layer, (LayerBuilder, Model)):
-            raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {shown(layer)}")
+            raise UserError(f"nn.Sequential takes layers, as in nn.Dense(10), not {value_text(layer)}")
         if self._chain is None:
             self._start = self._chain = Input(getattr(layer, "input_rows", None))
             self.inputs = [self._start]
         chain = layer(self._chain)
         if not isinstance(chain, Symbol):
             raise UserError(
-                f"nn.Sequential takes layers of one feature, and {shown(layer)} gives several; use nn.Model"
+                f"nn.Sequential takes layers of one feature, and {value_text(layer)} gives several; use nn.Model"
             )
         self._added.append((layer, self._chain))
         self._with_model(layers_of([chain]))
@@ -83,7 +83,7 @@ def clone_model(model: Model) -> Model:
     """
     if not isinstance(model, Model):
         raise UserError(
-            f"clone_model takes a model of layers, not {shown(model)}; nn.from_job(model.job()) copies others"
+            f"clone_model takes a model of layers, not {value_text(model)}; nn.from_job(model.job()) copies others"
         )
     if type(model) not in (Model, Sequential):
         raise UserError(f"clone_model copies nn.Model and nn.Sequential; call {type(model).__name__}() once more")

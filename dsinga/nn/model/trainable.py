@@ -16,7 +16,7 @@ from dsinga.base.errors import UserError
 from dsinga.data.sources.data_loaders import is_iterable, size_of_batches
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
-from dsinga.extensions.extension import KeptRun
+from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
 from dsinga.job.message import field_names
 from dsinga.monitor import History
@@ -281,7 +281,7 @@ class Trainable(Predictable):
             )  # fmt: skip
             job = with_open_stores(self._bound_job(arguments), arguments.phases)
             job = job if shuffle else in_order_given(job)
-            kept = KeptRun("the model")
+            kept = RescuedParams("the model")
             job = job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
             steps = self._steps_of_epoch(arguments)
             if backups and not job.checkpoint_freq:
@@ -384,7 +384,7 @@ class Trainable(Predictable):
         """Return the outputs for a batch of numpy arrays, as :meth:`predict` does."""
         return self.predict(x)
 
-    def _take(self, kept: KeptRun, job: Job, arguments: JobArguments, begin: FitBegin, workspace: Any) -> None:
+    def _take(self, kept: RescuedParams, job: Job, arguments: JobArguments, begin: FitBegin, workspace: Any) -> None:
         """Go on from what a fit has trained, however it has ended."""
         assert kept.params is not None
         assert kept.net is not None

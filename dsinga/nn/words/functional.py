@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from dsinga.base.arguments import check_whole, shown
+from dsinga.base.arguments import check_whole, value_text
 from dsinga.base.errors import UserError
 from dsinga.nn.model.training_state import FIRST_SEED
 from dsinga.nn.words.basic_layers import Concatenate
@@ -66,7 +66,7 @@ def to_categorical(x: Any, num_classes: int | None = None) -> ndarray:
     classes = np.asarray(x)
     classes = classes[..., 0] if classes.ndim > 1 and classes.shape[-1] == 1 else classes
     if not classes.size or classes.dtype.kind not in "biuf" or (classes != np.floor(classes)).any():
-        raise UserError(f"to_categorical takes classes, whole numbers from 0, not {shown(x)}")
+        raise UserError(f"to_categorical takes classes, whole numbers from 0, not {value_text(x)}")
     if num_classes is not None:
         check_whole("num_classes", num_classes, 1)
     count, classes = num_classes or int(classes.max()) + 1, classes.astype(np.int64)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dsinga.base.arguments import check_whole, unknown_name
-from dsinga.layers.interface.layer import as_text
+from dsinga.layers.interface.layer import shape_text
 from dsinga.nn.words.function_specs import FunctionSpec, Size
 from dsinga.nn.writing.feature import ChannelsLast, batch_shape, row_shape
 from dsinga.nn.writing.writer import LayerWriter
@@ -53,7 +53,7 @@ def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
 
 def before_and_after(writer: LayerWriter, size: Any, axes: int) -> dict[str, list[int]]:
     """Return how many pixels are before and after images along each axis, one number where all are equal."""
-    pairs = [(side, side) if isinstance(side, int) else side for side in each(writer, size, axes)]
+    pairs = [(side, side) if isinstance(side, int) else side for side in per_axis(writer, size, axes)]
     before, after = map(list, zip(*pairs, strict=True))
     return {
         field: numbers[:1] if len({*numbers}) == 1 else numbers
@@ -65,7 +65,7 @@ def before_and_after(writer: LayerWriter, size: Any, axes: int) -> dict[str, lis
 def upsample_images(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, Any]:
     """Return the factor of each axis."""
     require(writer, axes)
-    factors = [*each(writer, values["size"], axes)]
+    factors = [*per_axis(writer, values["size"], axes)]
     return {"factor": factors[:1] if len({*factors}) == 1 else factors}
 
 
@@ -73,11 +73,11 @@ def convolve_transposed(writer: LayerWriter, values: Values, axes: int = 2) -> d
     """Return the window and the fans of a transposed convolution; sizes of the result are Keras's."""
     channels, *_ = require(writer, axes)
     padding, more = values["padding"], values.get("output_padding")
-    kernel, strides = (each(writer, values[name], axes) for name in ("kernel_size", "strides"))
+    kernel, strides = (per_axis(writer, values[name], axes) for name in ("kernel_size", "strides"))
     fields: dict[str, Any] = sides("kernel", kernel)
     if {*strides} != {1}:
         fields |= sides("stride", strides)
-    more = None if more is None else each(writer, more, axes)
+    more = None if more is None else per_axis(writer, more, axes)
     pad: Size = 0 if isinstance(padding, str) else padding
     if padding == "same":
         if more is None:
@@ -87,7 +87,7 @@ def convolve_transposed(writer: LayerWriter, values: Values, axes: int = 2) -> d
         raise writer.fail(f'padding is "valid", "same", a number of pixels or a pair, not {padding!r}')
     elif more is None:  # as in Keras, an image becomes at least strides times as large
         more = tuple(max(step - side, 0) for step, side in zip(strides, kernel, strict=True))
-    fields |= sides("pad", pad) if any(each(writer, pad, axes)) else {}
+    fields |= sides("pad", pad) if any(per_axis(writer, pad, axes)) else {}
     fields |= sides("output_pad", more) if more and any(more) else {}
     size = math.prod(kernel)
     # Keras counts the channels of a weight (kh, kw, filters, channels) in this order.
@@ -102,16 +102,16 @@ def require_images(writer: LayerWriter, values: Values, axes: int = 2) -> None:
 def convolve(writer: LayerWriter, values: Values, axes: int = 2) -> dict[str, Any]:
     """Return the window and the fans of a convolution of images, or of volumes, which have three ``axes``."""
     channels, *sizes = require(writer, axes)
-    kernel, groups = each(writer, values["kernel_size"], axes), values.get("groups") or 1
-    dilation = each(writer, values["dilation_rate"], axes)
+    kernel, groups = per_axis(writer, values["kernel_size"], axes), values.get("groups") or 1
+    dilation = per_axis(writer, values["dilation_rate"], axes)
     if values["padding"] == "valid" and any(
         (width - 1) * gap + 1 > size for width, gap, size in zip(kernel, dilation, sizes, strict=True)
     ):
         last = '; if the channels are last, begin with nn.Input(..., data_format="channels_last")'
-        size, what = f"{channels} channels of {as_text(sizes)}", "images" if axes == 2 else "volumes"
+        size, what = f"{channels} channels of {shape_text(sizes)}", "images" if axes == 2 else "volumes"
         hint = last if sizes[-1] <= 4 else ""
-        gaps = "" if set(dilation) == {1} else f" with a dilation of {as_text(dilation)}"
-        raise writer.fail(f"a kernel of {as_text(kernel)}{gaps} is larger than the {what}, {size}{hint}")
+        gaps = "" if set(dilation) == {1} else f" with a dilation of {shape_text(dilation)}"
+        raise writer.fail(f"a kernel of {shape_text(kernel)}{gaps} is larger than the {what}, {size}{hint}")
     fans = channels // groups * math.prod(kernel), values["filters"] * math.prod(kernel)
     padding = values["padding"]
     if set(dilation) != {1} and padding == "same":
@@ -128,7 +128,7 @@ def convolve_depthwise(writer: LayerWriter, values: Values) -> dict[str, Any]:
     multiplier = values["depth_multiplier"]
     check_whole(f"depth_multiplier of {writer.name}", multiplier, 1)
     fields = convolve(writer, {**values, "filters": channels * multiplier, "groups": channels})
-    size = math.prod(each(writer, values["kernel_size"], 2))
+    size = math.prod(per_axis(writer, values["kernel_size"], 2))
     fans = {"weight": (channels * size, multiplier * size)}
     return fields | {"num_filters": channels * multiplier, "group": channels, "fans": fans}
 
@@ -152,7 +152,7 @@ def recur_images(writer: LayerWriter, values: Values) -> dict[str, Any]:
             f"takes images over steps (batch, steps, channels, height, width), but gets {batch_shape(rows)}; put "
             "nn.Reshape between, if the steps are channels"
         )
-    channels, filters, size = rows[1], values["filters"], math.prod(each(writer, values["kernel_size"], 2))
+    channels, filters, size = rows[1], values["filters"], math.prod(per_axis(writer, values["kernel_size"], 2))
     fans = {"hx": (channels * size, 4 * filters * size), "hh": (filters * size, 4 * filters * size)}
     fields = window(writer, values["kernel_size"], values["strides"], values["padding"], 1)
     return fields | {"fans": fans, "last": not values["return_sequences"]}
@@ -180,7 +180,7 @@ def window(
     writer: LayerWriter, size: Size, strides: Size, padding: str | Size, default_stride: int, axes: int = 2
 ) -> dict[str, Any]:
     """Return the fields of a window; Keras's sizes are (rows, columns), which a job calls y and x, the depth z."""
-    size, strides = each(writer, size, axes), each(writer, strides, axes)
+    size, strides = per_axis(writer, size, axes), per_axis(writer, strides, axes)
     fields: dict[str, Any] = {**sides("kernel", size)}
     if strides != (default_stride,) * axes:
         fields |= sides("stride", strides)
@@ -192,7 +192,7 @@ def window(
         if set(strides) != {1} or any(side % 2 == 0 for side in size):
             return {**fields, "same": True}
         padding = tuple(side // 2 for side in size)  # as much on both sides, as SINGA's own nets have it
-    padding = each(writer, padding, axes)
+    padding = per_axis(writer, padding, axes)
     return fields | sides("pad", padding) if any(padding) else fields
 
 
@@ -204,7 +204,7 @@ def sides(field: str, size: Size) -> dict[str, int]:
     return {f"{field}_{axis}": side for axis, side in zip("zyx"[-len(sizes) :], sizes, strict=True)}
 
 
-def each(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
+def per_axis(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
     """Return a size for each of the axes; raise UserError for another number of sizes."""
     sizes = (size,) * axes if isinstance(size, int) else tuple(size)
     if len(sizes) != axes:

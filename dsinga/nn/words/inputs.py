@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.base.arguments import check_range, is_whole, shown, unknown_name
+from dsinga.base.arguments import check_range, is_whole, unknown_name, value_text
 from dsinga.base.errors import UserError
 from dsinga.data import DataSource
 from dsinga.job import AugmentConf, Phase, StoreConf
@@ -110,7 +110,7 @@ def _augmentations(given: Any) -> list[AugmentConf]:
     for item in items:
         if not isinstance(item, (AugmentConf, Mapping)):
             remedy = f"call it: nn.augment.{item.__name__}()" if callable(item) else "give nn.augment.RandomFlip()"
-            raise UserError(f"Input: augment is a list of random changes, not of {shown(item)}; {remedy}")
+            raise UserError(f"Input: augment is a list of random changes, not of {value_text(item)}; {remedy}")
     return items
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsinga.base.arguments import shown, values_by_name
+from dsinga.base.arguments import value_text, values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, find, is_user_code, nearest, register
 from dsinga.job import LayerConf, Phase
@@ -117,7 +117,7 @@ def metric_name(metric: Metric) -> Reported:
     if not callable(metric) or isinstance(metric, type) or not name.isidentifier():
         raise UserError(
             'metrics are names, as in metrics=["accuracy"], or functions of (labels, predictions) that have a name, as '
-            f"in def gap(labels, predictions), not {shown(metric)}"
+            f"in def gap(labels, predictions), not {value_text(metric)}"
         )
     known = entries("metric")
     ours = [other for other, function in known.items() if not is_user_code(function)]

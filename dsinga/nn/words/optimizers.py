@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dsinga.base.arguments import check_range, check_whole, shown, unknown_name
+from dsinga.base.arguments import check_range, check_whole, unknown_name, value_text
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find
 from dsinga.job import ClusterConf, ParamSettingsConf, SyncMethod, UpdaterConf, UpdaterType
@@ -178,7 +178,7 @@ def updater_conf(optimizer: Any) -> UpdaterConf:
         )
     if callable(optimizer):
         remedy = f"call it: nn.{optimizer.__name__}()" if optimizer in known.values() else "give what it returns"
-        raise UserError(f"the optimizer {shown(optimizer)} is a function; {remedy}")
+        raise UserError(f"the optimizer {value_text(optimizer)} is a function; {remedy}")
     instead = {str(optimizer): remedy for key, remedy in NAMES.items() if key.lower() == name}
     raise unknown_name("optimizer", optimizer, known, instead)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from dsinga.base.arguments import check_range, shown, unknown_name
+from dsinga.base.arguments import check_range, unknown_name, value_text
 from dsinga.base.errors import UserError
 from dsinga.job import ParamSettingsConf, UpdaterConf
 from dsinga.nn.words.keras_arguments import checked
@@ -64,7 +64,9 @@ def penalty(regularizer: Any) -> Penalty:
         return regularizer
     if not isinstance(regularizer, str) or regularizer not in NAMES:
         if callable(regularizer):
-            raise UserError(f"the regularizer {shown(regularizer)} is a function; call it: nn.{shown(regularizer)}()")
+            raise UserError(
+                f"the regularizer {value_text(regularizer)} is a function; call it: nn.{value_text(regularizer)}()"
+            )
         raise unknown_name("regularizer", regularizer, NAMES)
     return NAMES[regularizer]()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
-from dsinga.base.arguments import shown
+from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import Shape
 
@@ -37,8 +37,8 @@ class Operators(ABC):
             return self.operate(kind, "kArithmetic", [self, other], arithmetic_conf={"operator": operator})
         if operator == "MATMUL" or isinstance(other, bool) or not isinstance(other, Real):
             raise UserError(
-                f"{self!r} is combined with {shown(other)}; operators take features of layers and numbers; arrays are "
-                "inputs, nn.Input, or params, as those of nn.Dense"
+                f"{self!r} is combined with {value_text(other)}; operators take features of layers and numbers; arrays "
+                "are inputs, nn.Input, or params, as those of nn.Dense"
             )
         conf = {"operator": operator, "number": float(other), **({"swapped": True} if swapped else {})}
         return self.operate(kind, "kArithmetic", [self], arithmetic_conf=conf)
@@ -80,7 +80,9 @@ class Operators(ABC):
         items = list(key) if isinstance(key, tuple) else [key]
         first = items[0] if items else None
         if not (first is Ellipsis or first == slice(None)):
-            raise UserError(f"{self!r} is indexed from its rows on, which stay: write x[:, 0], not x[{shown(first)}]")
+            raise UserError(
+                f"{self!r} is indexed from its rows on, which stay: write x[:, 0], not x[{value_text(first)}]"
+            )
         items = items if first is Ellipsis else items[1:]
         if all(item is Ellipsis or item == slice(None) for item in items):
             return self
@@ -93,6 +95,6 @@ class Operators(ABC):
             return str(item)
         parts = (item.start, item.stop, item.step) if isinstance(item, slice) else (item,)
         if not isinstance(item, slice) or not all(part is None or isinstance(part, int) for part in parts):
-            raise UserError(f"{self!r} is indexed by numbers, slices, None and ..., not by {shown(item)}")
+            raise UserError(f"{self!r} is indexed by numbers, slices, None and ..., not by {value_text(item)}")
         texts = ["" if part is None else str(part) for part in parts]
         return ":".join(texts if item.step is not None else texts[:2])

@@ -15,7 +15,7 @@ from dsinga.job.enums import PolicyDistribution
 from dsinga.job.limits import NonNegative, Positive
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, SourceKind
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
 from dsinga.rl.losses.policy_loss import PolicyConf, check_actions, chosen_actions
 
 
@@ -68,7 +68,7 @@ class VTraceLoss(Layer):
         if len(policy) != 3 or policy[1] < 2 or value != (*policy[:2], 1):
             raise self.fail(
                 f"takes a policy (batch, T + 1, K) and values (batch, T + 1, 1), but {self.source_name(0)} gives "
-                f"{as_text(policy)}, {self.source_name(1)} {as_text(value)}; give the layers per_step: true",
+                f"{shape_text(policy)}, {self.source_name(1)} {shape_text(value)}; give the layers per_step: true",
                 field="srclayers",
             )
         steps = (policy[0], policy[1] - 1)
@@ -76,15 +76,15 @@ class VTraceLoss(Layer):
         if math.prod(action[2:]) != numbers:
             raise self.fail(
                 f"a policy of {policy[2]} numbers ({self.distribution.name}) has actions of {numbers:g}, but "
-                f"{self.source_name(2)} gives {as_text(action)}; a Gaussian policy has means and as many logs of "
+                f"{self.source_name(2)} gives {shape_text(action)}; a Gaussian policy has means and as many logs of "
                 "standard deviations",
                 field="srclayers",
             )
         for index, shape in enumerate((action, *others), start=2):
             if shape[:2] != steps or (index > 2 and len(shape) > 2):
                 raise self.fail(
-                    f"takes {as_text(steps)} numbers from {self.source_name(index)}, a step less than the policy, but "
-                    f"gets {as_text(shape)}",
+                    f"takes {shape_text(steps)} numbers from {self.source_name(index)}, a step less than the policy, "
+                    f"but gets {shape_text(shape)}",
                     field="srclayers",
                 )
         self.steps = steps[1]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import dsinga
 from dsinga import UserError
 from dsinga.addons.planner import pricing
-from dsinga.addons.planner.fitting import USABLE, Fit, NetVariants, fit
+from dsinga.addons.planner.fitting import USABLE, MemoryFit, NetVariants, fit
 from dsinga.addons.planner.pricing import make_plan
 from dsinga.cluster.placing import prepare
 from dsinga.job import Job, loads
@@ -94,14 +94,14 @@ def test_the_cheapest_choice_that_fits_is_taken(share: float):
     found, fits = fit(nets, limit)
     assert fits
     assert found.memory.peak <= USABLE * limit
-    cheaper = [choice for choice in nets.choices(1) if Fit(*choice, Memory()).price(96) < found.price(96)]
+    cheaper = [choice for choice in nets.choices(1) if MemoryFit(*choice, Memory()).price(96) < found.price(96)]
     assert all(nets.memory(*choice).peak > USABLE * limit for choice in cheaper)
 
 
 def test_a_price_is_the_time_beside_that_of_whole_batches():
-    assert Fit(1, 0, Memory()).price(96) == 1
-    assert Fit(96, 0, Memory()).price(96) == pytest.approx(7 / (1 + 6 / 96))  # IDLE_ROWS for each row
-    assert Fit(1, 4, Memory()).price(96) == 1.25  # three quarters of a forward pass, a third of an iteration
+    assert MemoryFit(1, 0, Memory()).price(96) == 1
+    assert MemoryFit(96, 0, Memory()).price(96) == pytest.approx(7 / (1 + 6 / 96))  # IDLE_ROWS for each row
+    assert MemoryFit(1, 4, Memory()).price(96) == 1.25  # three quarters of a forward pass, a third of an iteration
 
 
 def test_statistics_of_batches_forbid_micro_batches():

@@ -18,7 +18,7 @@ from dsinga.api import roots, train
 from dsinga.cluster.dask import waiting
 from dsinga.cluster.queue import claims
 from dsinga.cluster.queue.claims import Request, claim_workers
-from dsinga.cluster.run.driver import Outcome
+from dsinga.cluster.run.driver import TrainedParams
 from dsinga.job import Job
 from dsinga.job.topology import Topology
 from dsinga.loop.cancellation import Cancellation
@@ -38,7 +38,7 @@ class Runs:
         client = Client(self.client.scheduler.address, set_as_default=False)  # type: ignore[union-attr]
         return self._clients.enter_context(client)
 
-    def start(self, job: Job, gate: Gate, client: Client | None = None, **options: Any) -> Future[Outcome]:
+    def start(self, job: Job, gate: Gate, client: Client | None = None, **options: Any) -> Future[TrainedParams]:
         client = client or self.new_client()
         return self.pool.submit(cluster.train, job, client, gate, RunOptions(roots=roots(job, None), **options))
 
@@ -76,7 +76,7 @@ def endless(job: Job, name: str, workers: int = 1) -> Job:
 def test_runs_of_several_clients_take_free_workers_and_wait_their_turn(job: Job, runs: Runs) -> None:
     gates = [Gate() for _ in range(5)]
     alone = train(named(job, "alone"), runs.client, progress=False).params
-    results: list[Future[Outcome]] = []
+    results: list[Future[TrainedParams]] = []
     for number, (gate, workers) in enumerate(zip(gates, [1, 2, 2, 1, 1], strict=True)):
         results.append(runs.start(named(job, f"j{number}", workers), gate))
         runs.wait_until({f"j{k}": "running" if k < 2 else "waiting" for k in range(number + 1)})

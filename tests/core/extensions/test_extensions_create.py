@@ -17,7 +17,7 @@ from dsinga.extensions import (
     EverySteps,
     Extension,
     KeepBest,
-    Moment,
+    LoopPosition,
     ReduceOnPlateau,
     StopBeyond,
     StopOnTime,
@@ -66,7 +66,7 @@ def test_fields_of_singa_make_triggers_by_its_rule(train_steps: int, display, va
     for key, steps in expected.items():
         trigger = extensions[key].trigger
         first = 1 if key[0] == "Display" else 0  # it only looks at steps that are done
-        found = {s for s in range(first, train_steps + 1) if trigger.due(Moment(s, at_end=s == train_steps))}
+        found = {s for s in range(first, train_steps + 1) if trigger.due(LoopPosition(s, at_end=s == train_steps))}
         assert found == steps | {train_steps}, key
         assert not trigger.never_due(train_steps)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
-from dsinga.extensions import AtEnd, BestValue, EverySeconds, EverySteps, Moment, OnMetric, Trigger, WhenBest
+from dsinga.extensions import AtEnd, BestValue, EverySeconds, EverySteps, LoopPosition, OnMetric, Trigger, WhenBest
 from dsinga.extensions.triggers import EveryEpoch
 
 LAST = 60
@@ -25,7 +25,7 @@ def now_of_singa(step: int, freq: int, after: int) -> bool:
 
 def due_steps(trigger: Trigger) -> list[int]:
     """Return the steps of a run, its beginning included, at which a trigger is due."""
-    return [step for step in range(LAST + 1) if trigger.due(Moment(step, at_end=step == LAST))]
+    return [step for step in range(LAST + 1) if trigger.due(LoopPosition(step, at_end=step == LAST))]
 
 
 def visited_steps(trigger: Trigger) -> list[int]:
@@ -55,9 +55,9 @@ def test_a_step_that_is_passed_over_counts_at_the_next_moment(freq: int, after: 
     for stride in strides:
         step = before + stride
         passed = range(before + 1, step + 1)
-        moment = Moment(step, before=before)
+        moment = LoopPosition(step, before=before)
         assert every.due(moment) == any(now_of_singa(at, freq, after) for at in passed)
-        assert epoch.due(moment) == any(epoch.due(Moment(at)) for at in passed)
+        assert epoch.due(moment) == any(epoch.due(LoopPosition(at)) for at in passed)
         before = step
 
 
@@ -86,8 +86,8 @@ def test_every_seconds_fires_at_the_first_round_that_ends_late_enough(rounds: li
     expected = []
     for number, length in enumerate(rounds):
         now += length
-        if trigger.due(Moment(number, now)):
-            trigger.note_run(Moment(number, now))
+        if trigger.due(LoopPosition(number, now)):
+            trigger.note_run(LoopPosition(number, now))
             fired.append(number)
         if now - last >= seconds:
             expected.append(number)
@@ -106,7 +106,7 @@ def test_when_best_fires_at_every_improvement(values: list[float | None], higher
     for step, value in enumerate(values):
         trigger = WhenBest("val/loss", mode, min_delta)
         trigger.load_state(state)
-        moment = Moment(step, metrics={} if value is None else {"val/loss": value, "val/accuracy": 0.5})
+        moment = LoopPosition(step, metrics={} if value is None else {"val/loss": value, "val/accuracy": 0.5})
         improves = value is not None and not math.isnan(value)
         if improves and best is not None:
             improves = (value - best if higher else best - value) > min_delta
@@ -121,14 +121,14 @@ def test_a_metric_fires_when_it_is_recorded_and_training_pauses_when_it_may_be()
     trigger = OnMetric("val/loss")
     trigger.bind({"val": EverySteps(10) | AtEnd(), "train": EverySteps(3)})
     assert trigger.next_step(5) == 10
-    assert not trigger.due(Moment(10, metrics={"train/loss": 1.0}))
-    assert trigger.due(Moment(10, metrics={"train/loss": 1.0, "val/loss": 2.0}))
+    assert not trigger.due(LoopPosition(10, metrics={"train/loss": 1.0}))
+    assert trigger.due(LoopPosition(10, metrics={"train/loss": 1.0, "val/loss": 2.0}))
     assert [part.monitor for part in (trigger | EverySteps(2)).metrics()] == ["val/loss"]
 
 
 def test_an_undeclared_metric_must_be_among_the_recorded_ones() -> None:
     trigger = OnMetric("val/acuracy")
-    moment = Moment(10, metrics={"val/accuracy": 1.0})
+    moment = LoopPosition(10, metrics={"val/accuracy": 1.0})
     assert not trigger.due(moment), "a metric without a count is left out of a row"
     trigger.is_declared = False
     with pytest.raises(UserError, match="there is no metric 'val/acuracy' to monitor; did you mean 'val/accuracy'"):
@@ -137,11 +137,11 @@ def test_an_undeclared_metric_must_be_among_the_recorded_ones() -> None:
 
 def test_parts_of_a_trigger_have_states_of_their_own() -> None:
     trigger = WhenBest("val/loss") | WhenBest("val/accuracy")
-    trigger.note_run(Moment(1, metrics={"val/loss": 2.0, "val/accuracy": 0.5}))
+    trigger.note_run(LoopPosition(1, metrics={"val/loss": 2.0, "val/accuracy": 0.5}))
     resumed = WhenBest("val/loss") | WhenBest("val/accuracy")
     resumed.load_state(trigger.state_dict())
-    assert not resumed.due(Moment(2, metrics={"val/loss": 2.0, "val/accuracy": 0.5}))
-    assert resumed.due(Moment(2, metrics={"val/loss": 2.0, "val/accuracy": 0.6}))
+    assert not resumed.due(LoopPosition(2, metrics={"val/loss": 2.0, "val/accuracy": 0.5}))
+    assert resumed.due(LoopPosition(2, metrics={"val/loss": 2.0, "val/accuracy": 0.6}))
 
 
 @pytest.mark.parametrize(

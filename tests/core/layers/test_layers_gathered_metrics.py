@@ -15,7 +15,7 @@ import dsinga
 from dsinga import nn
 from dsinga.base import metric_state
 from dsinga.base.errors import UserError
-from dsinga.base.metric_state import GatheredRows, Moments
+from dsinga.base.metric_state import GatheredRows, RunningMoments
 from dsinga.base.score_curves import average_precision, roc_auc
 from dsinga.extensions import EverySteps
 from dsinga.extensions.standard import Display
@@ -168,10 +168,12 @@ def test_many_parts_are_pickled_without_deep_recursion() -> None:
 def test_moments_lose_no_digits_far_from_zero() -> None:
     labels = 1e6 + np.random.default_rng(0).normal(size=(1000, 2))
     errors = np.random.default_rng(1).normal(size=(1000, 2)) / 10
-    parts = [Moments.of(part, error) for part, error in zip(np.split(labels, 8), np.split(errors, 8), strict=True)]
+    parts = [
+        RunningMoments.of(part, error) for part, error in zip(np.split(labels, 8), np.split(errors, 8), strict=True)
+    ]
     value = metric_values({"r2:moments": (sum(parts, 0.0), 1000)})["r2"]
     assert value == pytest.approx(measures.r2_score(labels, labels + errors), abs=1e-12)
-    same = Moments.of(np.ones((3, 1)), np.zeros((3, 1)))
+    same = RunningMoments.of(np.ones((3, 1)), np.zeros((3, 1)))
     assert metric_values({"r2:moments": (same, 3)})["r2"] == 1 == measures.r2_score(np.ones(3), np.ones(3))
     assert metric_values({"r2:moments": (same, 1)}) == {}
 
@@ -180,7 +182,7 @@ def test_a_row_goes_on_after_a_snapshot() -> None:
     """The sums since the last row of the history are part of a snapshot."""
     rng = np.random.default_rng(0)
     rows = [GatheredRows(rng.integers(0, 2, 5), rng.random((5, 1))) for _ in range(2)]
-    moments = Moments.of(rng.random((5, 2)), rng.random((5, 2)))
+    moments = RunningMoments.of(rng.random((5, 2)), rng.random((5, 2)))
     unbroken, first, second = (Display(EverySteps(1)) for _ in range(3))
     sums = [{"gathered:roc_auc": (row, 0), "r2:moments": (moments, 5), "loss": (1.5, 2)} for row in rows]
     for part in sums:

@@ -11,7 +11,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.job import LayerConf
 from dsinga.layers import RecordInfo
-from dsinga.layers.interface.layer import as_text
+from dsinga.layers.interface.layer import shape_text
 
 ROWS, IMAGES, STEPS = (6, 12), (6, 3, 8, 8), (6, 7, 3)
 INFO = RecordInfo((1, 28, 28), 64)
@@ -174,6 +174,6 @@ def test_an_image_mean_of_another_size_is_refused():
 
 
 def test_shapes_in_messages_are_short() -> None:
-    assert as_text((3, 32, 32)) == "3 x 32 x 32"
-    assert as_text(()) == "a single number"
-    assert as_text([36] * 300) == "36 x 36 x 36 x 36 x ... (300 axes)"
+    assert shape_text((3, 32, 32)) == "3 x 32 x 32"
+    assert shape_text(()) == "a single number"
+    assert shape_text([36] * 300) == "36 x 36 x 36 x 36 x ... (300 axes)"

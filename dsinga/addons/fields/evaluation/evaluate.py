@@ -22,14 +22,14 @@ from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
 from dsinga.addons.fields.records.window_column import WindowColumn
 from dsinga.api.engines import awaitable
 from dsinga.api.inference import open_phase
-from dsinga.api.jobs_with_data import Result, say_overlaps
+from dsinga.api.jobs_with_data import Result, warn_of_overlaps
 from dsinga.base.argument_types import typed
-from dsinga.base.arguments import shown
+from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import register
 from dsinga.job import Job
-from dsinga.layers.interface.layer import as_text
+from dsinga.layers.interface.layer import shape_text
 from dsinga.layers.metrics.composed_metrics import errors_of
 from dsinga.passes import inference
 
@@ -146,7 +146,7 @@ def make_baselines(points: LabelPoints, against: Any) -> list[Any]:
         else:
             raise UserError(
                 "against takes 'persistence' and a climatology, as of dsinga.data.field_climatology(train.dataset), "
-                f"not {shown(each)}"
+                f"not {value_text(each)}"
             )
     return baselines
 
@@ -206,9 +206,9 @@ class GroupedErrors:
         for batch in predictions:
             if math.prod(batch.shape[1:]) != size:
                 raise UserError(
-                    f"the prediction has {as_text(batch.shape[1:])} for a window, but the targets "
-                    f"{as_text(self._shape)}; errors are those of predictions of the targets themselves: of quantiles "
-                    "and others compare one with the data, as predict(dataset).sel(quantile=0.5)"
+                    f"the prediction has {shape_text(batch.shape[1:])} for a window, but the targets "
+                    f"{shape_text(self._shape)}; errors are those of predictions of the targets themselves: of "
+                    "quantiles and others compare one with the data, as predict(dataset).sel(quantile=0.5)"
                 )
             batch = batch.reshape(len(batch), *self._shape)
             kept = np.concatenate([kept, batch]) if len(kept) else batch
@@ -351,7 +351,7 @@ def evaluate_fields(
         UserError: groups or baselines that the windows do not have, and other bad input.
     """
     with open_phase(job, params, phase, client, data, data_root, resources, hosts, layer) as opened:
-        say_overlaps(opened.job, opened.phase)
+        warn_of_overlaps(opened.job, opened.phase)
         given = [source for source in opened.reader.stores.values() if isinstance(source, FieldWindows)]
         if len(given) != 1:
             raise UserError("groups of errors are those of windows of a Dataset; give some, as of dsinga.windows")

@@ -14,7 +14,7 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
-from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, shape_text
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED, FieldTargets
 from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, errors_of
@@ -84,7 +84,7 @@ class FieldError(Layer):
         for shape in self.source_shapes[CLIMATOLOGY:]:
             if math.prod(shape[1:]) != targets.size:
                 raise self.fail(
-                    f"takes a climatology from {self.source_name(CLIMATOLOGY)}, which gives {as_text(shape)}; give "
+                    f"takes a climatology from {self.source_name(CLIMATOLOGY)}, which gives {shape_text(shape)}; give "
                     f"{targets.channels} channels of {targets.points} points",
                     field="srclayers",
                 )

@@ -14,7 +14,7 @@ from dsinga.addons.fields.records.coordinates import CIRCLE, date_index, is_date
 from dsinga.addons.fields.records.dataset import is_time
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.layout import ChannelGroup
-from dsinga.base.arguments import shown
+from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest
 from dsinga.data.array_kinds import is_data_array
@@ -141,7 +141,7 @@ def make_groupings(points: LabelPoints, by: Any) -> list[Grouping]:
     """Return the groupings of ``by``: names, regions by name, and DataArrays. Raises UserError for one that is none."""
     keys = [by] if isinstance(by, (str, Mapping)) or is_data_array(by) else by
     if not isinstance(keys, Iterable):
-        raise UserError(f"by takes names, regions or DataArrays, such as ('variable', 'season'), not {shown(by)}")
+        raise UserError(f"by takes names, regions or DataArrays, such as ('variable', 'season'), not {value_text(by)}")
     groupings = [_grouping(points, key) for key in keys]
     dims = [grouping.dim for grouping in groupings]
     for dim in dims:

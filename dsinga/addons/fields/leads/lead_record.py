@@ -12,7 +12,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
 from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
 
@@ -62,8 +62,8 @@ class LeadRecord(Layer):
             shape = self.source_shapes[run.source]
             if shape[2:] != tuple(space) or run.channels.stop > shape[1]:
                 raise self.fail(
-                    f"takes {run.channels.stop} channels of {as_text(space) if space else 'single'} points, but "
-                    f"{self.source_name(run.source)} gives {as_text(shape)}",
+                    f"takes {run.channels.stop} channels of {shape_text(space) if space else 'single'} points, but "
+                    f"{self.source_name(run.source)} gives {shape_text(shape)}",
                     field="srclayers",
                 )
 

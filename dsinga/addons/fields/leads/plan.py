@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dsinga.job import LayerConf, LayerType, NetConf, PaddingMode, ParamConf, Phase
-from dsinga.layers.interface.layer import Shape, as_text
+from dsinga.layers.interface.layer import Shape, shape_text
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net.build import with_followers
 from dsinga.net.dataflow import needs_gradient
@@ -187,8 +187,8 @@ def check_prediction(plan: LeadPlan, shape: Shape, layer: LayerConf) -> None:
     expected = (plan.channels, *plan.label_shape[1:])
     if shape[1:] != expected:
         raise layer.error(
-            f"layer {layer.name!r} gives {as_text(shape[1:])} for a lead, but its targets are {as_text(expected)}; a "
-            "prediction that is fed back has the channels and points of the targets"
+            f"layer {layer.name!r} gives {shape_text(shape[1:])} for a lead, but its targets are "
+            f"{shape_text(expected)}; a prediction that is fed back has the channels and points of the targets"
         )
 
 

@@ -28,7 +28,7 @@ from dsinga.data import resolve
 from dsinga.data.sources.dask_arrays import cluster_futures
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
-from dsinga.layers.interface.layer import Shape, as_text
+from dsinga.layers.interface.layer import Shape, shape_text
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.net.layer_classes import forecast_form, layer_class
@@ -210,7 +210,7 @@ def with_outputs(
                 )
     names = ", ".join(f"{target.name} ({windows.channels(target)})" for target in windows.targets)
     raise UserError(
-        f"layer {layer!r} gives {as_text(given)} for a window, but the targets have {expected} channels: {names}"
+        f"layer {layer!r} gives {shape_text(given)} for a window, but the targets have {expected} channels: {names}"
         f"{f', each at {direct} leads' if direct > 1 else ''}; "
         "name the layer whose feature is the prediction"
     )

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
-from dsinga.layers.interface.layer import Layer, Shape, as_text
+from dsinga.layers.interface.layer import Layer, Shape, shape_text
 from dsinga.layers.interface.region import Reach
 from dsinga.net import NeuralNet
 from dsinga.passes.predictor import row_bytes
@@ -302,9 +302,9 @@ def _one_tile(
     if (size := row_bytes(net)) > WHOLE_BYTES:
         whole = next(node.layer.name for node in net.nodes if not node.layer.is_input and node.layer.reach() is None)
         raise UserError(
-            f"layer {whole!r} needs the whole field of {as_text(lengths)} points at once, so that the features of all "
-            f"layers take {size / 2**30:.1f} GiB; predict parts of the dataset, or use a net of layers that look at "
-            "neighbouring points only"
+            f"layer {whole!r} needs the whole field of {shape_text(lengths)} points at once, so that the features of "
+            f"all layers take {size / 2**30:.1f} GiB; predict parts of the dataset, or use a net of layers that look "
+            "at neighbouring points only"
         )
     return FieldTiles(tuple(map(whole_axis, lengths, outputs, margins)), net)
 
@@ -322,7 +322,7 @@ def _net_for(make_net: MakeNet, params: Mapping[str, Any], window: Shape, size: 
         check_params(net, params)
     except UserError as error:
         raise UserError(
-            f"the net takes windows of {as_text(window)} points, but not fields of {as_text(size)}: {error}"
+            f"the net takes windows of {shape_text(window)} points, but not fields of {shape_text(size)}: {error}"
         ) from error
     return net
 
@@ -333,8 +333,8 @@ def _misfit(layer: str, given: Shape, lengths: Shape, outputs: Shape, field: tup
         ratio = " x ".join(map(str, strides))
         return UserError(f"layer {layer!r} gives a point for each {ratio} points of its field; give one for each point")
     return UserError(
-        f"layer {layer!r} gives {as_text(given) if given else 'no'} points for fields of {as_text(lengths)}, but the "
-        f"targets have {as_text(outputs)}; name the layer whose feature is the prediction"
+        f"layer {layer!r} gives {shape_text(given) if given else 'no'} points for fields of {shape_text(lengths)}, but "
+        f"the targets have {shape_text(outputs)}; name the layer whose feature is the prediction"
     )
 
 
