@@ -199,9 +199,10 @@ def bind(
 def extended_signature(
     function: Callable[..., Any], more: Iterable[inspect.Parameter], returns: str
 ) -> inspect.Signature:
-    """Return the signature of a function with more parameters before its keyword-only ones, and what it ``returns``."""
-    signature = inspect.signature(function)
-    parameters = sorted([*signature.parameters.values(), *more], key=lambda known: known.kind)
+    """Return the signature of a function with more parameters in place of ``**arguments``, and what it ``returns``."""
+    own = inspect.signature(function).parameters.values()
+    parameters = sorted([*own, *more], key=lambda parameter: parameter.kind)
+    parameters = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
     return signature_of(function, parameters, returns)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Unpack
 
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
 from dsinga.base.functions import name_of
 from dsinga.nn.words.keras_arguments import missing_names
 from dsinga.nn.writing.feature import Feature
-from dsinga.nn.writing.symbol import layer
+from dsinga.nn.writing.symbol import LayerArguments, layer
 from dsinga.nn.writing.writer import LayerWriter, Write
 
 # The names of Keras for functions that are layers without settings, and SINGA's scaled tanh.
@@ -70,7 +70,7 @@ def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
 
 
 @layer
-def Activation(activation: Any) -> Write:
+def Activation(activation: Any, **common: Unpack[LayerArguments]) -> Write:
     """Activation by its name: linear, relu, elu, selu, softplus, sigmoid, tanh, gelu, silu, softmax, or another.
 
     Others are leaky_relu, swish, which is silu, and stanh.
@@ -93,13 +93,13 @@ def own_activation(writer: LayerWriter, activation: Any) -> Feature:
 
 
 @layer
-def ELU() -> Write:
+def ELU(**common: Unpack[LayerArguments]) -> Write:
     """x for x > 0, else e^x - 1 (kActivation)."""
     return lambda writer: own_activation(writer, "elu")
 
 
 @layer
-def Softmax() -> Write:
+def Softmax(**common: Unpack[LayerArguments]) -> Write:
     """Softmax of each row, or of each step of sequences (kSoftmax)."""
     return lambda writer: own_activation(writer, "softmax")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -20,12 +20,12 @@ from dsinga.nn.words.inputs import normalise
 from dsinga.nn.words.keras_arguments import check_names
 from dsinga.nn.words.layer_adapters import channels_back, pixels_first
 from dsinga.nn.writing.feature import Feature, axis_of, row_shape
-from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer
+from dsinga.nn.writing.symbol import COMMON, LayerArguments, LayerBuilder, layer
 from dsinga.nn.writing.writer import LayerWriter, Write
 
 
 @layer
-def Flatten() -> Write:
+def Flatten(**common: Unpack[LayerArguments]) -> Write:
     """Makes each row a vector, (B, n): a kReshape in the job where the next layer does not flatten its source itself.
 
     The numbers keep their order, that of channels, rows and columns of images; in Keras channels are last.
@@ -39,13 +39,13 @@ def Flatten() -> Write:
 
 
 @layer
-def SpatialDropout1D(rate: float) -> Write:
+def SpatialDropout1D(rate: float, **common: Unpack[LayerArguments]) -> Write:
     """In training a share ``rate`` of the features of sequences (B, T, n) is 0, each at all steps (kDropout)."""
     return lambda writer: writer.add("kDropout", dropout_conf={"dropout_ratio": rate, "unit": "kFeature"})
 
 
 @layer
-def Masking(mask_value: float = 0.0) -> Write:
+def Masking(mask_value: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
     """Leaves out the steps of sequences (B, T, n) at which all features are ``mask_value``, in the layers above.
 
     These learn where each sequence ends (kSequenceLength); later steps move forward. A sequence without any other step
@@ -61,14 +61,18 @@ def Masking(mask_value: float = 0.0) -> Write:
 
 
 @layer
-def Identity() -> Write:
+def Identity(**common: Unpack[LayerArguments]) -> Write:
     """Passes on its source; no layer of the job."""
     return lambda writer: writer.source
 
 
 @layer
 def BatchNormalization(
-    momentum: float | None = None, epsilon: float = 1e-5, synchronized: bool = True, axis: int | None = None
+    momentum: float | None = None,
+    epsilon: float = 1e-5,
+    synchronized: bool = True,
+    axis: int | None = None,
+    **common: Unpack[LayerArguments],
 ) -> Write:
     """Batch normalisation of each channel, axis 1, or -1 where records have their channels last (kBM).
 
@@ -98,7 +102,9 @@ def BatchNormalization(
 
 
 @layer
-def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-5) -> Write:
+def LayerNormalization(
+    axis: int | Sequence[int] = -1, epsilon: float = 1e-5, **common: Unpack[LayerArguments]
+) -> Write:
     """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm).
 
     Where records have their channels last, -1 are the channels.
@@ -122,7 +128,7 @@ def LayerNormalization(axis: int | Sequence[int] = -1, epsilon: float = 1e-5) ->
 
 
 @layer
-def Concatenate(axis: int = -1) -> Write:
+def Concatenate(axis: int = -1, **common: Unpack[LayerArguments]) -> Write:
     """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1.
 
     Where records have their channels last, axes count as there: -1 are the channels.
@@ -138,7 +144,7 @@ def Concatenate(axis: int = -1) -> Write:
 
 
 @layer
-def Slice(parts: int, axis: int = 1) -> Write:
+def Slice(parts: int, axis: int = 1, **common: Unpack[LayerArguments]) -> Write:
     """Its source, cut in ``parts`` along ``axis`` (kSlice): calling it gives a list of as many features."""
 
     def write(writer: LayerWriter) -> Feature:
@@ -150,7 +156,7 @@ def Slice(parts: int, axis: int = 1) -> Write:
 
 
 @layer
-def Split(parts: int) -> Write:
+def Split(parts: int, **common: Unpack[LayerArguments]) -> Write:
     """Its source, ``parts`` times (kSplit); nets need none, because one is added where a feature is used twice."""
     return lambda writer: hand_out(writer, writer.add("kSplit", split_conf={"num_splits": parts}))
 
@@ -249,6 +255,7 @@ def Normalization(
     std: Any = None,
     invert: bool = False,
     axis: Any = -1,
+    **common: Unpack[LayerArguments],
 ) -> Write:
     """(x - mean) / √variance, or with ``invert`` its inverse x·√variance + mean, which gives back the data's units.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Unpack
 
 from dsinga.base.errors import UserError
 from dsinga.nn.words.function_specs import Sides, Size
@@ -11,7 +11,7 @@ from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.words.layer_adapters import query_value_key
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.writing.feature import Feature, batch_shape
-from dsinga.nn.writing.symbol import COMMON, LayerBuilder, layer
+from dsinga.nn.writing.symbol import COMMON, LayerArguments, LayerBuilder, layer
 from dsinga.nn.writing.writer import LayerWriter, Write
 
 Dense = layer_functions["Dense"]
@@ -75,6 +75,7 @@ def MultiHeadAttention(
     kernel_initializer: Any = "glorot_uniform",
     bias_initializer: Any = "zeros",
     use_causal_mask: bool = False,
+    **common: Unpack[LayerArguments],
 ) -> Write:
     """Attention of ``num_heads`` projected queries, keys and values, called on [query, value] or [query, value, key].
 
@@ -123,6 +124,7 @@ def SeparableConv2D(
     depthwise_regularizer: Any = None,
     pointwise_regularizer: Any = None,
     bias_regularizer: Any = None,
+    **common: Unpack[LayerArguments],
 ) -> Write:
     """A depthwise convolution of images without a bias, then a convolution of single pixels, and its activation.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from dsinga.base.errors import UserError
 from dsinga.job import ParamConf
 from dsinga.nn.words.initialisers import RandomNormal
 from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.writing.feature import Feature
-from dsinga.nn.writing.symbol import LayerBuilder, layer
+from dsinga.nn.writing.symbol import LayerArguments, LayerBuilder, layer
 from dsinga.nn.writing.writer import LayerWriter, Write
 
 Dense = layer_functions["Dense"]
@@ -24,6 +24,7 @@ def RBM(
     persistent: bool = False,
     use_bias: bool = True,
     kernel_initializer: Any = None,
+    **common: Unpack[LayerArguments],
 ) -> Write:
     """Restricted Boltzmann machine with ``units`` hidden units (kRBMVis and kRBMHid); its feature are their means.
 

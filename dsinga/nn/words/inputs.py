@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name
 from dsinga.nn.words.image_layers import require
 from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses, without_defaults
 from dsinga.nn.writing.feature import Feature
-from dsinga.nn.writing.symbol import LayerBuilder, Symbol, layer
+from dsinga.nn.writing.symbol import LayerArguments, LayerBuilder, Symbol, layer
 from dsinga.nn.writing.writer import LayerWriter, Write, make_conf
 from dsinga.reading.open_layer import augmented_info
 
@@ -115,7 +115,13 @@ def _augmentations(given: Any) -> list[AugmentConf]:
 
 
 @layer
-def _input(shape: Any = None, type: str = "kRecordInput", store: Any = None, format_given: bool = False) -> Write:
+def _input(
+    shape: Any = None,
+    type: str = "kRecordInput",
+    store: Any = None,
+    format_given: bool = False,
+    **common: Unpack[LayerArguments],
+) -> Write:
     """Input layer that reads records; ``store`` are fields of its store_conf, to which channels_last may be added."""
 
     def write(writer: LayerWriter) -> Feature:
@@ -169,7 +175,7 @@ source_functions = Derived("source", source_function, takes=lambda cls: issubcla
 
 
 @layer
-def Rescaling(scale: float, offset: float = 0.0) -> Write:
+def Rescaling(scale: float, offset: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
     """x·scale + offset, computed where records are read directly after nn.Input, elsewhere by kArithmetic."""
     if not _is_number(scale) or not _is_number(offset) or scale == 0:
         raise UserError(f"Rescaling: scale is a number other than 0 and offset a number, not {scale!r} and {offset!r}")
@@ -201,7 +207,7 @@ def normalise(writer: LayerWriter, **fields: Any) -> Feature:
 
 
 @layer
-def RandomCrop(height: int, width: int, pad: int = 0) -> Write:
+def RandomCrop(height: int, width: int, pad: int = 0, **common: Unpack[LayerArguments]) -> Write:
     """Crop of images: at a random place in training, in the centre otherwise (kImagePreprocess).
 
     ``pad`` pixels of zeros are put around images before. The crop is square.
@@ -217,7 +223,7 @@ def RandomCrop(height: int, width: int, pad: int = 0) -> Write:
 
 
 @layer
-def RandomFlip(mode: str = "horizontal") -> Write:
+def RandomFlip(mode: str = "horizontal", **common: Unpack[LayerArguments]) -> Write:
     """Images, every other one mirrored at random in training (kImagePreprocess).
 
     ``mode`` may also be "vertical" or "horizontal_and_vertical", of records, as :func:`RandomTranslation`.
@@ -235,7 +241,9 @@ def RandomFlip(mode: str = "horizontal") -> Write:
 
 
 @layer
-def RandomTranslation(height_factor: float, width_factor: float, fill_mode: str = "reflect") -> Write:
+def RandomTranslation(
+    height_factor: float, width_factor: float, fill_mode: str = "reflect", **common: Unpack[LayerArguments]
+) -> Write:
     """Images, moved at random in training by at most these shares of their height and width, where records are read.
 
     It follows nn.Input, perhaps after other random changes, and is ``nn.augment.RandomTranslation``.
@@ -248,7 +256,7 @@ def RandomTranslation(height_factor: float, width_factor: float, fill_mode: str 
 
 
 @layer
-def RandomRotation(factor: float, fill_mode: str = "constant") -> Write:
+def RandomRotation(factor: float, fill_mode: str = "constant", **common: Unpack[LayerArguments]) -> Write:
     """Images, turned at random in training by at most this share of a circle, as :func:`RandomTranslation`.
 
     What comes from outside is 0; in Keras it is by default a mirror image.

@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict
 from weakref import WeakSet
 
 import numpy as np
@@ -18,11 +18,12 @@ from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names,
 from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
 from dsinga.nn.writing.operators import Operators
 from dsinga.nn.writing.variables import HasVariables, Variable
-from dsinga.nn.writing.writer import NetWriter
+from dsinga.nn.writing.writer import NetWriter, Write
 
 if TYPE_CHECKING:
     from dsinga.nn.model.training_state import RunningFit
 
+P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 
 
@@ -319,29 +320,37 @@ def call_again(
     return [feature(symbol) for symbol in outputs]
 
 
-def common(
-    *,
-    name: str | None = None,
-    param: Sequence[Any] | None = None,
-    lr_scale: float | Sequence[float] | None = None,
-    wd_scale: float | Sequence[float] | None = None,
-    trainable: bool = True,
-    partition_dim: int | None = None,
-    location: int | None = None,
-    recompute: bool = False,
-    include: Sequence[str] | None = None,
-    exclude: Sequence[str] | None = None,
-) -> None:
-    """Has the arguments of every layer: name; ``nn.Param(...)`` for each param; learning rate and weight decay scales.
+class LayerArguments(TypedDict, total=False):
+    """The arguments of every layer.
 
-    These are a number for all params or one for each. ``trainable=False`` keeps the values of the params (static).
+    ``param`` has ``nn.Param(...)`` for each param. ``lr_scale`` and ``wd_scale``, of the learning rate and of weight
+    decay, are a number for all params or one for each. ``trainable=False`` keeps the values of the params (static).
     ``partition_dim`` is the dimension on which the layer is cut, ``location`` the worker that computes it;
     ``recompute=True`` frees the feature after the forward pass and computes it again in the backward pass; ``include``
     and ``exclude`` are its phases.
     """
 
+    name: str | None
+    param: Sequence[Any] | None
+    lr_scale: float | Sequence[float] | None
+    wd_scale: float | Sequence[float] | None
+    trainable: bool
+    partition_dim: int | None
+    location: int | None
+    recompute: bool
+    include: Sequence[str] | None
+    exclude: Sequence[str] | None
 
-COMMON = inspect.signature(common).parameters
+
+COMMON = {
+    name: inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default={"trainable": True, "recompute": False}.get(name),
+        annotation=hint.__forward_arg__,  # the text that the class has
+    )
+    for name, hint in LayerArguments.__annotations__.items()
+}
 
 # Arguments of Keras's layers that say the shape of a row of the source; nn.Sequential makes an input of the first one.
 SHAPES: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
@@ -352,14 +361,13 @@ SHAPES: Mapping[str, Callable[[Any], tuple[Any, ...]]] = {
 }
 
 
-def layer(
-    function: Callable[..., Callable[[Any], Feature]], builder: type[LayerBuilder] = LayerBuilder
-) -> Callable[..., LayerBuilder]:
-    """Add the arguments that all layers share to a function that makes a layer: a decorator.
+def layer(function: Callable[P, Write], builder: type[LayerBuilder] = LayerBuilder) -> Callable[P, LayerBuilder]:
+    """Return the function that makes a layer, a ``builder``, of one that returns what writes the layer: a decorator.
 
-    ``function`` returns what writes the layer, a ``builder``.
+    Its signature has the :class:`LayerArguments` in place of ``**common``. Arguments are checked by name.
     """
     signature = extended_signature(function, COMMON.values(), "LayerBuilder")
+    writes: Callable[..., Write] = function
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> LayerBuilder:
@@ -367,7 +375,7 @@ def layer(
         settings = bind(function.__name__, signature, args, given)
         arguments = {name: value for name, value in settings.items() if name not in COMMON}
         again = functools.partial(make, *args, **kwargs)
-        made = builder(function.__name__, function(**arguments), settings, again)
+        made = builder(function.__name__, writes(**arguments), settings, again)
         for name in kwargs.keys() - given.keys():
             made.input_rows = SHAPES[name](kwargs[name])
         return made
