@@ -35,6 +35,15 @@ SEARCHES = {
     "class weights": "nn.html",
     "early stopping": "extensions.html",
     "learning rate": "learning-rate.html",
+    "mixed precision": "precision.html",
+    "AMP": "precision.html",
+    "SSHCluster": "clusters.html",
+    "categorical features": "arrays.html",
+    "checkpoint every epoch of fit": "checkpoints.html",
+    "DDP": "training.html",
+    "ONNX": "from-torch.html",
+    "fine-tuning": "fine-tuning.html",
+    "Parquet": "arrays.html",
 }
 pytestmark = pytest.mark.slow  # the site is built
 
