@@ -6,19 +6,17 @@ in another order where they come in and go out.
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 import dsinga.api as api
 from dsinga.api.engines import find_runner
-from dsinga.base.arguments import is_at, is_whole
+from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
-from dsinga.data.array_kinds import is_a, is_dask_collection, is_of
+from dsinga.data.array_kinds import is_a, is_dask_collection, is_of, is_path
 from dsinga.job import Job
 from dsinga.net.layer_classes import with_member
 from dsinga.nn.model.given_data import as_codes, check_whole_numbers, read_iterable
@@ -32,6 +30,7 @@ from dsinga.nn.model.records import (
     pair_up,
     read_label_paths,
 )  # fmt: skip
+from dsinga.nn.model.results import Evaluation, with_tensor_methods
 from dsinga.nn.model.sample_weights import add_weights, without_missing
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import Symbol, flatten
@@ -94,23 +93,26 @@ class Predictable(ModelParams):
         sample_weight: Any = None,
         batch_size: int | None = None,
         client: Client | None = None,
-    ) -> Figures: ...
+        return_dict: Literal[False] = False,
+    ) -> Evaluation: ...
 
     @overload
     def evaluate(
         self,
-        x: FieldWindows,
+        x: Any = None,
+        y: Any = None,
         *,
+        sample_weight: Any = None,
         batch_size: int | None = None,
         client: Client | None = None,
-        by: str | Iterable[Any],
-        against: Any = (),
-    ) -> Dataset: ...
+        return_dict: Literal[True],
+    ) -> dict[str, float]: ...
 
     @overload
     def evaluate(
-        self, x: FieldWindows, *, batch_size: int | None = None, client: Client | None = None, against: Any
-    ) -> Dataset: ...
+        self, x: FieldWindows, *, batch_size: int | None = None, client: Client | None = None,
+        by: str | Iterable[Any] = ..., against: Any = ...,
+    ) -> Dataset: ...  # fmt: skip
 
     @checked
     def evaluate(
@@ -121,17 +123,29 @@ class Predictable(ModelParams):
         sample_weight: Any = None,
         batch_size: int | None = None,
         client: Client | None = None,
+        return_dict: bool = False,
         by: Any = None,
         against: Any = (),
     ) -> Any:
-        """Return the mean loss and metrics over all records by name; ``loss, accuracy = model.evaluate(x, y)`` works.
+        """Return the mean loss and metrics over all records: ``loss, accuracy = model.evaluate(x, y)``.
 
-        With ``sample_weight`` the loss and the shares of right predictions are those of :meth:`fit`; other metrics
-        count each record once. numpy arrays are computed in this process unless a client is given. Raises UserError for
-        bad input.
+        The numbers are a tuple in the order of Keras, and have names, as in ``model.evaluate(x, y)["loss"]``. Of numpy
+        arrays they are computed in this process unless a client is given.
 
-        Of windows of a Dataset ``by`` names groups, such as ("variable", "lead", "season"), and ``against`` baselines:
-        then the result is a Dataset of errors, see :func:`dsinga.evaluate_fields`.
+        Args:
+            x: records, as for :meth:`fit`.
+            y: labels, where ``x`` has none.
+            sample_weight: as for :meth:`fit`: for the loss and the shares of right predictions; other metrics count
+                each record once.
+            batch_size: how many records are computed at a time; by default as many as bounded memory takes.
+            client: a Dask client, on whose workers they are computed.
+            return_dict: whether the result is a plain dict of all numbers by name.
+            by: of windows of a Dataset names of groups, such as ("variable", "lead", "season"); then the result is a
+                Dataset of errors, see :func:`dsinga.evaluate_fields`.
+            against: baselines for these errors.
+
+        Raises:
+            UserError: shapes, losses and data do not fit.
         """
         check_whole_numbers(batch_size=batch_size)
         if by is not None or against:
@@ -148,15 +162,21 @@ class Predictable(ModelParams):
             with self._explained(pairs):
                 labelled = any(y is not None for _, y in pairs.values())
                 net, records, labels = self._local(pairs, labelled, sample_weight)
-                figures = net.evaluate(self._known_params(net), records, labels, batchsize=batch_size)
-            return Figures(figures, self._reported(figures))
-        cluster: Any = find_runner(client, waits=True)
+                figures: Mapping[str, float] = net.evaluate(
+                    self._known_params(net), records, labels, batchsize=batch_size
+                )
+        else:
+            cluster: Any = find_runner(client, waits=True)
+            job, data = self._test_job(self._opened(pairs, sample_weight), batch_size)
+            figures = api.evaluate(job, self._require_params(), client=cluster, data=data)
+        return dict(figures) if return_dict else Evaluation(figures, self._reported(figures))
+
+    def _opened(self, pairs: Mapping[str, Pair], weights: Any = None) -> PhaseRecords:
+        """Return the records of each input, opened in the order of those of training, with their weights."""
         opened = open_inputs(pairs, self.record_names()).in_order_of(self.trained_windows())
-        if sample_weight is not None:
-            add_weights(opened, sample_weight)
-        job, data = self._test_job(opened, batch_size)
-        means = api.evaluate(job, self._require_params(), client=cluster, data=data)
-        return Figures(means, self._reported(means))
+        if weights is not None:
+            add_weights(opened, weights)
+        return opened
 
     def _evaluate_fields(self, x: Any, batch_size: int | None, client: Any, by: Any, against: Any) -> Any:
         """Return the errors of the output as a prediction of the targets of windows, by group."""
@@ -166,8 +186,7 @@ class Predictable(ModelParams):
         if len(layers) != 1:
             raise UserError(f"errors by group are those of a model with one output, not {len(layers)}")
         cluster: Any = find_runner(client, waits=True)
-        opened = open_inputs(self._pairs(x, None), self.record_names()).in_order_of(self.trained_windows())
-        job, data = self._test_job(opened, batch_size)
+        job, data = self._test_job(self._opened(self._pairs(x, None)), batch_size)
         return lookup("hook", "evaluate_fields")(
             job, self._require_params(), layers[0], client=cluster, by=by, against=against, data=data
         )
@@ -189,41 +208,66 @@ class Predictable(ModelParams):
     ) -> Any:
         """Return the outputs for all records, (n, ...) numpy; a list for several outputs.
 
-        A numpy array is computed in this process unless a client is given. For an xarray Dataset or DataArray, or the
-        path of one, the output of a model that was trained from windows is a lazy Dataset of their targets, which Dask
-        computes, for so many ``leads`` as are given: see :func:`dsinga.predict_lazily`. With ``members`` the result has
-        a first dimension "member", for nets that are drawn from those which the model's dropout trains, (members, n,
-        ...). Raises UserError for bad input.
+        Args:
+            x: records, as for :meth:`fit`, without labels. The outputs of a dask array, or of a path, are in memory,
+                too; :meth:`predict_lazily` returns a dask array, for more than memory holds. A model that was trained
+                from windows takes an xarray Dataset or DataArray, or the path of one, and returns a lazy Dataset.
+            batch_size: how many records are computed at a time; by default as many as bounded memory takes.
+            client: a Dask client, on whose workers records are computed; numpy arrays without one in this process.
+            leads: of a Dataset, how many times predictions are fed back; see :func:`dsinga.predict_lazily`.
+            members: how many nets are drawn from those which the model's dropout trains; the result then has a first
+                dimension "member", (members, n, ...).
+
+        Raises:
+            UserError: for bad input, and for a model without params.
         """
         check_whole_numbers(batch_size=batch_size, members=members)
-        (x, _, _), _ = read_iterable(x)
-        is_dataset = is_a(x, "xarray", "Dataset", "DataArray") or isinstance(x, (str, os.PathLike))
-        if is_dataset and self.is_of_windows():
-            return self._predict_dataset(x, leads, members)
+        if self.is_of_windows() and is_dataset(x):
+            return self.predict_lazily(x, leads=leads, members=members)
         if leads is not None:
             raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
-        pairs = self._as_codes(pair_up(x, None, self.input_names(), self.input_names()[:1]))
+        (x, _, _), _ = read_iterable(x)
+        pairs = self._unlabelled(x)
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
-        if members is not None:
-            return self._predict_members(pairs, members, batch_size, client)
-        outputs = self.features(x, self.output_layers(), batch_size=batch_size, client=client)
-        return outputs_last(outputs) if self.has_channels_last() else outputs
+        if members is None:
+            outputs = self._features(pairs, self.output_layers(), batch_size, client)
+        else:
+            job, data = self._job_of_features(pairs, batch_size)
+            jobs = [with_member(job, member) for member in range(1, members + 1)]
+            drawn = [
+                [api.predict(job, self._require_params(), name, client=client, data=data) for job in jobs]
+                for name in self.output_layers()
+            ]
+            outputs = [np.stack(of_members) for of_members in drawn]
+        return self._as_given(outputs, members)
 
-    def _predict_members(self, pairs: Any, members: int, batch_size: int | None, client: Client | None) -> Any:
-        """Return the outputs of each member of an ensemble by dropout, (members, n, ...); a list for several."""
-        job, data = self._job_of_features(pairs, batch_size)
-        jobs = [with_member(job, member) for member in range(1, members + 1)]
-        format_of = outputs_last if self.has_channels_last() else np.asarray
-        outputs = [
-            np.stack(
-                [
-                    format_of(api.predict(of_member, self._require_params(), name, client=client, data=data))
-                    for of_member in jobs
-                ]
+    @checked
+    def predict_lazily(self, x: Any, *, leads: int | None = None, members: int | None = None) -> Any:
+        """Return the outputs for a dask array of records as a dask array, which Dask computes chunk by chunk.
+
+        So neither records nor outputs need to fit into memory; a list for several outputs. For a Dataset or DataArray,
+        or the path of one, it is a lazy Dataset. ``leads`` and ``members`` are those of :meth:`predict`, and
+        :func:`dsinga.predict_lazily` does the same for a job. Raises UserError for other records.
+        """
+        lazily, layers = lookup("hook", "predict_lazily"), self.output_layers()
+        if is_dataset(x):
+            if len(layers) != 1:
+                raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
+            job = self.make_job(self._arguments.phases if self._arguments else {}, None, {})
+            return lazily(job, self._require_params(), layers[0], x, leads=leads, members=members)
+        if not is_dask_collection(x):
+            raise UserError(
+                f"predict_lazily takes a dask array, as da.from_zarr(path) gives one, not {value_text(x)}; use predict"
             )
-            for name in self.output_layers()
-        ]
+        job, _ = self._job_of_features(self._unlabelled(x), None)
+        outputs = [lazily(job, self._require_params(), name, x, leads=leads, members=members) for name in layers]
+        return self._as_given(outputs, members)
+
+    def _as_given(self, outputs: list[Any], members: int | None) -> Any:
+        """Return outputs, (n, ...), or (members, n, ...) where members are given: one alone, or a list of several."""
+        if self.has_channels_last():
+            outputs = [outputs_last(output, 0 if members is None else 1) for output in outputs]
         return outputs[0] if len(outputs) == 1 else outputs
 
     def __call__(self, inputs: Any, *further: Any, training: bool | None = None) -> Any:
@@ -253,15 +297,6 @@ class Predictable(ModelParams):
         """Return whether the records of training were windows of a Dataset."""
         return self._arguments is not None and any(records.windows for records in self._arguments.phases.values())
 
-    def _predict_dataset(self, dataset: Any, leads: int | None, members: int | None) -> Any:
-        """Return the output for a Dataset as a lazy Dataset."""
-        job = self.make_job(self._arguments.phases if self._arguments else {}, None, {})
-        layers = self.output_layers()
-        if len(layers) != 1:
-            raise UserError(f"predict takes a Dataset for a model with one output, not {len(layers)}")
-        predict_lazily = lookup("hook", "predict_lazily")
-        return predict_lazily(job, self._require_params(), layers[0], dataset, leads=leads, members=members)
-
     @checked
     def features(
         self, x: Any, layers: str | Sequence[str], *, batch_size: int | None = None, client: Client | None = None
@@ -269,18 +304,28 @@ class Predictable(ModelParams):
         """Return the feature of a layer for all records, (n, ...) numpy; a list for several layers."""
         check_whole_numbers(batch_size=batch_size)
         names = [layers] if isinstance(layers, str) else list(layers)
-        pairs = self._as_codes(pair_up(x, None, self.input_names(), self.label_inputs()))
+        features = self._features(self._unlabelled(x), names, batch_size, client)
+        return features[0] if len(names) == 1 else features
+
+    def _unlabelled(self, x: Any) -> dict[str, Pair]:
+        """Return the records of each input as those of training were, without labels, which predictions do not need."""
+        names = self.input_names()
+        pairs = self._as_codes(pair_up(x, None, names, names[:1]))
+        return {name: (records, None) for name, (records, _) in pairs.items()}
+
+    def _features(
+        self, pairs: Mapping[str, Pair], layers: Sequence[str], batch_size: int | None, client: Client | None
+    ) -> list[Any]:
+        """Return the feature of each layer: of numpy arrays from this process, unless a client is given."""
         if is_empty := has_no_rows(tuple(records for records, _ in pairs.values())):  # also dask arrays
             pairs = {name: (row_of_zeros(records)[:0], None) for name, (records, _) in pairs.items()}
         if are_numpy(pairs) and (client is None or is_empty):
             with self._explained(pairs):
                 net, records, _ = self._local(pairs, labelled=True)
-                features = [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in names]
-        else:
-            cluster: Any = find_runner(client, waits=True)
-            job, data = self._job_of_features(pairs, batch_size)
-            features = [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in names]
-        return features[0] if len(names) == 1 else features
+                return [net.predict(self._known_params(net), records, name, batchsize=batch_size) for name in layers]
+        cluster: Any = find_runner(client, waits=True)
+        job, data = self._job_of_features(pairs, batch_size)
+        return [api.predict(job, self._require_params(), name, client=cluster, data=data) for name in layers]
 
     def _job_of_features(self, pairs: Any, batch_size: int | None) -> tuple[Job, dict[str, Any] | None]:
         """Return the job that computes features of records, and its data."""
@@ -304,66 +349,11 @@ def labels_first(y: Any) -> Any:
     return np.moveaxis(y if is_dask_collection(y) else np.asarray(y), -1, 1)
 
 
-def outputs_last(outputs: Any) -> Any:
-    """Return outputs, an array or a list, with the channels of images and volumes last."""
-    if isinstance(outputs, list):
-        return [outputs_last(output) for output in outputs]
-    return np.moveaxis(outputs, 1, -1) if outputs.ndim in IMAGE_AXES else outputs
+def outputs_last(output: Any, axis: int) -> Any:
+    """Return an output whose records lie along ``axis``, with the channels of images and volumes last."""
+    return np.moveaxis(output, axis + 1, -1) if output.ndim - axis in IMAGE_AXES else output
 
 
-class Figures(dict[str, float]):
-    """The loss and the metrics of an evaluation by name; ``loss, accuracy = figures`` takes their values.
-
-    It is a dict: loops go over names, as ``dict(figures)`` and ``in`` do. An assignment to several variables, for which
-    names are of no use, and whole numbers as keys, as ``figures[1]``, get the values in the order of Keras: the loss,
-    then the metrics that ``compile`` was given, without these all that there are.
-
-    Args:
-        figures: the figures by name.
-        metrics: the names of the metrics of ``compile`` that are among them.
-    """
-
-    def __init__(self, figures: Mapping[str, float], metrics: Sequence[str] = ()):
-        super().__init__(figures)
-        self._metrics = metrics
-        others = metrics or [name for name in figures if name != "loss"]
-        self._values = [figures[name] for name in ("loss", *others) if name in figures]
-
-    def __iter__(self) -> Iterator[Any]:
-        is_unpacked = is_at(sys._getframe(1), "UNPACK_SEQUENCE", "UNPACK_EX")
-        return iter(self._values) if is_unpacked else super().__iter__()
-
-    def __missing__(self, name: Any) -> float:
-        if is_whole(name, 0) and name < len(self._values):
-            return self._values[name]
-        raise KeyError(name)
-
-    def __float__(self) -> float:
-        """Return the loss, as Keras does where no metrics are compiled. Raises UserError where there are some."""
-        if self._metrics:
-            raise UserError(f"evaluate returns several figures: {', '.join(self)}; take one, as figures['loss']")
-        return self["loss"]
-
-    def __format__(self, spec: str) -> str:
-        return format(float(self), spec) if spec else str(self)
-
-
-class Predictions(np.ndarray[Any, Any]):
-    """An array of predictions that has methods of tensors, too, for programs that are written for these."""
-
-    def numpy(self) -> np.ndarray:
-        """Return the plain array."""
-        return self.view(np.ndarray)
-
-    def detach(self) -> Self:
-        """Return the array, which has no gradient."""
-        return self
-
-    cpu = detach
-
-
-def with_tensor_methods(predictions: Any) -> Any:
-    """Return predictions, an array or a list, with numpy's arrays as :class:`Predictions`."""
-    if isinstance(predictions, list):
-        return [with_tensor_methods(array) for array in predictions]
-    return predictions.view(Predictions) if type(predictions) is np.ndarray else predictions
+def is_dataset(x: Any) -> bool:
+    """Whether ``x`` is an xarray Dataset or DataArray, or a path, which may be that of one."""
+    return is_a(x, "xarray", "Dataset", "DataArray") or is_path(x)

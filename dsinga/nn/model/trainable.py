@@ -378,7 +378,9 @@ class Trainable(Predictable):
 
     def test_on_batch(self, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False) -> Any:
         """Return the loss of a batch of numpy arrays, and metrics, as :meth:`train_on_batch` does, without a step."""
-        return self._figures(self.evaluate(*self._batch(x, y), sample_weight=sample_weight), return_dict)
+        return self._figures(
+            self.evaluate(*self._batch(x, y), sample_weight=sample_weight, return_dict=True), return_dict
+        )
 
     def predict_on_batch(self, x: Any) -> Any:
         """Return the outputs for a batch of numpy arrays, as :meth:`predict` does."""

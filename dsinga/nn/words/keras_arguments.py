@@ -52,7 +52,6 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("evaluate.verbose", "predict.verbose"), (0, 1, 2, "auto", False, True)),  # they show nothing
     "fit.initial_epoch": (0,),
     "fit.validation_batch_size": (None,),
-    "evaluate.return_dict": (True, False),
     **dict.fromkeys(("evaluate.steps", "evaluate.callbacks", "predict.steps", "predict.callbacks"), (None,)),
     "compile.run_eagerly": (False, None),
     "compile.steps_per_execution": (1, None),

@@ -168,7 +168,7 @@ def test_a_loaded_model_predicts_tests_and_goes_on_as_the_saved_one(
     loaded = nn.load_model(tmp_path)
     for ours, theirs in zip(model.predict(X), loaded.predict(X), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert loaded.evaluate(X, labels) == model.evaluate(X, labels)
+    assert dict(loaded.evaluate(X, labels)) == dict(model.evaluate(X, labels))
     for each in (model, loaded):
         each.fit(X, labels, epochs=2, seed=7, **options, **WHOLE)
     assert_same(loaded.params, model.params)

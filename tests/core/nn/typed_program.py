@@ -23,6 +23,7 @@ def program() -> None:
     windows = dsinga.windows("weather.zarr", inputs="t", targets="t", input_dims={"time": 1}, leads=2)
     model.evaluate(windows, by=("variable", "lead"), against="persistence").rmse.sel(forecast="model")
     model.evaluate(windows, against="persistence").to_zarr("errors.zarr")
-    print(model.evaluate(windows).rmse)  # type: ignore[attr-defined]
+    loss, accuracy = model.evaluate(x, y)
+    model.evaluate(windows).rmse.sel(forecast="model")  # type: ignore[attr-defined]
     model.evaluate(windows, by=3)  # type: ignore[call-overload]
     model.evaluate(x, y, by="lead")  # type: ignore[call-overload]

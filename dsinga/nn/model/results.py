@@ -1,0 +1,89 @@
+"""Evaluation, the loss and the metrics of a test, and Predictions, an array that has methods of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, KeysView, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from dsinga.base.arguments import fail_for_name
+from dsinga.base.errors import UserError
+
+
+class Evaluation(tuple[float, ...]):
+    """The loss and the metrics of an evaluation: a tuple of numbers that have names.
+
+    ``loss, accuracy = evaluation`` and ``evaluation[1]`` take them in the order of Keras: the loss, then the metrics
+    that ``compile`` was given, without these all that there are. ``evaluation["loss"]``, ``evaluation.loss`` and
+    ``dict(evaluation)`` take them by name, also those that the loss reports by itself.
+
+    Args:
+        figures: the numbers by name.
+        metrics: the names of the metrics of ``compile`` that are among them.
+    """
+
+    _figures: dict[str, float]
+    _metrics: Sequence[str]
+
+    def __new__(cls, figures: Mapping[str, float], metrics: Sequence[str] = ()) -> Self:
+        """Return the evaluation of these numbers."""
+        names = metrics or [name for name in figures if name != "loss"]
+        evaluation = super().__new__(cls, [figures[name] for name in ("loss", *names) if name in figures])
+        evaluation._figures, evaluation._metrics = dict(figures), metrics
+        return evaluation
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self._figures, self._metrics
+
+    def keys(self) -> KeysView[str]:
+        """Return the names."""
+        return self._figures.keys()
+
+    def items(self) -> ItemsView[str, float]:
+        """Return the names with their numbers."""
+        return self._figures.items()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._figures
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._figures[key] if isinstance(key, str) else super().__getitem__(key)
+
+    def __getattr__(self, name: str) -> float:
+        if name in vars(self).get("_figures", ()):
+            return self._figures[name]
+        fail_for_name("the evaluation", name, vars(self).get("_figures", ()), {})
+
+    def __repr__(self) -> str:
+        return f"Evaluation({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+
+    def __float__(self) -> float:
+        """Return the loss, as Keras does where no metrics are compiled. Raises UserError where there are some."""
+        if self._metrics:
+            raise UserError(f"evaluate returns several figures: {', '.join(self.keys())}; take one, as figures['loss']")
+        return self["loss"]
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else str(self)
+
+
+class Predictions(np.ndarray[Any, Any]):
+    """An array of predictions that has methods of tensors, too, for programs that are written for these."""
+
+    def numpy(self) -> np.ndarray:
+        """Return the plain array."""
+        return self.view(np.ndarray)
+
+    def detach(self) -> Self:
+        """Return the array, which has no gradient."""
+        return self
+
+    cpu = detach
+
+
+def with_tensor_methods(predictions: Any) -> Any:
+    """Return predictions, an array or a list, with numpy's arrays as :class:`Predictions`."""
+    if isinstance(predictions, list):
+        return [with_tensor_methods(array) for array in predictions]
+    return predictions.view(Predictions) if type(predictions) is np.ndarray else predictions
