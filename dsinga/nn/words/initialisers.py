@@ -14,7 +14,7 @@ from dsinga.base.registry import find, registered
 from dsinga.job import InitMethod, ParamConf, ParamGenConf
 from dsinga.layers.interface.declarations import ParamSpec
 from dsinga.layers.interface.layer import Shape
-from dsinga.nn.words.function_specs import type_fields
+from dsinga.nn.words.derived import type_fields
 from dsinga.nn.words.keras_arguments import checked, missing_names
 
 Fans = tuple[int, int]  # inputs and outputs of a unit

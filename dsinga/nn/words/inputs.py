@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, Unpack
 
@@ -17,7 +17,7 @@ from dsinga.job import AugmentConf, Phase, StoreConf
 from dsinga.job.message import field_names
 from dsinga.layers import RecordInfo
 from dsinga.nn.words.augment import augmentation_functions
-from dsinga.nn.words.function_specs import Derived, FunctionSpec, called_by_name, named
+from dsinga.nn.words.derived import Derived, called_by_name, derived_function, settings_field
 from dsinga.nn.words.image_layers import require
 from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses, without_defaults
 from dsinga.nn.writing.feature import Feature
@@ -159,19 +159,20 @@ def _input(
     return write
 
 
-def source_function(name: str, form: FunctionSpec, cls: type[DataSource]) -> Callable[..., DataSource]:
+def source_function(name: str, type: str, cls: Any) -> Any:
     """Return the function called ``name`` that makes sources of the user's own class, as records of a model."""
 
     def function(path: str | None = None, **arguments: Any) -> DataSource:
-        return cls(path, *form.fields(name, cls.Conf, arguments).values())
+        source: DataSource = cls(path, *settings_field(name, cls.Conf, arguments).values())
+        return source
 
     path = inspect.signature(function).parameters["path"]
     first = path.replace(default=path.empty) if cls.needs_path else path
-    return called_by_name(named(function, name, form, cls, [first]))
+    return called_by_name(derived_function(name, cls, function, [first]))
 
 
 # Those of users' sources: nn.Raw("blobs.raw", width=4) of a class that is registered as Raw.
-source_functions = Derived("source", source_function, takes=lambda cls: issubclass(cls, DataSource))
+source_functions = Derived("source", source_function, lambda _, cls: issubclass(cls, DataSource))
 
 
 @layer

@@ -1,0 +1,115 @@
+"""Functions of ``nn`` for components without a written one, also a user's: they take the settings of the class."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from dsinga.base.arguments import signature_of
+from dsinga.base.errors import UserError
+from dsinga.base.registry import entries, find, imported
+from dsinga.job.component import Settings, docs
+from dsinga.job.message import set_fields
+from dsinga.job.setting_arguments import signature
+from dsinga.job.type_names import TypeName
+from dsinga.nn.words.keras_arguments import bind, refuse_subclasses
+
+
+def settings_field(
+    function: str, conf: type[Settings] | None, given: Mapping[str, Any], names: Mapping[str, str] = {}
+) -> dict[str, Any]:
+    """Return the field of a component's message that has its settings, of which None are those by default.
+
+    It is left out where all are. ``names`` are the arguments of ``function`` by setting, where they have other names.
+    Raises UserError, with the name of the argument, for settings that are wrong.
+    """
+    values = {name: value for name, value in given.items() if value is not None}
+    if conf is None:
+        return values
+    settings = conf(**values)
+    for fault in settings.all_faults():
+        name = fault.field or ""
+        raise UserError(f"{function}: {fault.text.replace(name, names.get(name, name), 1)}")
+    return {conf.field: settings} if conf.needed or set_fields(settings) else {}
+
+
+def derived_function(
+    name: str, cls: Any, function: Any, first: Sequence[inspect.Parameter] = (), names: Mapping[str, str] = {}
+) -> Any:
+    """Return ``function``, which takes arguments by name, with the name, signature and docstring of one for a class.
+
+    Its parameters are the settings of the class, after ``first``; those without a default come before the others.
+    ``names`` are the parameters by setting, where they have other names.
+    """
+    conf: type[Settings] | None = getattr(cls, "Conf", None)
+    settings = () if conf is None else signature(conf).parameters.values()
+    parameters = [*first, *(known.replace(name=names.get(known.name, known.name)) for known in settings)]
+    parameters.sort(key=lambda parameter: parameter.default is not parameter.empty)
+    sentence = (inspect.getdoc(cls) or f"Makes a {cls.__name__}.").partition("\n\n")[0]
+    meanings = [f"    {names.get(name, name)}: {text}." for name, text in (docs(conf) if conf else {}).items()]
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = "dsinga.nn"  # where pickle finds it
+    function.__doc__ = "\n".join([sentence, *(["", "Args:", *meanings] if meanings else [])])
+    function.__signature__ = signature_of(function, parameters, inspect.signature(function).return_annotation)
+    return function
+
+
+def function_name(registered: str) -> str:
+    """Return the name of the function of a type: PReLU of kPReLU, and a user's name as it is."""
+    return registered[1:] if registered[:1] == "k" and registered[1:2].isupper() else registered
+
+
+class Derived(Mapping[str, Any]):
+    """The derived functions of the components of a kind, by name; a class is imported when its function is asked for.
+
+    Args:
+        kind: the kind of the registry.
+        make: returns the function for its name, the type and the class.
+        takes: whether a class, registered as this type, has a function.
+        suffix: what is added to the names of built-in types.
+    """
+
+    def __init__(
+        self, kind: str, make: Callable[[str, str, Any], Any], takes: Callable[[str, Any], bool], suffix: str = ""
+    ):
+        self._kind, self._takes, self._suffix = kind, takes, suffix
+        self._make = functools.cache(make)  # one for each class, which a cell may define anew
+
+    def _name(self, registered: str, cls: Any) -> str | None:
+        """Return the name of the function of a type; None for one without, as kCudnnLRN, another name of kLRN."""
+        first = next((name for name, known in imported(self._kind).items() if known is cls), None)
+        if registered != first or not isinstance(cls, type) or not self._takes(registered, cls):
+            return None
+        name = function_name(registered)
+        return name if name == registered else name + self._suffix
+
+    def __getitem__(self, name: str) -> Any:
+        for registered in (f"k{name.removesuffix(self._suffix)}", name):
+            cls = find(self._kind, registered)
+            if cls is not None and self._name(registered, cls) == name:
+                return self._make(name, registered, cls)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for registered, cls in entries(self._kind).items() if (name := self._name(registered, cls))])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def called_by_name(function: Any) -> Any:
+    """Return a derived function with arguments that are checked, and given to it by name."""
+    known = inspect.signature(function)
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return function(**bind(function.__name__, known, args, kwargs))
+
+    return refuse_subclasses(make)
+
+
+def type_fields(names: type[TypeName], type: str) -> dict[str, Any]:
+    """Return the fields of a message that name a component: its type or, of a user's own, its registered name."""
+    return {"type": type} if type in names else {"type": names.user, "user_type": type}
