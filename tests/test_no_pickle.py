@@ -21,7 +21,7 @@ UNPICKLING = {
     "cluster/dask/shared_objects.py",
     "cluster/preflight/worker_report.py",
     "rl/remote/rollout_actor.py",
-    "testing/agreements.py",
+    "testing/group_syncs.py",
     "testing/sources.py",
 }
 LOADERS = {"loads", "load", "Unpickler"}

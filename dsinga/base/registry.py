@@ -40,7 +40,7 @@ IMPORTING = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_exte
 KINDS = (
     "layer", "metric", "composed_metric", "function", "updater", "schedule", "initialiser", "algorithm", "importer",
     "source", "extension", "augmentation", "environment", "learning_algorithm", "message", "command", "records",
-    "data", "engine", "agreement", "panel", "backend", "word", "hook",
+    "data", "engine", "sync_method", "panel", "backend", "word", "hook",
 )  # fmt: skip
 PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 _entries: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}  # those that are imported

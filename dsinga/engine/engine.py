@@ -196,7 +196,7 @@ class Engine(ABC):
         """
 
     def finish(self) -> None:
-        """End training: where several worker groups train, all of them agree on the params then."""
+        """End training: where several worker groups train, all of them have the same params then."""
 
     @abstractmethod
     def evaluate(self, phase: Phase, batches: int) -> Metrics:

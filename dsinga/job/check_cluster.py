@@ -32,7 +32,7 @@ def check_cluster(job: Job) -> None:
         text = f"nserver_groups: {server_groups} must divide nworker_groups: {groups}, because each server group serves"
         raise cluster.error(f"{text} as many worker groups", "nserver_groups")
     check_edges(cluster)
-    check_agreement(cluster)
+    check_user_sync_method(cluster)
     if (mean := cluster.mean) is not None:
         mean.check(job)
     elif cluster.mean_conf is not None:
@@ -60,14 +60,14 @@ def check_site_paths(job: Job, groups: int) -> None:
         raise store.error(f"{text} group{'s' if groups > 1 else ''}; {remedy}", "site_path")
 
 
-def check_agreement(cluster: ClusterConf) -> None:
-    """Raise JobError for an agreement of server groups that is not registered, or not given in one way."""
+def check_user_sync_method(cluster: ClusterConf) -> None:
+    """Raise JobError for a ``user_sync_method`` that is not registered, or is given beside ``sync_method``."""
     if (name := cluster.user_sync_method) is None:
         return
     if cluster.sync_method is not SyncMethod.kSum:
         raise cluster.error("user_sync_method takes the place of sync_method; leave one out", "user_sync_method")
     try:
-        lookup("agreement", name)
+        lookup("sync_method", name)
     except UserError as error:
         raise cluster.error(str(error), "user_sync_method") from error
 
@@ -111,13 +111,13 @@ def check_edges(cluster: ClusterConf) -> None:
         if edge.group[0] == edge.group[1]:
             raise edge.error(f"sync_edge joins server group {edge.group[0]} to itself; join it to another", "group")
     if cluster.sync_edge:
-        unreached = sorted(set(range(groups)) - reached([tuple(edge.group) for edge in cluster.sync_edge]))
+        unreached = sorted(set(range(groups)) - reachable([tuple(edge.group) for edge in cluster.sync_edge]))
         if unreached:
             text = f"no path of sync_edge leads from server group 0 to {unreached[0]}; their params would drift apart"
             raise cluster.error(text, "sync_edge")
 
 
-def reached(edges: Iterable[tuple[int, ...]], start: int = 0) -> set[int]:
+def reachable(edges: Iterable[tuple[int, ...]], start: int = 0) -> set[int]:
     """Return the nodes that can be reached from ``start`` along edges in either direction."""
     edges, nodes, frontier = list(edges), {start}, {start}
     while frontier:

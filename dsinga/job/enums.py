@@ -215,7 +215,7 @@ class SyncTopology(Enum):
 
 
 class SyncMethod(Enum):
-    """How server groups agree: their changes add up, or the mean of these is a gradient for an outer updater."""
+    """How server groups synchronise: their changes add up, or an outer optimizer averages their params."""
 
     kSum = 0
     kMean = 1

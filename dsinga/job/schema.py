@@ -115,9 +115,9 @@ class ClusterConf(Message):
 
     ``start_port``, ``share_memory`` and ``poll_time`` are SINGA's and have no effect, because Dask connects the
     workers. ``sync_freq`` is the number of updates between two synchronisations of linked server groups; ``sync_edge``,
-    if there is any, replaces ``sync_topology``. With ``sync_method: kMean`` server groups agree by the mean of their
-    changes, as ``mean_conf`` says; otherwise changes add up, unless ``user_sync_method`` names a registered agreement
-    (:class:`dsinga.cluster.server.Agreement`). ``staleness`` is how many steps a worker group may be
+    if there is any, replaces ``sync_topology``. With ``sync_method: kMean`` server groups average their params, as
+    ``mean_conf`` says; otherwise changes add up, unless ``user_sync_method`` names a method that a user has registered
+    (:class:`dsinga.cluster.server.GroupSync`). ``staleness`` is how many steps a worker group may be
     ahead of the slowest one of its server group (default: no bound). ``topk_share`` is the fraction of a gradient's
     numbers that kTopK sends. ``fullc_gather`` sends the activations of fully connected layers that are cut by rows in
     place of the gradients of their weights, where that is less. ``max_restarts`` is how often a run that has lost Dask
@@ -158,7 +158,7 @@ class ClusterConf(Message):
 
     @property
     def mean(self) -> Any:
-        """How server groups agree by the mean, by default if the job does not say; None if changes add up."""
+        """How server groups average their params, by default if the job does not say; None if changes add up."""
         if self.sync_method is not SyncMethod.kMean:
             return None
         try:

@@ -20,7 +20,7 @@ class Topology(NamedTuple):
     ``block_size`` elements or, of embeddings, ``block_rows`` rows where these are given, and serves ``groups /
     server_groups`` worker groups. None of these is more than ``staleness`` steps ahead of the slowest (None: no bound).
     Two server groups linked by one of ``edges`` exchange the changes of their params every ``sync_freq`` updates, as
-    the agreement named ``sync_method`` says, with ``mean`` for its settings. Worker group 0 trains alone for ``warmup``
+    the ``sync_method`` of that name says, with ``mean`` for its settings. Worker group 0 trains alone for ``warmup``
     steps.
     ``workers_per_process``, ``servers_per_process`` and ``separate`` (servers run in processes without workers)
     constrain the placement.
@@ -70,7 +70,7 @@ class Topology(NamedTuple):
         """The name of the topology in the literature, or the empty string.
 
         Several worker groups are Downpour if they share one server group, distributed Hogwild if each has a server
-        group of its own, and hybrid otherwise. Server groups that agree by the mean are local SGD.
+        group of its own, and hybrid otherwise. Server groups that average their params are local SGD.
         """
         if self.groups == 1:
             if self.workers == 1:

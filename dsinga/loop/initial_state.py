@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 LOW_RATE = 1e-3  # of the highest one: a rate that is no higher changes hardly anything
 LOW_SHARE = 0.05  # of the steps of a run: schedules that end with a run are this low in its very last steps, too
 SCHEDULE_SAMPLES = 500  # steps at which the schedule is asked
-AGREEMENT = re.compile(r"outer\.|group\d+\.")  # begins the slots of the agreement of server groups, and of groups but 0
+SITE_SLOT = re.compile(r"outer\.|group\d+\.")  # begins the slots of outer params, and those of server groups but 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def complete_state(
             continue
         updater = whole.of(name, param.shape)
         slots = updater.initial_state(params[name].reshape(-1))
-        if name in state:  # the state of server groups that agreed by the mean begins anew
+        if name in state:  # the state of sites begins anew
             updater.check_state(name, state[name])
             for slot, array in state[name].items():
                 if array.size != param.size:
@@ -131,9 +131,9 @@ def complete_state(
 
 
 def updater_state(state: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, ParamArrays]:
-    """Return the updater's state of group 0 alone: that of a job whose groups do not agree by the mean."""
+    """Return the updater's state of group 0 alone: that of a job without sites."""
     return {
-        name: {slot: array for slot, array in slots.items() if not AGREEMENT.match(slot)}
+        name: {slot: array for slot, array in slots.items() if not SITE_SLOT.match(slot)}
         for name, slots in state.items()
     }
 

@@ -33,8 +33,8 @@ class TrainingLoop:
     """A run from its first step to its last: what an engine computes, and the extensions between its steps.
 
     Extensions see worker group 0, if there are several: it pauses at the steps that their triggers name, with the
-    params as its server group has them then. At the end they run when all groups have ended and agree. Each step is
-    seen once, whatever the engine computes again.
+    params as its server group has them then. At the end they run when all groups have the same
+    params. Each step is seen once, whatever the engine computes again.
 
     Args:
         engine: computes the steps.

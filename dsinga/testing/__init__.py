@@ -1,7 +1,7 @@
-"""Contracts for layers, updaters, extensions, sources, engines, agreements and kernels, as pytest classes.
+"""Contracts for layers, updaters, extensions, sources, engines, synchronisations and kernels, as pytest classes.
 
 The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:`ExtensionContract`,
-:class:`SourceContract`, :class:`EngineContract`, :class:`AgreementContract`, :class:`CaptureContract` and
+:class:`SourceContract`, :class:`EngineContract`, :class:`GroupSyncContract`, :class:`CaptureContract` and
 :class:`KernelContract`, and code of your own should. The last one also needs hypothesis. :class:`AddonContract` is for
 a distribution that brings components by entry points.
 """
@@ -12,9 +12,9 @@ from dsinga.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dsinga.testing.addons import AddonContract
-    from dsinga.testing.agreements import AgreementContract
     from dsinga.testing.engines import EngineContract
     from dsinga.testing.extensions import ExtensionContract
+    from dsinga.testing.group_syncs import GroupSyncContract
     from dsinga.testing.kernel_captures import CaptureContract
     from dsinga.testing.kernels import KernelContract
     from dsinga.testing.layer_cases import LayerCase
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dsinga.testing.updaters import UpdaterContract
 
 __all__ = [
-    "AddonContract", "AgreementContract", "CaptureContract", "EngineContract", "ExtensionContract", "KernelContract",
+    "AddonContract", "CaptureContract", "EngineContract", "ExtensionContract", "GroupSyncContract", "KernelContract",
     "LayerCase", "LayerContract", "SimulatedLoop", "SourceContract", "UpdaterContract",
 ]  # fmt: skip
 
@@ -32,7 +32,7 @@ KERNEL_CHECKS = ("arrays", "captures", "cases", "crf", "elementwise", "formulas"
 # Modules whose assertions pytest rewrites, so that a failed one shows its values.
 REWRITTEN = (
     "addons",
-    "agreements",
+    "group_syncs",
     "engines",
     "extensions",
     "layer_parts",

@@ -23,7 +23,7 @@ def test_pictures_are_drawn(executed):
     assert shown(executed, "image/png", "train")
 
 
-def test_fewer_agreements_send_less_and_the_bits_are_the_same(executed):
+def test_fewer_outer_steps_send_less_and_the_bits_are_the_same(executed):
     sent = value(executed, "bytes")
     assert sent["H = 1"] == pytest.approx(10 * sent["H = 10"], rel=0.01)
     assert value(executed, "bits") is True

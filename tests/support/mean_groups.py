@@ -1,14 +1,14 @@
-"""Shards of server groups that agree by the mean, and what the papers say they compute, written anew in numpy."""
+"""Shards of server groups that average their params, and what the papers say they compute, written anew in numpy."""
 
 from concurrent.futures import Future
 from functools import partial
 
 import numpy as np
 
-from dsinga.addons.sites.asynchronous_mean import AsynchronousMean
+from dsinga.addons.sites.asynchronous_averaging import AsynchronousAveraging
+from dsinga.addons.sites.averaging_rule import AveragingRule
 from dsinga.addons.sites.mean_conf import MeanConf
-from dsinga.addons.sites.mean_policy import MeanPolicy
-from dsinga.addons.sites.synchronous_mean import SynchronousMean
+from dsinga.addons.sites.synchronous_averaging import SynchronousAveraging
 from dsinga.cluster.server import Push, Shard, Slice, SliceSpec, routes
 from dsinga.job import UpdaterConf
 from dsinga.training import create_updater
@@ -30,14 +30,14 @@ def gradient(group, step, value):
 
 
 class MeanGroups:
-    """Server groups of one worker, whose shards send each other their changes at once, or when the test delivers them.
+    """Server groups of one worker, whose shards get each other's messages at once, or when the test delivers them.
 
     ``links`` are the pairs of groups that are linked; by default all are.
     """
 
     def __init__(self, groups, period, inner, links=None, delayed=False, specs=None, start=0, states=None, **mean):
-        kind = AsynchronousMean if mean.get("asynchronous") else SynchronousMean
-        policy = partial(kind, policy=MeanPolicy(MeanConf(**mean), period, groups))
+        kind = AsynchronousAveraging if mean.get("asynchronous") else SynchronousAveraging
+        policy = partial(kind, rule=AveragingRule(MeanConf(**mean), period, groups))
         self.messages, self.delayed, self.shards = [], delayed, []
         links = links or [(a, b) for a in range(groups) for b in range(a)]
         self.table, self.steps = routes(links, groups), [start] * groups
@@ -60,7 +60,7 @@ class MeanGroups:
 
     def deliver(self, number=0):
         sender, group, route, keys, arrays, arrival = self.messages.pop(number)
-        self.shards[group].agreement.receive(route, keys, arrays, sender)
+        self.shards[group].group_sync.receive(route, keys, arrays, sender)
         arrival.set_result(None)
 
     def value(self, group, id=0):
@@ -92,7 +92,7 @@ class MeanGroups:
             self.steps[group] += 1
 
     def flush(self):
-        flushes = [shard.agreement.flush() for shard in self.shards]
+        flushes = [shard.group_sync.flush() for shard in self.shards]
         while self.messages:
             self.deliver()
         return [flush.result(WAIT) for flush in flushes]
@@ -151,11 +151,11 @@ def streaming_diloco(groups, period, steps, kind, lr, delay, mixing, fragments, 
     """Return the params of all groups and the outer ones after ``steps`` of algorithm 2 of arXiv 2501.18512, float64.
 
     ``delay`` is the paper's tau, ``mixing`` its alpha, ``fragments`` has the elements of each fragment: fragment p is
-    sent p/P of a period later than fragment 0. The end is ours: what is in flight arrives, then all agree once more.
+    sent p/P of a period later than fragment 0. The end is ours: what is in flight arrives, then all average once more.
     """
     outer, buffer = np.ones(SIZE), np.zeros(SIZE)
     local, inner = [outer.copy() for _ in range(groups)], [Inner(kind, lr) for _ in range(groups)]
-    sent = {}  # by fragment: the changes of the groups in flight
+    sent = {}  # by fragment: the mean outer gradient in flight
 
     def send(part, elements):
         sent[part] = np.mean([outer[elements] - w[elements] for w in local], axis=0)

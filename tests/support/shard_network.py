@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from dsinga.cluster.server import Shard, Slice, SliceSpec, Synchronisation, routes
+from dsinga.cluster.server import Shard, Slice, SliceSpec, SumSync, routes
 from dsinga.job import UpdaterConf
 from dsinga.training import create_updater
 from dsinga.training.updaters import SGD
@@ -69,7 +69,7 @@ class Network:
         worker_groups = range(group * self.worker_groups, (group + 1) * self.worker_groups)
         slice_specs = specs(len(self.slices), **self.changes)
         shard = Shard(slice_specs, sgd(), worker_groups, self.generations[group], start)
-        policy = partial(Synchronisation, frequency=self.frequency)
+        policy = partial(SumSync, frequency=self.frequency)
         shard.synchronise(policy, group, self.table, partial(self.send, group), WAIT)
         shard.put(values)
         return shard
@@ -83,7 +83,7 @@ class Network:
 
     def deliver(self, number=0):
         group, route, changes, arrival, sender = self.messages.pop(number)
-        self.shards[group].agreement.receive(route, [*changes], [*changes.values()], sender, self.generations[sender])
+        self.shards[group].group_sync.receive(route, [*changes], [*changes.values()], sender, self.generations[sender])
         arrival.set_result(None)
 
     def lose(self, group):
@@ -104,7 +104,7 @@ class Network:
         """Flush all shards repeatedly until the numbers of messages stay the same; return the number of rounds."""
         last, rounds = None, 0
         while True:
-            futures = [shard.agreement.flush() for shard in self.shards]
+            futures = [shard.group_sync.flush() for shard in self.shards]
             while self.messages:
                 self.deliver(-1)
             numbers = [future.result(0) for future in futures]

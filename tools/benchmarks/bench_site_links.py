@@ -37,7 +37,7 @@ from tools.benchmarks.bench_hosts import ddp
 from tools.benchmarks.ours import batch_is
 
 BATCHES = {"convnet": 64, "char-rnn": 16, "gpt": 8}  # records of a site in a step
-PERIOD = 25  # steps between agreements
+PERIOD = 25  # steps between outer steps
 MEAN = {"compression": "kInt4", "updater": nn.SGD(0.7, momentum=0.5, nesterov=True)}
 LINKS = [("10gbit", ""), ("1e9", "0.02"), ("1e8", "0.02"), ("1e7", "0.02")]  # rate, seconds of delay one way
 SLOWER = {"10gbit": 4, "1e9": 4, "1e8": 8, "1e7": 16}  # by which synchronous runs have fewer steps

@@ -1,4 +1,4 @@
-"""Loss and bytes of sites that agree by the mean, against the steps between agreements, the sites, and the bits.
+"""Loss and bytes of sites that average their params, against the steps between outer steps, the sites, and the bits.
 
 ``python -m tools.benchmarks.bench_sites [--steps 1000] [--seeds 1] [--json FILE] [--picture FILE]`` prints a table in
 Markdown. A net of 26,122 weights learns scikit-learn's handwritten digits, in batches of 64 for each site. Bytes are
@@ -57,12 +57,12 @@ def train(data: dict[str, Any], steps: int, seed: int, cluster: Any) -> tuple[fl
     row = result.history.phase("test")[-1]
     compression = cluster.mean_conf.compression if cluster.mean_conf else Compression.kNone
     weights = sum(value.size for value in result.params.values())
-    agreements = steps // cluster.sync_freq if cluster.nserver_groups > 1 else 0
-    return row["loss"], row["accuracy"], agreements * weights * BITS[compression] / 8
+    outer_steps = steps // cluster.sync_freq if cluster.nserver_groups > 1 else 0
+    return row["loss"], row["accuracy"], outer_steps * weights * BITS[compression] / 8
 
 
 def picture(losses: dict[str, float]) -> str:
-    """Return an SVG of the loss against the steps between agreements, the sites, and the bits."""
+    """Return an SVG of the loss against the steps between outer steps, the sites, and the bits."""
     colours = dict(zip((*SITES[1:], "DiLoCo", *PERIODS), COLOURS[:4] + COLOURS[:4], strict=True))
 
     def line(colour: str, label: str, points: dict[float, str]) -> Line:
@@ -90,11 +90,11 @@ def picture(losses: dict[str, float]) -> str:
     by_period["DiLoCo"] = line(colours["DiLoCo"], "4, DiLoCo", diloco)
     return draw_panels(
         [
-            Panel("test loss", by_period, "H, steps between agreements", True, True, PERIODS, YAxis(logarithmic=True)),
+            Panel("test loss", by_period, "H, steps between outer steps", True, True, PERIODS, YAxis(logarithmic=True)),
             Panel("test loss", by_sites, "sites", True, True, SITES, axis),
             Panel("test loss", by_bits, "bits of a number", True, True, sorted(names), axis),
         ],
-        "test loss against the steps between agreements, the number of sites, and the bits of a number",
+        "test loss against the steps between outer steps, the number of sites, and the bits of a number",
     )
 
 

@@ -103,7 +103,7 @@ def bench(
     "--sites",
     type=int,
     metavar="N",
-    help="Sites that agree by the mean, each on a machine like this; bandwidth and latency are those between them.",
+    help="Sites that average their params, each on a machine like this; bandwidth and latency are those between them.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--picture", type=click.Path(path_type=Path), help="SVG file to draw times, memory and efficiency to.")
@@ -130,7 +130,7 @@ def plan(
     Layers are timed on this machine once and cached (Dask setting dsinga.cache). With a bandwidth or a latency, the
     workers are on machines like this one; without, on this machine as far as it has cores. With a memory, micro-batches
     and recomputation are chosen so that each partitioning fits, if it can. With sites, it also states what it costs
-    that they agree (sync_method: kMean), and how often they can.
+    to average their params (sync_method: kMean), and how often they can.
     """
     import rich.console
 

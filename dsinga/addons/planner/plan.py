@@ -1,4 +1,4 @@
-"""A plan: the partitionings of a job with their predicted times, and the price of sites that agree by the mean."""
+"""A plan: the partitionings of a job with their predicted times, and what an outer step of sites costs."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ SHARE = 0.05  # of the time, that exchange between sites may take
 
 
 class OuterStep(NamedTuple):
-    """The price of an outer step for one site, with one compression of changes.
+    """The bytes and seconds of an outer step of a site, with one compression of outer gradients.
 
     Attributes:
         compression: the name of the compression.
@@ -194,8 +194,8 @@ def site_lines(figures: Mapping[str, Any]) -> list[str]:
     """Return the sentences that say what :meth:`SitePlan.figures` has, but for its table of outer steps."""
     synchronous, step = figures["synchronous"], figures["ms_per_iteration"]
     return [
-        f"{figures['sites']} sites that agree by the mean, each trains in {step:,.2f} ms per iteration; all together "
-        f"synchronously would send for another {synchronous['ms']:,.2f} ms",
-        f"sync_freq: with these steps between two agreements they take at most {SHARE:.0%} of the time; delay: with "
-        "these steps until changes are applied, and a larger sync_freq, they take none",
+        f"{figures['sites']} sites that average their params, each trains in {step:,.2f} ms per iteration; all "
+        f"together synchronously would send for another {synchronous['ms']:,.2f} ms",
+        f"sync_freq: with these steps between two outer steps these take at most {SHARE:.0%} of the time; delay: with "
+        "these steps until outer gradients are applied, and a larger sync_freq, they take none",
     ]

@@ -52,7 +52,7 @@ def plan(
             machines like this one; without, on this machine as far as it has cores.
         memory: the memory of each worker, such as "2GB". Then micro-batches and recomputation are chosen, too, so that
             each alternative fits into it, if it can (:class:`dsinga.addons.planner.fitting.MemoryFit`).
-        sites: the number of sites that agree by the mean (``sync_method: kMean``), each with such a worker group on
+        sites: the number of sites that average their params (``sync_method: kMean``), each with such a worker group on
             this machine; bandwidth and latency are then those between sites.
         data_root: where relative paths of the job are looked up last.
         progress: whether to show on standard error what is being measured, at first and every few seconds.

@@ -1,1 +1,1 @@
-"""Sites: server groups that agree by the mean of their changes, as in local SGD and DiLoCo."""
+"""Sites: server groups that average their params now and then, as in local SGD and DiLoCo."""

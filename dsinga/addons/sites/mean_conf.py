@@ -13,30 +13,30 @@ from dsinga.job.updaterconf import LRGenConf, UpdaterConf
 
 
 def outer_nesterov() -> UpdaterConf:
-    """Return the outer updater of DiLoCo: Nesterov's momentum of 0.9 at a rate of 0.7 (arXiv 2311.08105, table 5)."""
+    """Return the outer optimizer of DiLoCo: Nesterov's momentum of 0.9 at a rate of 0.7 (arXiv 2311.08105, table 5)."""
     rate = LRGenConf(type=ChangeMethod.kFixed, base_lr=0.7)
     return UpdaterConf(type=UpdaterType.kNesterov, learning_rate=rate, momentum=0.9)
 
 
-CHANGE_COMPRESSIONS = (Compression.kNone, Compression.kBF16, Compression.kInt8, Compression.kInt4)
+OUTER_COMPRESSIONS = (Compression.kNone, Compression.kBF16, Compression.kInt8, Compression.kInt4)
 
 
 @register("message", "ClusterConf.mean_conf")
 class MeanConf(Message):
-    """How server groups agree by the mean of their changes, where the cluster has ``sync_method: kMean``.
+    """How server groups average their params, where the cluster has ``sync_method: kMean``.
 
-    Every ``sync_freq`` steps the mean of what the groups have changed since the last time, with the sign of a gradient,
-    is the gradient of ``updater``, which changes the outer values. Each group goes on from these, and keeps the state
-    of the job's own updater. Schedules of ``updater`` count these outer steps.
+    Every ``sync_freq`` steps the outer params less the params of a group are its outer gradient, and the mean of all
+    groups' outer gradients is the gradient of the outer optimizer ``updater``, which updates the outer params. Each
+    group goes on from these, and keeps the state of the job's own updater. Schedules of ``updater`` count outer steps.
 
-    ``weight`` has a number for each server group, in proportion to which its changes count (default: all the same).
-    Up to step ``every_step_until`` groups agree after every step. ``mixing`` is the share of its own values that a
-    group keeps. ``compression`` is that of the changes: kNone, kBF16, kInt8 or kInt4. With several ``fragments`` the
-    slices of the params agree in turn, a fragment every ``sync_freq`` / ``fragments`` steps. Changes are applied
-    ``delay`` steps after they were made, and are sent meanwhile. ``asynchronous`` groups do not wait for each other:
-    the change of a group that is a agreements late counts 1 / √(1 + a) times, and not at all if a is more than
-    ``max_age``. ``site`` is a pattern for each group, such as ``10.0.1.*``, of the hosts, names, addresses or resources
-    of its Dask workers (default: a host each).
+    ``weight`` has a number for each server group, in proportion to which its outer gradients count (default: all the
+    same). Up to step ``every_step_until`` groups average after every step. ``mixing`` is the share of its own params
+    that a group keeps. ``compression`` is that of outer gradients: kNone, kBF16, kInt8 or kInt4. With several
+    ``fragments`` the slices of the params are averaged in turn, a fragment every ``sync_freq`` / ``fragments`` steps.
+    Outer gradients are applied ``delay`` steps after they were taken, and are sent meanwhile. ``asynchronous`` groups
+    do not wait for each other: an outer gradient that is a outer steps late counts 1 / √(1 + a) times, and not at all
+    if a is more than ``max_age``. ``site`` is a pattern for each group, such as ``10.0.1.*``, of the hosts, names,
+    addresses or resources of its Dask workers (default: a host each).
     """
 
     updater: UpdaterConf = field(default_factory=outer_nesterov)
@@ -52,21 +52,21 @@ class MeanConf(Message):
 
     @property
     def update_words(self) -> str:
-        """How server groups agree, in words: the updater of the mean, and whether they wait for each other."""
+        """How server groups average, in words: the outer optimizer, and whether they wait for each other."""
         rate = self.updater.learning_rate
         fixed = f" at a rate of {rate.base_lr:g}" if rate.type is ChangeMethod.kFixed else ""
         return f" by the mean with {self.updater.type_name}{fixed}{' asynchronously' * self.asynchronous}"
 
     def check(self, job: Job) -> None:
-        """Raise JobError for server groups that cannot agree by the mean as the job says."""
+        """Raise JobError for server groups that cannot average their params as the job says."""
         assert job.cluster is not None
         check_groups(job, job.cluster)
         check_mean_conf(job, job.cluster, self)
-        check_outer_updater(self.updater)
+        check_outer_optimizer(self.updater)
 
 
 def check_groups(job: Job, cluster: ClusterConf) -> None:
-    """Raise JobError for a topology whose server groups cannot agree by the mean."""
+    """Raise JobError for a topology whose server groups cannot average their params."""
     groups = cluster.nserver_groups
     if groups == 1:
         text = (
@@ -77,18 +77,18 @@ def check_groups(job: Job, cluster: ClusterConf) -> None:
         text = f"sync_method: kMean needs a server group for each of the {cluster.nworker_groups} worker groups, not"
         raise cluster.error(f"{text} {groups}; set nserver_groups: {cluster.nworker_groups}", "nserver_groups")
     if cluster.sync_freq > job.train_steps > 0:
-        text = f"sync_freq: {cluster.sync_freq} is more than train_steps: {job.train_steps}, so that the groups agree"
-        raise cluster.error(f"{text} at the end only; lower sync_freq", "sync_freq")
+        text = f"sync_freq: {cluster.sync_freq} is more than train_steps: {job.train_steps}, so that groups average"
+        raise cluster.error(f"{text} their params at the end only; lower sync_freq", "sync_freq")
     if cluster.compression is not Compression.kNone and cluster.nworkers_per_group == 1:
         text = f"compression: {cluster.compression.name} is that of gradients between the workers of a site, which has"
-        raise cluster.error(f"{text} one; put it into mean_conf, for the changes between sites", "compression")
+        raise cluster.error(f"{text} one; put it into mean_conf, for the outer gradients between sites", "compression")
 
 
 def check_mean_conf(job: Job, cluster: ClusterConf, mean: MeanConf) -> None:
-    """Raise JobError for settings of the mean that contradict each other or the job."""
+    """Raise JobError for settings of averaging that contradict each other or the job."""
     groups = cluster.nserver_groups
     if not mean.asynchronous and job.warmup_steps:
-        text = "warmup_steps let worker group 0 train alone, but groups that agree by the mean wait for each other; use"
+        text = "warmup_steps let worker group 0 train alone, but synchronous sites wait for each other; use"
         raise job.error(f"{text} mean_conf {{ every_step_until: {job.warmup_steps} }} in its place", "warmup_steps")
     if mean.every_step_until >= job.train_steps > 0:
         text = f"every_step_until: {mean.every_step_until} leaves none of train_steps: {job.train_steps} for sync_freq"
@@ -106,35 +106,39 @@ def check_mean_conf(job: Job, cluster: ClusterConf, mean: MeanConf) -> None:
         )
         raise mean.error(f'{text}, such as site: "10.0.1.*", or none', "site")
     if mean.fragments > cluster.sync_freq:
-        text = (
-            f"fragments: {mean.fragments} cannot agree in turn within sync_freq: {cluster.sync_freq} steps; use at most"
-        )
-        raise mean.error(f"{text} {cluster.sync_freq}", "fragments")
+        text = f"fragments: {mean.fragments} cannot be averaged in turn within sync_freq: {cluster.sync_freq} steps;"
+        raise mean.error(f"{text} use at most {cluster.sync_freq}", "fragments")
     if mean.delay >= cluster.sync_freq:
-        text = f"delay: {mean.delay} must be less than sync_freq: {cluster.sync_freq}, the steps after which the slices"
-        raise mean.error(f"{text} agree again", "delay")
+        text = f"delay: {mean.delay} must be less than sync_freq: {cluster.sync_freq}, the steps after which slices are"
+        raise mean.error(f"{text} averaged again", "delay")
     if mean.delay and mean.asynchronous:
-        raise mean.error("asynchronous groups do not wait for changes; leave delay out, or asynchronous", "delay")
-    if mean.compression not in CHANGE_COMPRESSIONS:
-        names = ", ".join(each.name for each in CHANGE_COMPRESSIONS)
         raise mean.error(
-            f"compression of changes is one of {names}, not {mean.compression.name}: changes are not sparse",
+            "asynchronous groups do not wait for outer gradients; leave delay out, or asynchronous", "delay"
+        )
+    if mean.compression not in OUTER_COMPRESSIONS:
+        names = ", ".join(method.name for method in OUTER_COMPRESSIONS)
+        raise mean.error(
+            f"compression of outer gradients is one of {names}, not {mean.compression.name}: they are not sparse",
             "compression",
         )
     if mean.asynchronous and mean.compression is not Compression.kNone:
-        text = "asynchronous groups add up changes that wait to be sent, in float32; leave compression out, or"
+        text = "asynchronous groups add up outer gradients that wait to be sent, in float32; leave compression out, or"
         raise mean.error(f"{text} asynchronous", "compression")
 
 
-def check_outer_updater(updater: UpdaterConf) -> None:
-    """Raise JobError for settings of an outer updater that have no effect, or an effect that is never meant."""
+def check_outer_optimizer(updater: UpdaterConf) -> None:
+    """Raise JobError for settings of an outer optimizer that have no effect, or an effect that is never meant."""
     if updater.ema_conf is not None:
-        raise updater.error("the outer updater keeps no averages; put ema_conf into the job's updater", "ema_conf")
+        raise updater.error("the outer optimizer keeps no averages; put ema_conf into the job's updater", "ema_conf")
     for name in ("clip_norm", "clip_global_norm"):
         if getattr(updater, name):
-            text = f"the outer updater has slices of the changes, not their norm; put {name} into the job's updater"
+            text = (
+                f"the outer optimizer has slices of outer gradients, not their norm; put {name} into the job's updater"
+            )
             raise updater.error(text, name)
     rate = updater.learning_rate
     if rate.type is ChangeMethod.kFixed and not rate.base_lr:
-        text = "base_lr: 0 of the outer updater drops what sites have learnt at each agreement; give a rate, such as 1"
+        text = (
+            "base_lr: 0 of the outer optimizer drops what sites have learnt at each averaging; give a rate, such as 1"
+        )
         raise rate.error(f"{text} for the mean of the params", "base_lr")

@@ -12,7 +12,7 @@ from dsinga.cluster.dashboard.history import RunHistory, labels
 from dsinga.cluster.dashboard.panel import NO_RUN, Choice, DashboardPanel
 from dsinga.cluster.dashboard.records import RunRecord
 
-NOTHING = "no run with sites:<br>server groups that agree by the mean"
+NOTHING = "no run with sites:<br>server groups that average their params"
 # The heading of each column, and the format of its numbers.
 COLUMNS = {
     "run": ("Run", ""), "site": ("Site", ""), "step": ("Step", "0,0"), "age": ("Age, steps", "0,0"),
@@ -21,7 +21,7 @@ COLUMNS = {
 
 
 class Site(NamedTuple):
-    """A site's step, steps since it agreed, bytes sent, and the share of the last seconds that its link was in use."""
+    """A site's step, steps since it averaged, bytes sent, and the share of time in which its link was used."""
 
     step: int
     age: int
@@ -45,7 +45,7 @@ def sites_of(record: RunRecord) -> dict[int, Site]:
 
 @register("panel", "sites")
 class SitePanel(DashboardPanel):
-    """Draws a row for each site: its step, how many steps ago it agreed with the others, its bytes, its link's use."""
+    """Draws a row for each site: its step, how many steps ago it averaged, its bytes, and the use of its link."""
 
     def __init__(self, history: RunHistory, scheduler: Any, choose: Choice | None = None):
         super().__init__(history, "Sites", choose)

@@ -19,7 +19,7 @@ from dsinga.reading.checked_job import CheckedJob
 
 @dataclass(frozen=True)
 class SiteReader(BatchReader):
-    """A reader of which each worker group takes the part that reads its own stores, by :meth:`of_group`.
+    """Gives each worker group the reader of its own stores, by :meth:`of_group`.
 
     Its own stores, order and epochs are those of the process that made it, which checks the job by them. A pickle has
     none of these: each process opens the stores of its groups only.

@@ -70,7 +70,7 @@ class RunRecord:
         speed: samples a second over the time.
         crossing, within: bytes a second over the time, between processes and within one.
         staleness: by worker group the mean staleness of gradients over the time.
-        sites: the times of the last two events with figures of servers that agree with others, and these figures.
+        sites: the times of the last two events with figures of the servers of sites, and these figures.
         seconds: by worker (group, number) the seconds of an iteration in its last rounds, by kind.
         addresses: by worker the address of its Dask worker.
         version: changes with every change of the figures.

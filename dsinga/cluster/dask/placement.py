@@ -140,8 +140,8 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
 
     A worker occupies a thread of its Dask worker during a round, because it waits there for other workers. So
     each gets a thread of its own. Workers are assigned in order, group by group: one to each Dask worker (or a block
-    of ``nworkers_per_procs`` workers, as far as it has threads), then the next one to each. Groups that agree by the
-    mean are sites: each is on the Dask workers that its pattern names, or else on one host where the hosts have room.
+    of ``nworkers_per_procs`` workers, as far as it has threads), then the next one to each. Groups that average
+    their params are sites: each is on the Dask workers of its pattern, or else on one host where hosts have room.
 
     A server group lives in the processes of its worker groups, server i beside worker i where the numbers are equal.
     With ``server_worker_separate`` it lives in processes without workers of the run, ``nservers_per_procs`` servers in
@@ -254,7 +254,7 @@ def _dealt_threads(topology: Topology, workers: Workers) -> list[str]:
 
 
 def sites_of(topology: Topology) -> Sites | None:
-    """Return the sites that worker groups are; None where groups do not agree by the mean."""
+    """Return the sites that worker groups are; None where groups do not average their params."""
     mean = topology.mean
     return None if mean is None else Sites(topology.groups, topology.workers, tuple(mean.site))
 

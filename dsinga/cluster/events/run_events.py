@@ -8,8 +8,8 @@ Each is a dict with the keys "event", "run" and "job". All numbers are of plain 
   history; "groups", for each worker group that has ended rounds since the event before: "group", "steps", and for each
   of its workers the seconds that these steps took, as "compute", "exchange" and "data", and the bytes "crossing" to or
   from other processes and "within" its own; "staleness", for groups of asynchronous runs, (group, updates, total,
-  largest) as :class:`dsinga.cluster.server.GroupStaleness`; "sites", for servers that agree by the mean, (group,
-  step, steps since the changes were made by which it has agreed, bytes sent, seconds in which its busiest link was in
+  largest) as :class:`dsinga.cluster.server.GroupStaleness`; "sites", for the servers of sites, (group,
+  step, the age of the outer gradients that it has last applied, bytes sent, seconds in which its busiest link was in
   use).
 - "end": "step", and "state": "done", "stopped", "cancelled", "diverged" or "failed".
 """

@@ -121,12 +121,12 @@ class ServerActor:
         """Return the group, its step and age, the bytes sent, and the seconds in which its busiest link was in use."""
         links = [*_links.get(self._key.name, {}).values()]
         seconds = max((link.seconds for link in links), default=0.0)
-        return self._key.group, *self._shard.agreement.progress(), sum(link.sent for link in links), seconds
+        return self._key.group, *self._shard.group_sync.progress(), sum(link.sent for link in links), seconds
 
     async def flush(self) -> int:
         """Send other server groups all changes that have not been sent; return how many messages were ever sent."""
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(self._shard.agreement.flush()), self._timeout)
+            return await asyncio.wait_for(asyncio.wrap_future(self._shard.group_sync.flush()), self._timeout)
         except TimeoutError:
             raise RunError(f"waited {self._timeout:g} s at a server: {self._shard.pending()}") from None
 
@@ -150,8 +150,8 @@ class ServerActor:
     def values_for(
         self, group: int, generation: int, source: int
     ) -> tuple[dict[int, Array], dict[int, dict[str, Array]]]:
-        """Return a share of a lost server of a linked group (:meth:`Agreement.values_for`)."""
-        return self._shard.agreement.values_for(group, generation, source)
+        """Return a share of a lost server of a linked group (:meth:`GroupSync.values_for`)."""
+        return self._shard.group_sync.values_for(group, generation, source)
 
     async def join(self, group: int, step: int) -> None:
         """Let a worker group begin at ``step`` that has left before its first step."""
@@ -231,7 +231,7 @@ def connect_server(
 ) -> None:
     """Task: from now on keep a server in step with the same server of other groups.
 
-    ``addresses`` are those of their Dask workers; ``policy`` says how they agree. Where one of them is lost, its
+    ``addresses`` are those of their Dask workers; ``policy`` says how they synchronise. Where one of them is lost, its
     changes wait for :func:`link_server` for ``timeout`` seconds.
     """
     service = _find_server(key)
@@ -243,7 +243,7 @@ def connect_server(
 
     service.shard.synchronise(policy, key.group, routes, send, timeout)
     for other in addresses:
-        service.shard.agreement.link(other.group, other.generation)
+        service.shard.group_sync.link(other.group, other.generation)
 
 
 @cleared_frames()
@@ -252,7 +252,7 @@ def link_server(key: ServerKey, other: ServerKey, address: str, timeout: float) 
     service, links = _find_server(key), _links[key.name]
     lost, links[other.group] = links[other.group], _connect(key, other, address, timeout)
     lost.close(f"server {other.server} of group {other.group} was replaced")
-    service.shard.agreement.link(other.group, other.generation)
+    service.shard.group_sync.link(other.group, other.generation)
 
 
 def _find_server(key: ServerKey) -> ShardService:

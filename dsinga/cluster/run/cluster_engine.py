@@ -124,7 +124,7 @@ class ClusterEngine(Engine):
                 self._loop.show_restart(restart, time.perf_counter() - since - restart.noticed_at)
 
     def finish(self) -> None:
-        """Let the other groups end, and all server groups agree."""
+        """Let the other groups end, and give all server groups the same params."""
         assert self._groups is not None, "training has not begun"
         self._run.do(self._groups.finish)
 

@@ -111,7 +111,7 @@ class ClusterRun:
         return self.workers.submit(tasks.evaluate, 0, what, phase, batches, step, shared)
 
     def synchronise(self) -> None:
-        """When all worker groups have ended: make all server groups agree, and give group 0 their values."""
+        """When all worker groups have ended: give all server groups the same params, and worker group 0 these."""
         if self._several:
             self._refresh(range(self.config.topology.groups), "ended")  # the last pushes may be on their way
             self.servers.flush()

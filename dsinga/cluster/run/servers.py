@@ -168,7 +168,7 @@ class Servers:
         topology = self._config.topology
         addresses = {other: self._address(other) for other in self._linked(key)}
         paths = routes(topology.edges, topology.server_groups)
-        policy = lookup("agreement", topology.sync_method)(topology, self._config.outer_average)
+        policy = lookup("sync_method", topology.sync_method)(topology, self._config.outer_average)
         arguments = (key, addresses, paths, policy, self._config.options.timeout)
         return self._submit(connect_server, key, "connect servers", *arguments)
 

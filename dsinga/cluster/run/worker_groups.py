@@ -98,9 +98,9 @@ class WorkerGroups(RestartedGroups):
         return by_worker, reports[max(0, seen) :]
 
     def finish(self, run: ClusterRun) -> None:
-        """Let the other groups end, when group 0 has ended, and let all server groups agree.
+        """Let the other groups end, when group 0 has ended, and give all server groups the same params.
 
-        Synchronous groups do not agree where the run is cut, so that a resumed one has the same bits.
+        Synchronous sites do not average where the run is cut, so that a resumed one has the same bits.
         """
         if self._warms_up:  # group 0 was stopped before the others began
             self._join(run)

@@ -1,20 +1,20 @@
 """Slices of params and the shards that keep them: plain thread-safe objects, independent of processes and of Dask."""
 
-from dsinga.cluster.server.agreement import Agreement, LinkedShard, Policy, Route, Routes, routes
 from dsinga.cluster.server.compression import Codec, create_codec
 from dsinga.cluster.server.gradient_accumulator import GroupStaleness, Push
+from dsinga.cluster.server.group_sync import GroupSync, LinkedShard, Policy, Route, Routes, routes
 from dsinga.cluster.server.served_slice import ShardCopy, SliceSpec
 from dsinga.cluster.server.shard import Shard
 from dsinga.cluster.server.slicing import Bucket, Slice, cut_into_pieces, fill_buckets, slice_for_servers
-from dsinga.cluster.server.synchronisation import Synchronisation
+from dsinga.cluster.server.sum_sync import SumSync
 from dsinga.cluster.server.update_executors import BackgroundExecutor, CooperativeExecutor, InlineExecutor
 
 __all__ = [
-    "Agreement",
     "BackgroundExecutor",
     "Bucket",
     "CooperativeExecutor",
     "GroupStaleness",
+    "GroupSync",
     "InlineExecutor",
     "LinkedShard",
     "Policy",
@@ -25,7 +25,7 @@ __all__ = [
     "ShardCopy",
     "Slice",
     "SliceSpec",
-    "Synchronisation",
+    "SumSync",
     "create_codec",
     "cut_into_pieces",
     "fill_buckets",

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from dsinga.base.errors import RunError
-from dsinga.cluster.server.agreement import Routes, Send
+from dsinga.cluster.server.group_sync import Routes, Send
 
 # What an array is: the change of a slice, by its id, or the newest of something that a group makes, by (id, group).
 # Changes that wait for one message are added up; of the others only the newest is sent.

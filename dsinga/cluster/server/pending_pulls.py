@@ -71,7 +71,7 @@ class Pull:
         self._results: dict[int, Any] = {}
         self._error: Exception | None = None  # of ``read``, such as too little memory for a copy
 
-    def reached(self, served_slice: ServedSlice, bound: StalenessBound) -> bool:
+    def is_ready(self, served_slice: ServedSlice, bound: StalenessBound) -> bool:
         """Return whether a slice is available for this pull."""
         if self.group is None or not served_slice.filled:
             return served_slice.filled
@@ -139,7 +139,7 @@ class PendingPulls:
         pull.missing, complete = len(ids), not ids
         for id in ids:
             served_slice = self._slices[id]
-            if pull.reached(served_slice, self._bound):
+            if pull.is_ready(served_slice, self._bound):
                 complete = pull.deliver(served_slice)
             else:
                 self._pulls[id].append(pull)
@@ -154,7 +154,7 @@ class PendingPulls:
         ready: list[Pull] = []
         waiting = self._pulls[id] = []
         for pull in pulls:
-            (ready if pull.reached(served_slice, self._bound) else waiting).append(pull)
+            (ready if pull.is_ready(served_slice, self._bound) else waiting).append(pull)
         return [pull for pull in ready if pull.deliver(served_slice)]
 
     def serve_all(self) -> list[Pull]:

@@ -57,11 +57,11 @@ def _change(update: Update, gradients: Sequence[Array], factor: float, start: in
         formula(value[block], total, [array[block] for array in state], change, spare)
 
 
-# What the names of arrays begin with that are the state of the agreement of server groups: the outer value, what
-# compression has left out of the changes of a group, the change of a group that is in flight, and the arrays of an
-# outer updater.
+# What the names of arrays begin with that are the state of averaging with other server groups: the outer params, what
+# compression has left out of the outer gradients of a group, the outer gradient that is in flight, and the arrays of an
+# outer optimizer.
 OUTER = "outer."
-OUTER_VALUE, RESIDUAL, IN_FLIGHT = f"{OUTER}value", f"{OUTER}residual", f"{OUTER}in_flight"
+OUTER_PARAMS, RESIDUAL, IN_FLIGHT = f"{OUTER}value", f"{OUTER}residual", f"{OUTER}in_flight"
 # The number of steps for which a slice remembers the rows that they changed.
 CHANGES_KEPT = 8
 
@@ -110,7 +110,7 @@ class ServedSlice:
         self._moved = False
         self.value = np.empty(0, np.float32)
         self.state: dict[str, np.ndarray] = {}
-        # The state of the agreement with other server groups by the mean: the outer value, the outer updater's arrays.
+        # The state of averaging with other server groups: the outer params, the outer optimizer's arrays.
         self.outer: dict[str, np.ndarray] = {}
         self.lock = threading.Lock()
         self.accumulators = {group: GradientAccumulator(spec.contributors, start) for group in groups}
@@ -267,7 +267,7 @@ class ServedSlice:
 
 
 def is_outer(name: str) -> bool:
-    """Whether an array of a slice's state is of the agreement of server groups, not of the updater."""
+    """Whether an array of a slice's state is of the averaging of server groups, not of the updater."""
     return name.startswith(OUTER)
 
 

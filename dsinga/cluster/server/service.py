@@ -55,7 +55,7 @@ class ShardService:
             bounds the norm of all gradients.
         ``collective`` (kind, key, generation, group, worker, contributors): return the arrays of some workers of
         a worker group, summed (kind "all_reduce") or with their rows joined ("all_gather").
-        ``receive`` (route, keys, sender, generation): take what the server group ``sender`` sends to agree with it.
+        ``receive`` (route, keys, sender, generation): take what the server group ``sender`` sends.
         ``move`` (ids): keep the values of slices in the caller's arrays, which it reads, too; only within a process.
             Ignored with ``published`` values, which are where processes of this host read them.
         ``gpu`` (): return the number of the GPU that keeps the slices; no array where host memory does.
@@ -145,4 +145,4 @@ class ShardService:
         return [] if self.shard.gpu is None else [np.array(self.shard.gpu.device)]
 
     def _receive(self, items: Sequence[Array], route: int, keys: Sequence[Any], sender: int, generation: int) -> None:
-        self.shard.agreement.receive(route, keys, items, sender, generation)
+        self.shard.group_sync.receive(route, keys, items, sender, generation)

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import RunError
-from dsinga.cluster.server.agreement import Agreement, LinkedShard, Policy, Routes, Send
 from dsinga.cluster.server.collectives import GroupCollectives
 from dsinga.cluster.server.gradient_accumulator import Generations, Push, StalenessMeter
 from dsinga.cluster.server.gradient_norms import GradientNorms
+from dsinga.cluster.server.group_sync import GroupSync, LinkedShard, Policy, Routes, Send
 from dsinga.cluster.server.pending_pulls import PendingPulls, Pull, Read, StalenessBound, resolve_all
 from dsinga.cluster.server.served_slice import DeviceSlice, ServedSlice, ShardCopy, SliceSpec, join_copies
 from dsinga.cluster.server.update_executors import InlineExecutor, SliceUpdate
@@ -70,7 +70,7 @@ class Shard:
         self._staleness_bound = StalenessBound(groups, staleness)
         self._pulls = PendingPulls(self.slices, self._staleness_bound)
         self.collectives = GroupCollectives(groups, self._generations)
-        self._agreement: Agreement | None = None
+        self._group_sync: GroupSync | None = None
         assert not (executor.requires_single_group and self.copies), groups
         self.executor = executor()
         self.norms = GradientNorms(self.slices if updater.conf.clip_global_norm else {}, self._generations, self._lock)
@@ -82,23 +82,25 @@ class Shard:
         The other arguments are those of :class:`LinkedShard`. From now on pulls return copies.
         """
         assert not self.executor.requires_single_group
-        shard = weakref.ref(self)  # else the agreement and the shard would refer to each other
+        shard = weakref.ref(self)  # else it and the shard would refer to each other
 
         def fail(error: BaseException) -> None:
             if (open_shard := shard()) is not None:
                 open_shard.close(error)
 
-        self._agreement = policy(LinkedShard(group, routes, self.slices, send, fail, patience, self._generations.first))
+        self._group_sync = policy(
+            LinkedShard(group, routes, self.slices, send, fail, patience, self._generations.first)
+        )
         for served_slice in self.slices.values():
             if served_slice.filled:
-                self._agreement.begin(served_slice)
+                self._group_sync.begin(served_slice)
         self._return_copies()
 
     @property
-    def agreement(self) -> Agreement:
-        """The agreement with other server groups, after :meth:`synchronise`."""
-        assert self._agreement is not None
-        return self._agreement
+    def group_sync(self) -> GroupSync:
+        """The synchronisation with other server groups, after :meth:`synchronise`."""
+        assert self._group_sync is not None
+        return self._group_sync
 
     def _return_copies(self) -> None:
         self.copies = True
@@ -118,8 +120,8 @@ class Shard:
             self._check_open()
             for id, value in values.items():
                 self.slices[id].put(value, None if state is None else state.get(id, {}), self._updater)
-                if self._agreement is not None:
-                    self._agreement.begin(self.slices[id])
+                if self._group_sync is not None:
+                    self._group_sync.begin(self.slices[id])
             complete = [pull for id in values for pull in self._pulls.serve(self.slices[id])]
         resolve_all(complete)
 
@@ -157,8 +159,8 @@ class Shard:
         """Update slices by the gradients of a group; ``pushed`` are the slices of the caller's push."""
         updates = [self._create_update(served_slice, group) for served_slice in complete]
         self.executor.add(updates, pushed)
-        if self._agreement is not None:
-            self._agreement.push_applied(complete)
+        if self._group_sync is not None:
+            self._group_sync.push_applied(complete)
 
     def clip(self, push: Push, factor: float) -> None:
         """Update the slices by their gradients of a step times ``factor``, which makes the norm of all small enough.
@@ -176,14 +178,14 @@ class Shard:
             raise
 
     def _advance(self, served_slice: ServedSlice, group: int) -> None:
-        """Advance a slice to its next version, when the server groups agree where they have to."""
-        proceed = partial(self._proceed, served_slice, group)
-        if self._agreement is None:
-            proceed()
+        """Advance a slice to its next version, after it was averaged with other server groups where that is due."""
+        advance = partial(self._set_advanced, served_slice, group)
+        if self._group_sync is None:
+            advance()
         else:
-            self._agreement.slice_updated(served_slice, served_slice.accumulators[group].version + 1, proceed)
+            self._group_sync.slice_updated(served_slice, served_slice.accumulators[group].version + 1, advance)
 
-    def _proceed(self, served_slice: ServedSlice, group: int) -> None:
+    def _set_advanced(self, served_slice: ServedSlice, group: int) -> None:
         """Advance a slice to its next version, and resolve the pulls that waited for it."""
         with self._lock:
             served_slice.accumulators[group].advance()
@@ -294,8 +296,8 @@ class Shard:
             requests = self.norms.close(error)
         self.executor.close(str(error))
         self.collectives.close(error)
-        if self._agreement is not None:
-            self._agreement.close(error)
+        if self._group_sync is not None:
+            self._group_sync.close(error)
         for request in requests:
             request.fail(error)
         for pull in pulls:
@@ -306,8 +308,8 @@ class Shard:
         with self._lock:
             lines = [*self._pulls.pending(), *self.norms.pending()]
         lines += self.collectives.pending()
-        if self._agreement is not None:
-            lines += self._agreement.pending()
+        if self._group_sync is not None:
+            lines += self._group_sync.pending()
         if len(lines) > 8:  # a large model has hundreds of slices, which mostly lack the same worker
             lines[8:] = [f"and {len(lines) - 8} more"]
         return "; ".join(lines) or "nothing is waited for"

@@ -67,7 +67,7 @@ def configure(
     """
     conf, average = job.cluster or ClusterConf(), job.updater.ema_conf
     if average is not None and topology.mean is not None and topology.server_groups > 1:
-        # Params are averaged by the agreement of server groups, and not after each step of one of them.
+        # A moving average is taken of the outer params of sites, and not after each step of one of them.
         updater = create_updater(job.updater.replace(ema_conf=average.replace(every=NEVER)))
     parts = shared_parts(nets)
     check_whole(updater, parts, nets[Phase.kTrain].whole)
@@ -113,7 +113,7 @@ def configure(
 
 
 def outer_needs_whole_params(topology: Topology) -> bool:
-    """Whether server groups agree by an updater that needs whole params."""
+    """Whether the outer optimizer of sites needs whole params."""
     return topology.mean is not None and create_updater(topology.mean.updater).needs_whole_params
 
 

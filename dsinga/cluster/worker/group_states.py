@@ -1,7 +1,7 @@
-"""The state of server groups that agree by the mean, within the updater's state of snapshots and checkpoints.
+"""The state of sites, within the updater's state of snapshots and checkpoints.
 
 Params and updater state there are those of group 0. Beside the slots of the updater, a param has "outer.value" and the
-slots of the outer updater, such as "outer.history", which all groups share. For each further group g it has
+slots of the outer optimizer, such as "outer.history", which all groups share. For each further group g it has
 "group<g>.value" and the slots of that group, such as "group1.mean".
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.cluster.server.served_slice import IN_FLIGHT, OUTER_VALUE, RESIDUAL, is_outer
+from dsinga.cluster.server.served_slice import IN_FLIGHT, OUTER_PARAMS, RESIDUAL, is_outer
 
-OWN_SLOTS = (RESIDUAL, IN_FLIGHT)  # of the state of the agreement, those that each group has for itself
+OWN_SLOTS = (RESIDUAL, IN_FLIGHT)  # the slots of averaging that each group has for itself
 
 
 def prefix(group: int) -> str:
@@ -36,7 +36,7 @@ def group_state(
 ) -> tuple[ParamArrays, Mapping[str, ParamArrays] | None]:
     """Return the values and the state of a server group, by param and slot, from those of a checkpoint.
 
-    A further group that the checkpoint lacks begins with the outer values and the updater's state of group 0.
+    A further group that the checkpoint lacks begins with the outer params and the updater's state of group 0.
     """
     if state is None:
         return values, None
@@ -51,7 +51,7 @@ def group_state(
     if has_own:
         own_values = {name: slots.pop("value") for name, slots in chosen.items()}
     else:
-        own_values = {name: slots[OUTER_VALUE] for name, slots in chosen.items() if group and OUTER_VALUE in slots}
+        own_values = {name: slots[OUTER_PARAMS] for name, slots in chosen.items() if group and OUTER_PARAMS in slots}
     return {**values, **own_values}, chosen
 
 

@@ -1,4 +1,4 @@
-"""What sites that agree by the mean send, by arithmetic, and the bytes that their servers send indeed."""
+"""What sites that average their params send, by arithmetic, and the bytes that their servers send indeed."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_an_outer_step_of_four_sites_at_50_mbit():
     assert (full.delay - 1) * 1.5 < full.seconds <= full.delay * 1.5
     assert (rounded.size, small.size) == (full.size / 2, full.size / 32 * 4.25)
     assert plan.synchronous_size == 2 * 3 / 4 * 600e6
-    # 500 steps between two agreements in 4 bits send less than a hundredth of synchronous training.
+    # 500 steps between two outer steps in 4 bits send less than a hundredth of synchronous training.
     assert small.size / 500 < plan.synchronous_size / 100
     with pytest.raises(UserError, match="sites must be at least 2, .*, not 1"):
         price_sites(1, 10, 1.0, Link(0.0))

@@ -134,7 +134,7 @@ def fill_disk(sites: Sites, cluster: Client) -> None:
 
 
 def resume(sites: Sites, cluster: Client) -> None:
-    """From each checkpoint: at an agreement, after one, and with changes in flight."""
+    """From each checkpoint: at an outer step, after one, and with outer gradients in flight."""
     job = sites.job.replace(checkpoint_freq=H + 1)
     sites.check(train(job, sites.threads, workspace=sites.workspace, progress=False))
     for step in (H + 1, 36, 42):

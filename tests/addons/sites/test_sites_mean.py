@@ -1,15 +1,15 @@
-"""Server groups that agree by the mean compute what the papers say, with the same bits whatever comes first."""
+"""Server groups that average their params compute what the papers say, with the same bits whatever comes first."""
 
 import numpy as np
 import pytest
 
+from dsinga.addons.sites.averaging_rule import AveragingRule
 from dsinga.addons.sites.mean_conf import MeanConf
-from dsinga.addons.sites.mean_policy import MeanPolicy
 from dsinga.base.errors import RunError
 from dsinga.cluster.server import Slice, SliceSpec
 from tests.support.mean_groups import SIZE, MeanGroups, diloco, gradient, rate, streaming_diloco
 
-SUM = rate("kSGD", 1.0)  # the outer updater that sets the mean of the params
+SUM = rate("kSGD", 1.0)  # the outer optimizer that sets the mean of the params
 INNERS = {"kSGD": 0.02, "kAdamW": 0.01, "kMuon": 0.02}
 
 
@@ -56,7 +56,7 @@ def test_groups_compute_algorithm_2_of_streaming_diloco(groups, period, delay, p
         trained.flush()
 
 
-def test_an_agreement_after_each_step_is_synchronous_data_parallelism():
+def test_averaging_after_each_step_is_synchronous_data_parallelism():
     trained, w = MeanGroups(4, 1, rate("kSGD", 0.1), updater=SUM), np.ones(SIZE, np.float32)
     for step in range(10):
         trained.train_all(1)
@@ -123,8 +123,8 @@ def test_weights_are_those_of_federated_averaging():
         ({"fragments": 4, "every_step_until": 1, "delay": 3}, {0: [1, 5, 9], 1: [1, 2, 6, 10], 3: [1, 4, 8, 12]}),
     ],
 )
-def test_slices_agree_every_period_in_turn_and_at_first_after_each_step(settings, moments):
-    policy = MeanPolicy(MeanConf(**settings), 4, 2)
+def test_slices_are_averaged_every_period_in_turn_and_at_first_after_each_step(settings, moments):
+    policy = AveragingRule(MeanConf(**settings), 4, 2)
     for id, versions in moments.items():
         assert [version for version in range(1, 13) if policy.is_due(id, version)] == versions
         assert [policy.rounds(id, version) for version in versions] == list(range(1, len(versions) + 1))
@@ -188,7 +188,7 @@ def test_shards_that_begin_from_a_snapshot_go_on_with_the_same_bits(step, settin
             np.testing.assert_array_equal(resumed.value(group, id), whole.value(group, id))
 
 
-def test_statistics_agree_by_the_mean_of_their_values():
+def test_statistics_become_the_mean_of_their_values():
     spec = SliceSpec(Slice(0, "variance", 0, SIZE, 0), trainable=False)
     groups = MeanGroups(2, 3, rate("kSGD", 0.1), specs=[spec])
     for group, number in enumerate([2.0, 4.0]):
@@ -217,23 +217,23 @@ def test_a_group_that_waits_says_for_which_and_ends_when_the_shard_is_closed():
         groups.train(0)
     shard = groups.shards[0]
     waiting = shard.pull([0], 2, 0)
-    assert "slice w[0:12] waits after step 2 for the change of server group 1, 2" in shard.pending()
+    assert "slice w[0:12] waits after step 2 for the outer gradient of server group 1, 2" in shard.pending()
     error = RunError("the run has ended")
     shard.close(error)
     assert waiting.exception(0) is error
     with pytest.raises(RunError, match="the run has ended"):
-        shard.agreement.receive(0, [0, 2, 1], [np.ones(SIZE, np.float32)], 1)
+        shard.group_sync.receive(0, [0, 2, 1], [np.ones(SIZE, np.float32)], 1)
 
 
 def push(groups, group, change, steps=2):
-    """Let a group change its value by ``change`` in so many steps, which end with an agreement."""
+    """Let a group change its value by ``change`` in so many steps, which end with an outer step."""
     for _ in range(steps):
         groups.train(group, compute=lambda *_: np.full(SIZE, -change / steps, np.float32))
 
 
 def test_asynchronous_groups_do_not_wait_and_a_late_change_counts_less():
     groups = MeanGroups(2, 2, rate("kSGD", 1.0), delayed=True, updater=SUM, asynchronous=True, max_age=3)
-    for _ in range(4):  # the other group has done four agreements when this one has done one: it is three late
+    for _ in range(4):  # the other group has done four outer steps when this one has done one: it is three late
         push(groups, 0, 1.0)
         groups.deliver()
     np.testing.assert_array_equal(groups.value(0), np.full(SIZE, 1 + 4 / 2))
@@ -258,9 +258,9 @@ def test_asynchronous_groups_do_not_wait_and_a_late_change_counts_less():
 
 
 @pytest.mark.parametrize("start", [0, 1000])
-def test_no_agreement_of_asynchronous_groups_is_lost_where_a_run_goes_on(start):
+def test_no_outer_step_of_asynchronous_groups_is_lost_where_a_run_goes_on(start):
     groups = MeanGroups(2, 2, rate("kSGD", 1.0), delayed=True, updater=SUM, asynchronous=True, max_age=3, start=start)
-    for _ in range(3):  # each agrees before it hears of the other
+    for _ in range(3):  # each averages before it hears of the other
         for group in range(2):
             push(groups, group, 1.0)
         groups.flush()
@@ -282,12 +282,12 @@ def test_asynchronous_groups_reach_what_synchronous_ones_reach(updater):
     np.testing.assert_allclose(values[1][1], values[1][0], atol=1e-2)
 
 
-def test_an_asynchronous_group_that_comes_back_begins_from_the_outer_values():
+def test_an_asynchronous_group_that_comes_back_begins_from_the_outer_params():
     groups = MeanGroups(2, 2, rate("kSGD", 1.0), updater=rate("kNesterov", 0.7, momentum=0.9), asynchronous=True)
     push(groups, 0, 1.0)
     push(groups, 1, 1.0)
-    push(groups, 0, 1.0, steps=1)  # not a part of the outer values yet
+    push(groups, 0, 1.0, steps=1)  # not a part of the outer params yet
     outer = groups.shards[0].snapshot(3, 1).state[0]["outer.value"]
-    copy = groups.shards[0].agreement.values_for(1, 1, source=0)
+    copy = groups.shards[0].group_sync.values_for(1, 1, source=0)
     np.testing.assert_array_equal(copy.values[0], outer)
     assert copy.state[0].keys() == {"outer.value", "outer.history"}

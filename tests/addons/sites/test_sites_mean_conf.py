@@ -1,4 +1,4 @@
-"""Errors in how server groups agree by the mean, with field and remedy."""
+"""Errors in how server groups average their params, with field and remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEAN = "nserver_groups: 4 sync_method: kMean"
         ),
         (
             f"{MEAN} sync_freq: 11",
-            "sync_freq: 11 is more than train_steps: 10, so that the groups agree at the end only",
+            "sync_freq: 11 is more than train_steps: 10, so that groups average their params at the end only",
         ),
         (f"{MEAN} mean_conf {{ asynchronous: true weight: 1 weight: 2 }}", "weight has 2 numbers for 4 server groups"),
         (
@@ -39,15 +39,15 @@ MEAN = "nserver_groups: 4 sync_method: kMean"
         ),
         (
             f"{MEAN} mean_conf {{ asynchronous: true fragments: 2 }}",
-            "fragments: 2 cannot agree in turn within sync_freq: 1",
+            "fragments: 2 cannot be averaged in turn within sync_freq: 1",
         ),
         (
             f"{MEAN} sync_freq: 5 mean_conf {{ asynchronous: true delay: 5 }}",
-            "delay: 5 must be less than sync_freq: 5, the steps after which the slices agree again",
+            "delay: 5 must be less than sync_freq: 5, the steps after which slices are averaged again",
         ),
         (
             f"{MEAN} sync_freq: 5 mean_conf {{ asynchronous: true delay: 4 }}",
-            "asynchronous groups do not wait for changes; leave delay out, or asynchronous",
+            "asynchronous groups do not wait for outer gradients; leave delay out, or asynchronous",
         ),
         (
             f"{MEAN} mean_conf {{ asynchronous: true site: 'a*' }}",
@@ -55,11 +55,11 @@ MEAN = "nserver_groups: 4 sync_method: kMean"
         ),
         (
             f"{MEAN} mean_conf {{ asynchronous: true compression: kTopK }}",
-            "compression of changes is one of kNone, kBF16, kInt8, kInt4, not kTopK",
+            "compression of outer gradients is one of kNone, kBF16, kInt8, kInt4, not kTopK",
         ),
         (
             f"{MEAN} mean_conf {{ asynchronous: true compression: kInt8 }}",
-            "asynchronous groups add up changes that wait to be sent, in float32; leave compression out",
+            "asynchronous groups add up outer gradients that wait to be sent, in float32; leave compression out",
         ),
         (
             f"{MEAN} mean_conf {{ asynchronous: true every_step_until: 10 }}",
@@ -68,7 +68,7 @@ MEAN = "nserver_groups: 4 sync_method: kMean"
         (f"{MEAN} compression: kInt4", "between the workers of a site, which has one; put it into mean_conf, for the"),
         (
             f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD clip_norm: 1 }} }}",
-            "the outer updater has slices of the changes, not their norm; put clip_norm into the job's updater",
+            "the outer optimizer has slices of outer gradients, not their norm; put clip_norm into the job's updater",
         ),
         (
             f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD clip_global_norm: 1 }} }}",
@@ -76,15 +76,15 @@ MEAN = "nserver_groups: 4 sync_method: kMean"
         ),
         (
             f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD {STILL} }} }}",
-            "base_lr: 0 of the outer updater drops what sites have learnt at each agreement; give a rate, such as 1",
+            "base_lr: 0 of the outer optimizer drops what sites have learnt at each averaging; give a rate, such as 1",
         ),
         (
             f"{MEAN} mean_conf {{ asynchronous: true updater {{ type: kSGD ema_conf {{}} }} }}",
-            "the outer updater keeps no averages; put ema_conf into the job's updater",
+            "the outer optimizer keeps no averages; put ema_conf into the job's updater",
         ),
     ],
 )
-def test_an_agreement_that_cannot_be_is_refused_with_its_line(cluster: str, expected: str) -> None:
+def test_averaging_that_cannot_be_is_refused_with_its_line(cluster: str, expected: str) -> None:
     message = complaint(cluster)
     assert message.startswith("job.conf:5: ")
     assert expected in message
@@ -101,19 +101,19 @@ def test_synchronous_groups_have_no_age() -> None:
     )
 
 
-def test_a_valid_agreement_is_accepted() -> None:
+def test_a_valid_mean_conf_is_accepted() -> None:
     settings = f"asynchronous: true fragments: 5 mixing: 0.5 {'weight: 1 ' * 4}"
     check(loads(JOB.replace("CLUSTER", f"{MEAN} sync_freq: 5 mean_conf {{ {settings} }}")))
 
 
-def test_agreements_rarer_than_the_epochs_last_are_refused(job: Job, stores: Path):
+def test_averaging_rarer_than_the_epochs_last_are_refused(job: Job, stores: Path):
     sites = ClusterConf(nworker_groups=2, nserver_groups=2, sync_method=SyncMethod.kMean, sync_freq=11)
     counted = job.replace(train_steps=0, epochs=2, cluster=sites)
-    with pytest.raises(UserError, match="sync_freq: 11 is more than train_steps: 10, so that the groups agree at the"):
+    with pytest.raises(UserError, match="sync_freq: 11 is more than train_steps: 10, so that groups average their"):
         resolve_epochs(check_job(counted, [str(stores)]))
 
 
-def test_sites_are_groups_that_agree_by_the_mean():
+def test_sites_are_groups_that_average():
     conf = nn.Cluster(sites=3, workers=2, sync_freq=7, mean_conf={"mixing": 0.5})
     assert (conf.nworker_groups, conf.nserver_groups, conf.nworkers_per_group, conf.sync_freq) == (3, 3, 2, 7)
     assert (conf.sync_method.name, conf.mean_conf.mixing, conf.mean_conf.updater.type_name) == (

@@ -31,7 +31,7 @@ def test_the_sites_of_a_run_and_the_use_of_their_links() -> None:
         "run": ["mlp"] * 2, "site": ["0", "1"], "step": [20, 19], "age": [2, 1], "sent": [450, 70],
         "share": [0.25, 0.0],
     }  # fmt: skip
-    assert "server groups that agree by the mean" in panel("sites", history_of(begin("a"))).root.children[0].text
+    assert "server groups that average their params" in panel("sites", history_of(begin("a"))).root.children[0].text
 
 
 def test_sites_tell_their_progress(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:

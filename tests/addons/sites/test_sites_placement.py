@@ -22,7 +22,7 @@ HOSTS = {"a": [1, 1, 1], "b": [2, 1], "c": [1]}
         (3, 2, ["a0 a1", "a2 b0", "b1 b0"]),  # the hosts have not room for three pairs
     ],
 )
-def test_groups_that_agree_by_the_mean_have_a_host_each(groups: int, workers: int, placed: list[str]) -> None:
+def test_groups_that_average_have_a_host_each(groups: int, workers: int, placed: list[str]) -> None:
     cluster = {
         f"tcp://{name}:{number}": {"nthreads": threads}
         for number in range(3)  # the scheduler names Dask workers in the order in which they have come

@@ -1,4 +1,4 @@
-"""Server groups that agree by the mean on a cluster: synchronous ones with the same bits, resumed or recovered."""
+"""Server groups that average their params on a cluster: synchronous ones with the same bits, resumed or recovered."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_two_groups_give_the_same_bits_in_threads_processes_graphs_and_when_resu
 @pytest.mark.parametrize(
     "average", [{"decay": 0.6}, pytest.param({"decay": 0.9, "warmup": True, "every": 2}, marks=pytest.mark.ci)]
 )
-def test_averages_are_those_of_the_params_on_which_groups_agree(
+def test_moving_averages_are_those_of_the_outer_params(
     job: Job, threads: Client, tmp_path: Path, average: dict[str, Any]
 ) -> None:
-    """By runs without averages, which end where groups agree: after 5, 10, 15 steps, and at the end after 18."""
+    """By runs without averages, which end with an outer step: after 5, 10, 15 steps, and at the end after 18."""
     job = job.replace(cluster=mean(2, 5), updater=ADAMW, train_steps=18)
     averaged = job.replace(updater=ADAMW.replace(ema_conf=average), checkpoint_freq=8)
     result = train(averaged, threads, workspace=tmp_path, progress=False)

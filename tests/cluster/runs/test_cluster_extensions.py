@@ -129,4 +129,4 @@ def test_stopping_ends_all_worker_groups(
     assert result.step == 8
     assert "has not improved" in result.stopped
     assert_same(read_params(tmp_path / "checkpoint"), result.params)
-    assert [row["step"] for row in result.history.phase("val")] == [0, 4, 8, 8], "the last one when all agree"
+    assert [row["step"] for row in result.history.phase("val")] == [0, 4, 8, 8], "the last one when all have ended"

@@ -57,7 +57,7 @@ class AnswersWhenAllHaveCome:
 
 
 def test_changes_to_another_host_do_not_wait_for_each_other() -> None:
-    """Else an agreement would take a round trip for each slice, 40 ms between sites."""
+    """Else an outer step would take a round trip for each slice, 40 ms between sites."""
     ours, theirs = socket.socketpair()
     caller = RemoteCaller(theirs, AnswersWhenAllHaveCome(3), None, lambda caller: None)
     link = ServerLink(RemoteTransport(ours), ServerKey("run", 0, 0, 0, PROCESS_SECRET), 30.0)

@@ -39,7 +39,7 @@ class Losing(Network):
         self.generations[group] += 1
         values = {}
         for other in linked(self, group):
-            synchronisation = self.shards[other].agreement
+            synchronisation = self.shards[other].group_sync
             for id, share in synchronisation.values_for(group, self.generations[group], source).values.items():
                 values[id] = values.get(id, 0) + share
         start = max(self.steps[group])
@@ -50,8 +50,8 @@ class Losing(Network):
         self.shards[group] = shard
         self.lost.discard(group)
         for other in linked(self, group):
-            self.shards[other].agreement.link(group, self.generations[group])
-            shard.agreement.link(other, self.generations[other])
+            self.shards[other].group_sync.link(group, self.generations[group])
+            shard.group_sync.link(other, self.generations[other])
 
     def deliver_all(self):
         while self.messages:
@@ -106,7 +106,7 @@ def test_others_go_on_and_say_what_they_wait_for():
     np.testing.assert_array_equal(network.value(2), ones(3))
     reason = "server group 0 was lost: changes could not be sent to server group 0: OSError('connection refused')"
     assert network.shards[2].pending() == reason
-    flush = network.shards[2].agreement.flush()
+    flush = network.shards[2].group_sync.flush()
     network.link(0, network.replace(0, 2))
     assert not flush.done()
     network.deliver_all()
@@ -134,7 +134,7 @@ def test_it_comes_back_with_the_updaters_state():
     network = Losing(GRAPHS["two"], 1)
     network.push(0, 0, 1.0)
     network.lose(1)
-    copy = network.shards[0].agreement.values_for(1, 1, source=0)
+    copy = network.shards[0].group_sync.values_for(1, 1, source=0)
     own = network.shards[0].snapshot(None, WAIT)
     for id in (0, 1):
         np.testing.assert_array_equal(copy.values[id], own.values[id])

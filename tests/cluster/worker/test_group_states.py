@@ -1,4 +1,4 @@
-"""The state of sites in a checkpoint: each gets its own back, a new one begins with the outer values."""
+"""The state of sites in a checkpoint: each gets its own back, a new one begins with the outer params."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ def number(value):
     return np.full(2, value, np.float32)
 
 
-def test_each_site_gets_its_own_state_and_a_new_one_the_outer_values():
+def test_each_site_gets_its_own_state_and_a_new_one_the_outer_params():
     first = {"mean": number(1), "outer.value": number(2), "outer.history": number(3), "outer.residual": number(4)}
     first["outer.in_flight"] = number(5)
     second = {0: {"mean": number(11), "outer.value": number(2), "outer.residual": number(14)}}

@@ -46,7 +46,7 @@ def complaint(cluster: str, **changes: object) -> str:
         ("nserver_groups: 4 sync_edge { group: 0 }", "sync_edge joins two server groups, as in sync_edge { group: 0"),
         ("nserver_groups: 4 sync_edge { group: 0 group: 4 }", "sync_edge names server group 4, but the job has 4, num"),
         ("nserver_groups: 4 sync_edge { group: 2 group: 2 }", "sync_edge joins server group 2 to itself"),
-        ('user_sync_method: "kMeen"', "no agreement is registered as 'kMeen'; did you mean 'kMean'?"),
+        ('user_sync_method: "kMeen"', "no sync_method is registered as 'kMeen'; did you mean 'kMean'?"),
         ("sync_edge { group: 0 group: 1 }", "sync_edge names server group 1, but the job has 1, numbered from 0"),
         (
             "nserver_groups: 4 sync_edge { group: 0 group: 1 } sync_edge { group: 3 group: 2 }",

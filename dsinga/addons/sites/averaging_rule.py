@@ -1,8 +1,8 @@
-"""The rule by which server groups agree by the mean of their changes: when they do, and how much each change counts.
+"""Says at which steps sites average their params, and takes the steps of the outer optimizer.
 
-The mean is the gradient of an outer updater, as in DiLoCo (Douillard et al. 2023, arXiv 2311.08105, algorithm 1). Local
-SGD (Stich 2019), post-local SGD (Lin et al. 2020), BMUF (Chen and Huo 2016), SlowMo (Wang et al. 2020) and EASGD (Zhang
-et al. 2015) are settings of it.
+The gradient of an outer step is the mean of the outer gradients of all sites, as in DiLoCo (Douillard et al. 2023,
+arXiv 2311.08105, algorithm 1); that of a site is the outer params less its own. Local SGD (Stich 2019), post-local SGD
+(Lin et al. 2020), BMUF (Chen and Huo 2016), SlowMo (Wang et al. 2020) and EASGD (Zhang et al. 2015) are settings of it.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ import numpy as np
 
 from dsinga.addons.sites.mean_conf import MeanConf
 from dsinga.cluster.server.collectives import add_up
-from dsinga.cluster.server.served_slice import OUTER, OUTER_VALUE, ServedSlice, SliceSpec
+from dsinga.cluster.server.served_slice import OUTER, OUTER_PARAMS, ServedSlice, SliceSpec
 from dsinga.job.updaterconf import EMAConf
 from dsinga.training import create_updater
 from dsinga.training.ema import decay_at
 
 
-class MeanPolicy:
-    """Decides when slices agree and how, for ``groups`` server groups that agree every ``period`` steps.
+class AveragingRule:
+    """Averages the slices of ``groups`` server groups every ``period`` steps.
 
-    ``average`` says how outer values go into an average of theirs, at each agreement; None for no average.
+    ``average`` says how outer params go into a moving average (EMA) at each outer step; None for no such average.
     Steps are counted by the versions of a slice: version v is the value after v steps.
     """
 
     def __init__(self, conf: MeanConf, period: int, groups: int, average: EMAConf | None = None):
         self.conf, self.groups, self._average = conf, groups, average
         self.period = period
-        self._updater = create_updater(conf.updater)
+        self._optimizer = create_updater(conf.updater)
         weights = conf.weight or [1.0] * groups
         self.shares = [weight / sum(weights) for weight in weights]
 
     def is_due(self, id: int, version: int) -> bool:
-        """Whether slice ``id`` agrees at a version."""
+        """Whether slice ``id`` is averaged at a version."""
         return self.rounds(id, version) > self.rounds(id, version - 1)
 
     def rounds(self, id: int, version: int) -> int:
-        """Return how many times slice ``id`` has agreed at the versions from 1 to ``version``."""
+        """Return how many times slice ``id`` has been averaged at the versions from 1 to ``version``."""
         every = self.conf.every_step_until
         offset = id % self.conf.fragments * self.period // self.conf.fragments
         later = version - every - offset
@@ -47,27 +47,27 @@ class MeanPolicy:
         return max(0, min(version, every)) + periods
 
     def applied_at(self, id: int, version: int) -> int | None:
-        """Return the version of slice ``id`` at which the changes were made that are applied at ``version``, or None.
+        """Return the version of slice ``id`` whose outer gradients are applied at ``version``, or None.
 
-        That is ``delay`` steps before, or none where groups agree after every step.
+        That is ``delay`` steps before, or none where groups average after every step.
         """
         sent = version if version <= self.conf.every_step_until else version - self.conf.delay
         early = sent <= self.conf.every_step_until < version  # was applied at once
         return sent if sent > 0 and not early and self.is_due(id, sent) else None
 
     def in_flight_at(self, id: int, version: int) -> int | None:
-        """Return the version at which the changes of slice ``id`` were made that are applied after ``version``."""
+        """Return the version of slice ``id`` whose outer gradients are in flight at ``version``, or None."""
         later = (self.applied_at(id, version + steps) for steps in range(1, self.conf.delay + 1))
         return next((sent for sent in later if sent is not None and sent <= version), None)
 
     def age(self, id: int, version: int) -> int:
-        """Return how many steps before ``version`` the changes were made by which slice ``id`` has last agreed."""
+        """Return the steps between the outer gradients that slice ``id`` last applied and ``version``."""
         every = self.conf.every_step_until
         later = version - self.conf.delay - every - id % self.conf.fragments * self.period // self.conf.fragments
         return self.conf.delay + later % self.period if later >= 0 else version - min(version, every)
 
     def age_factor(self, age: int) -> float:
-        """Return by how much a change counts that is ``age`` agreements late: 1 / √(1 + age), 0 beyond ``max_age``.
+        """Return the weight of an outer gradient ``age`` outer steps late: 1 / √(1 + age), 0 beyond ``max_age``.
 
         The root is that of FedBuff (Nguyen et al. 2022, arXiv 2106.06639).
         """
@@ -79,15 +79,15 @@ class MeanPolicy:
             return add_up(arrays) / np.float32(len(arrays))
         return add_up([array * np.float32(share) for array, share in zip(arrays, self.shares, strict=True)])
 
-    def outer_value(self, served_slice: ServedSlice) -> np.ndarray:
-        """Return the outer value of a slice; one without begins with its value, and the outer updater's state."""
+    def outer_params(self, served_slice: ServedSlice) -> np.ndarray:
+        """Return the outer params of a slice; at first its own, and the outer optimizer begins."""
         spec, outer = served_slice.spec, served_slice.outer
-        if OUTER_VALUE not in outer:
-            outer[OUTER_VALUE] = served_slice.value.copy()
+        if OUTER_PARAMS not in outer:
+            outer[OUTER_PARAMS] = served_slice.value.copy()
             if spec.trainable:
-                state = self._updater.of(spec.whole_param, spec.shape).initial_state(served_slice.value)
+                state = self._optimizer.of(spec.whole_param, spec.shape).initial_state(served_slice.value)
                 outer |= {f"{OUTER}{name}": array for name, array in state.items()}
-        return outer[OUTER_VALUE]
+        return outer[OUTER_PARAMS]
 
     def update(
         self,
@@ -97,20 +97,20 @@ class MeanPolicy:
         state: Mapping[str, np.ndarray],
         average: np.ndarray | None = None,
     ) -> None:
-        """Change the outer value and state of a slice in place by a gradient, in outer step ``round``, from 0.
+        """Update the outer params and state of a slice in place by an outer gradient, in outer step ``round``, from 0.
 
-        Then the outer value goes into its ``average``, if there is one.
+        Then the outer params go into their ``average``, if there is one.
         """
-        updater = self._updater.of(spec.whole_param, spec.shape)
+        optimizer = self._optimizer.of(spec.whole_param, spec.shape)
         slots = {name.removeprefix(OUTER): array for name, array in state.items()}
-        updater.update(round, state[OUTER_VALUE], gradient, slots, 1.0, spec.wd_scale, spec.shape)
+        optimizer.update(round, state[OUTER_PARAMS], gradient, slots, 1.0, spec.wd_scale, spec.shape)
         decay = decay_at(self._average, round)
         if average is not None and decay is not None:
             average *= np.float32(decay)
-            average += state[OUTER_VALUE] * np.float32(1.0 - decay)
+            average += state[OUTER_PARAMS] * np.float32(1.0 - decay)
 
     def mix(self, value: np.ndarray, outer: np.ndarray) -> None:
-        """Set a group's value to ``mixing`` times itself plus the rest of the outer value."""
+        """Set a group's params to ``mixing`` times themselves plus the rest of the outer params."""
         if self.conf.mixing:
             value -= outer
             value *= np.float32(self.conf.mixing)

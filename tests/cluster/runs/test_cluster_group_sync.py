@@ -1,16 +1,16 @@
-"""An agreement of server groups that a user has registered, in a run."""
+"""A synchronisation of server groups that a user has registered, in a run."""
 
 from functools import partial
 
 import numpy as np
 
 import dsinga
-from dsinga.cluster.server import Synchronisation
+from dsinga.cluster.server import SumSync
 from dsinga.job import ClusterConf
 from tests.support.registries import restored_registry
 
 
-class Counting(Synchronisation):
+class Counting(SumSync):
     """Counts the slices that begin."""
 
     begun = []
@@ -23,7 +23,7 @@ class Counting(Synchronisation):
 def test_a_run_uses_it(job, threads):
     with restored_registry():
 
-        @dsinga.register("agreement", "Counting")
+        @dsinga.register("sync_method", "Counting")
         def counting(topology, average):
             return partial(Counting, frequency=topology.sync_freq)
 

@@ -1,6 +1,6 @@
-"""The interface by which a shard agrees with the same shards of linked server groups, and the routes between these.
+"""The interface that synchronises a shard with the same shards of linked server groups, and the routes between them.
 
-What a job's ``sync_method`` or ``user_sync_method`` names is a function of the registry's kind "agreement". It is
+What a job's ``sync_method`` or ``user_sync_method`` names is a function of the registry's kind "sync_method". It is
 called with the topology of a run and the average that the updater of the job keeps, or None, and returns a
 :data:`Policy`, which is sent to all servers. Each server calls it with a :class:`LinkedShard`.
 
@@ -104,7 +104,7 @@ Send = Callable[[int, int, Sequence[Any], Sequence[np.ndarray]], Future]
 
 
 class LinkedShard(NamedTuple):
-    """What an agreement knows of its shard.
+    """The shard that a :class:`GroupSync` synchronises, and its way to other server groups.
 
     Attributes:
         group: the server group of the shard.
@@ -125,8 +125,8 @@ class LinkedShard(NamedTuple):
     generation: int = 0
 
 
-class Agreement(ABC):
-    """Keeps the slices of a shard in step with those of the same shards of other server groups. Thread-safe."""
+class GroupSync(ABC):
+    """Synchronises the slices of a shard with those of the same shards of other server groups. Thread-safe."""
 
     def __init__(self, shard: LinkedShard):
         self._group, self._slices = shard.group, shard.slices
@@ -138,12 +138,12 @@ class Agreement(ABC):
     def begin(self, served_slice: ServedSlice) -> None:
         """Begin with the present value of a slice; a repeated call changes nothing."""
 
-    def slice_updated(self, served_slice: ServedSlice, version: int, proceed: Callable[[], None]) -> None:
-        """Call ``proceed`` when a slice that was updated to ``version`` may go on: at once, or when groups agree.
+    def slice_updated(self, served_slice: ServedSlice, version: int, on_averaged: Callable[[], None]) -> None:
+        """Call ``on_averaged`` when a slice that was updated to ``version`` may go on: at once, or after averaging.
 
         No thread changes the value before that.
         """
-        proceed()
+        on_averaged()
 
     def push_applied(self, served_slices: Iterable[ServedSlice]) -> None:  # noqa: B027
         """Note that the updates of these slices have been handed to the executor of the shard."""
@@ -160,7 +160,7 @@ class Agreement(ABC):
 
     @abstractmethod
     def flush(self) -> Future[int]:
-        """Let all groups have the same values; return a future of the number of messages ever sent by this shard.
+        """Give all groups the same values; return a future of the number of messages ever sent by this shard.
 
         Called when all worker groups have ended their steps, on all shards, repeatedly until the numbers stay the same.
         """
@@ -189,11 +189,11 @@ class Agreement(ABC):
             self._generations.check(sender, generation, f"a message of server group {sender}")
 
     def age(self, id: int, version: int) -> int:
-        """Return how many steps before ``version`` the changes were made by which a slice has last agreed."""
+        """Return how many steps before ``version`` the outer gradients were taken that a slice has last applied."""
         return 0
 
     def progress(self) -> tuple[int, int]:
-        """Return the step of the slowest slice, and the largest number of steps since a slice has last agreed."""
+        """Return the step of the slowest slice, and the largest :meth:`age` of a slice."""
         versions = {id: each.version for id, slice_ in self._slices.items() for each in slice_.accumulators.values()}
         ages = [self.age(id, version) for id, version in versions.items()]
         return min(versions.values(), default=0), max(ages, default=0)
@@ -211,4 +211,4 @@ class Agreement(ABC):
         """Return texts that say which server groups this shard waits for."""
 
 
-Policy = Callable[[LinkedShard], Agreement]
+Policy = Callable[[LinkedShard], GroupSync]

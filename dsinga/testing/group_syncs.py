@@ -1,4 +1,4 @@
-"""AgreementContract: the checks that every agreement of server groups must pass."""
+"""GroupSyncContract: the checks that every way to synchronise server groups must pass."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LinkedGroups:
         """Deliver all messages, also those that are sent meanwhile."""
         while self.messages:
             group, route, keys, arrays, sender, arrival = self.messages.pop() if newest else self.messages.popleft()
-            self.shards[group].agreement.receive(route, keys, arrays, sender, 0)
+            self.shards[group].group_sync.receive(route, keys, arrays, sender, 0)
             arrival.set_result(None)
 
     def train(self, newest: bool = False) -> None:
@@ -64,14 +64,14 @@ class LinkedGroups:
         last: list[int] | None = None
         numbers: list[int] = []
         while numbers != last:
-            flushes = [shard.agreement.flush() for shard in self.shards]
+            flushes = [shard.group_sync.flush() for shard in self.shards]
             self.deliver(newest)
             last, numbers = numbers, [flush.result(WAIT) for flush in flushes]
         return [np.stack([*shard.snapshot(None, WAIT).values.values()]) for shard in self.shards]
 
 
-class AgreementContract:
-    """The checks that every agreement must pass; a subclass, named ``Test...``, creates its policy.
+class GroupSyncContract:
+    """The checks that every :class:`GroupSync` must pass; a subclass, named ``Test...``, creates its policy.
 
     In the end all server groups must have the same values, to rounding, along whatever links and in whatever order
     messages have come; messages of another generation, and all after the end, must be refused.
@@ -102,7 +102,7 @@ class AgreementContract:
         once, twice = (LinkedGroups(self.create(2), LINKS["pair"]) for _ in range(2))
         for shard in twice.shards:
             for served_slice in shard.slices.values():
-                shard.agreement.begin(served_slice)
+                shard.group_sync.begin(served_slice)
         for groups in (once, twice):
             groups.train()
         np.testing.assert_array_equal(once.flush(), twice.flush())
@@ -111,7 +111,7 @@ class AgreementContract:
         """A process that was given up may still send."""
         groups = LinkedGroups(self.create(2), LINKS["pair"])
         with pytest.raises(RunError, match="a message of server group 1 is of generation 3"):
-            groups.shards[0].agreement.receive(0, [0], [np.ones(SIZE, np.float32)], 1, 3)
+            groups.shards[0].group_sync.receive(0, [0], [np.ones(SIZE, np.float32)], 1, 3)
 
     def test_nothing_waits_after_the_end(self) -> None:
         """Flushes fail with the error of close, and messages raise it."""
@@ -120,9 +120,9 @@ class AgreementContract:
             groups.shards[0].push(Push(0, 0, step, 0), {0: np.ones(SIZE, np.float32)})
             if groups.shards[0].slices[0].accumulators[0].version == step:
                 break  # it waits for the other group
-        flush = groups.shards[0].agreement.flush()
-        assert all(isinstance(line, str) for line in groups.shards[0].agreement.pending())
+        flush = groups.shards[0].group_sync.flush()
+        assert all(isinstance(line, str) for line in groups.shards[0].group_sync.pending())
         groups.shards[0].close(error)
         assert flush.exception(WAIT) is error
         with pytest.raises(RunError, match="the run has ended"):
-            groups.shards[0].agreement.receive(0, [0], [np.ones(SIZE, np.float32)], 1, 0)
+            groups.shards[0].group_sync.receive(0, [0], [np.ones(SIZE, np.float32)], 1, 0)

@@ -1,33 +1,33 @@
-"""Agreements by the mean pass the contract."""
+"""Averaging passes the contract, synchronous or not."""
 
 from dsinga.addons.sites.mean_conf import MeanConf
 from dsinga.base.registry import lookup
 from dsinga.job.topology import Topology
-from dsinga.testing import AgreementContract
+from dsinga.testing import GroupSyncContract
 from tests.support.mean_groups import rate
 
 
 def policy(groups, **mean):
     conf = MeanConf(**mean)
-    return lookup("agreement", "kMean")(
+    return lookup("sync_method", "kMean")(
         Topology(1, 1, groups=groups, server_groups=groups, sync_freq=3, mean=conf), None
     )
 
 
-class TestSynchronous(AgreementContract):
+class TestSynchronous(GroupSyncContract):
     tolerance = 0.0
 
     def create(self, groups):
         return policy(groups)
 
 
-class TestDelayed(AgreementContract):
+class TestDelayed(GroupSyncContract):
     tolerance = 0.0
 
     def create(self, groups):
         return policy(groups, delay=1, mixing=0.5, fragments=2, compression="kInt8")
 
 
-class TestAsynchronous(AgreementContract):
+class TestAsynchronous(GroupSyncContract):
     def create(self, groups):
         return policy(groups, asynchronous=True, updater=rate("kSGD", 1.0))  # copies differ with momentum

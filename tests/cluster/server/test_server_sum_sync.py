@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dsinga.base.errors import RunError
-from dsinga.cluster.server import Push, Synchronisation, routes
+from dsinga.cluster.server import Push, SumSync, routes
 from tests.support.shard_network import GRAPHS, WAIT, Network, ones
 
-SUM = partial(Synchronisation, frequency=1)
+SUM = partial(SumSync, frequency=1)
 
 
 def test_changes_of_other_server_groups_count_for_the_staleness():
@@ -30,7 +30,7 @@ class DirectNetwork(Network):
 
     def send(self, sender, group, route, ids, arrays):
         arrival = Future()
-        self.shards[group].agreement.receive(route, ids, arrays, sender)
+        self.shards[group].group_sync.receive(route, ids, arrays, sender)
         arrival.set_result(None)
         return arrival
 
@@ -43,7 +43,7 @@ class ThreadedNetwork(Network):
         super().__init__(*arguments, **options)
 
     def send(self, sender, group, route, ids, arrays):
-        receive = self.shards[group].agreement.receive
+        receive = self.shards[group].group_sync.receive
         return self.pool.submit(receive, route, ids, arrays, sender)
 
 
@@ -73,7 +73,7 @@ def test_all_groups_have_the_same_values_in_the_end(graph, frequency, kind, rest
             future.result(3 * WAIT)
         last, numbers = None, []
         while numbers != last:
-            flushes = [shard.agreement.flush() for shard in network.shards]
+            flushes = [shard.group_sync.flush() for shard in network.shards]
             last, numbers = numbers, [flush.result(WAIT) for flush in flushes]
         for group in range(len(network.shards)):
             for id in (0, 1):
@@ -178,11 +178,11 @@ def test_averages_stay_within_the_estimates_at_a_low_frequency(momentum):
 def test_flushing_ends_only_when_no_message_is_in_flight():
     network = Network(GRAPHS["chain"], frequency=100)
     network.shards[2].push(Push(0, 2, 0, 0), {0: ones(-1)})
-    flush = network.shards[2].agreement.flush()
+    flush = network.shards[2].group_sync.flush()
     assert not flush.done()
     network.deliver()
     assert flush.result(0) == 1
-    second_flush = network.shards[0].agreement.flush()  # group 0 forwards the change
+    second_flush = network.shards[0].group_sync.flush()  # group 0 forwards the change
     assert not second_flush.done()
     assert network.flush() == 3  # in the first round group 3 has nothing to forward yet
     np.testing.assert_array_equal(network.value(1), ones(1))
@@ -214,14 +214,14 @@ def test_a_lost_group_that_does_not_come_back_closes_the_shard(error, when):
     shard.push(Push(0, 0, 0, 0), {0: ones(-1)})
     waiting = [shard.pull([0], 2, 0)]
     if when == "later":
-        waiting = [shard.pull([0], 2, 0), shard.agreement.flush()]
+        waiting = [shard.pull([0], 2, 0), shard.group_sync.flush()]
         network.messages[0][3].set_exception(error)
         for future in waiting:
             assert str(error) in str(future.exception(0))
     for call in (
         lambda: shard.push(Push(0, 0, 1, 0), {0: ones()}),
-        lambda: shard.agreement.receive(0, [0], [ones()], 1),
-        lambda: shard.agreement.flush().result(0),
+        lambda: shard.group_sync.receive(0, [0], [ones()], 1),
+        lambda: shard.group_sync.flush().result(0),
     ):
         with pytest.raises(RunError, match=str(error)):
             call()
@@ -230,7 +230,7 @@ def test_a_lost_group_that_does_not_come_back_closes_the_shard(error, when):
 def test_close_fails_a_flush():
     network = Network(GRAPHS["two"])
     network.shards[0].push(Push(0, 0, 0, 0), {0: ones()})
-    flush = network.shards[0].agreement.flush()
+    flush = network.shards[0].group_sync.flush()
     error = RunError("the run has ended")
     network.shards[0].close(error)
     assert flush.exception(0) is error
@@ -248,7 +248,7 @@ def test_many_changes_while_a_message_is_in_flight_are_sent_without_recursion():
         if step is not None:
             shard.push(Push(0, 0, step, 0), {0: ones(-1)})
         arrival = Future()
-        network.shards[group].agreement.receive(route, ids, arrays, 0)
+        network.shards[group].group_sync.receive(route, ids, arrays, 0)
         arrival.set_result(None)
         return arrival
 

@@ -1,4 +1,4 @@
-"""Synchronisation of a shard with the same shards of other server groups, by the changes of its slices.
+"""Synchronises server groups by adding up their changes: each sends the changes of its slices to all others.
 
 The change of a slice is its value minus its value when the last change was sent; changes that are received are added
 to both. A change is to be sent on every route that begins at the group; received changes are to be forwarded on the
@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.registry import register
-from dsinga.cluster.server.agreement import Agreement, LinkedShard, Policy
 from dsinga.cluster.server.change_sender import ChangeSender
 from dsinga.cluster.server.collectives import add_up
+from dsinga.cluster.server.group_sync import GroupSync, LinkedShard, Policy
 from dsinga.cluster.server.served_slice import ServedSlice, ShardCopy, join_copies
 from dsinga.job.topology import Topology
 from dsinga.job.updaterconf import EMAConf
 
 
-class Synchronisation(Agreement):
+class SumSync(GroupSync):
     """Sends the changes of a shard's slices to the same shards of other server groups, and adds theirs. Thread-safe.
 
     ``frequency`` is the number of updates of a slice after which its change is sent. Where a linked group is lost for
@@ -53,13 +53,9 @@ class Synchronisation(Agreement):
         if id not in self._updates:
             self._updates[id] = 0
             if served_slice.spec.trainable:
-                self._last[id] = self._first_value(served_slice)
+                self._last[id] = served_slice.value.copy()
             else:
                 self._estimates[id] = dict.fromkeys(self._groups, served_slice.value.copy())
-
-    def _first_value(self, served_slice: ServedSlice) -> np.ndarray:
-        """Return the array in which the value at the last change is kept, from now on the present value."""
-        return served_slice.value.copy()
 
     def push_applied(self, served_slices: Iterable[ServedSlice]) -> None:
         """Count an update of these slices, and send the changes of those that have had ``frequency`` updates."""
@@ -210,7 +206,7 @@ class Synchronisation(Agreement):
         return change
 
 
-@register("agreement", "kSum")
+@register("sync_method", "kSum")
 def sum_of_changes(topology: Topology, average: EMAConf | None) -> Policy:
     """Return the policy of server groups that add up their changes, every ``sync_freq`` updates, without waiting."""
-    return partial(Synchronisation, frequency=topology.sync_freq)
+    return partial(SumSync, frequency=topology.sync_freq)
