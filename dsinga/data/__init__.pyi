@@ -3,11 +3,12 @@ from dsinga.addons.fields.microscopes.opening import open_ome_zarr
 from dsinga.addons.fields.microscopes.writing import write_ome_zarr
 from dsinga.addons.fields.records.climatology import FieldClimatology
 from dsinga.addons.fields.records.climatology_of_data import field_climatology
-from dsinga.addons.fields.records.definition import WindowDefinition, define_windows
+from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.field_windows import FieldWindows, windows
 from dsinga.addons.fields.records.joined_stores import open_stores
 from dsinga.addons.fields.records.statistics import FieldStatistics, field_statistics
 from dsinga.addons.fields.records.summary import describe_dataset, is_dataset
+from dsinga.addons.fields.records.window_arguments import define_windows
 from dsinga.addons.importers import import_records
 from dsinga.addons.importers.batches import Batch, Record, StoreContents, stack
 from dsinga.addons.text.text_windows import TextWindows, open_text

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.addons.fields.records.definition import WindowDefinition, define_windows
+from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.field_windows import FieldWindows
+from dsinga.addons.fields.records.window_arguments import define_windows
 from dsinga.job import Job, LayerConf, NetConf, Phase
 from dsinga.layers import RecordInfo, Records
 from dsinga.models.blocks import conv, layer
@@ -83,8 +84,8 @@ def whole_fields(job: Job, params: dict[str, np.ndarray], definition: WindowDefi
     """Return what the net gives for whole fields, read as records of windows of that size: (windows, C', *space)."""
     sizes = {dim: size for dim, size in definition.input_dims.items() if dim == "time" or size == 1}
     for dim in definition.input_dims.keys() - sizes.keys():
-        inside = definition.edge(dim) == "inside"
-        sizes[dim] = dataset.sizes[dim] - inside * sum(definition.context.get(dim, (0, 0)))
+        conf = definition.along(dim)
+        sizes[dim] = dataset.sizes[dim] - (conf.edges == "inside") * (conf.before + conf.after)
     windows = FieldWindows(dataset, definition.replace(input_dims=sizes, input_overlap={}), has_targets=False)
     records, _ = windows.read(np.arange(len(windows)))
     net = create_net(job.neuralnet, Phase.kTest, {"data": RecordInfo(windows.shape, 1, has_labels=False)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -126,7 +126,7 @@ def _check(windows: PredictionWindows, axis: Axis) -> None:
 Source = tuple[int, int, int, float]  # of a channel: as in a LeadChannels
 
 
-def lead_plan(layout: Layout, weights: tuple[float, ...], starts: tuple[int, ...]) -> LeadPlan | None:
+def lead_plan(layout: Layout, weights: Sequence[float], starts: Sequence[int]) -> LeadPlan | None:
     """Return how records of several leads are made; None for windows of one lead.
 
     ``weights`` and ``starts`` are those of the definition. Raises UserError where predictions cannot be fed back.
@@ -150,8 +150,8 @@ def lead_plan(layout: Layout, weights: tuple[float, ...], starts: tuple[int, ...
         tuple(axis.after for axis in space),
         tuple("zero" if axis.edge == "inside" else axis.edge for axis in space),  # which has no context
         layout.weights is not None,
-        weights or (1,) * layout.leads,
-        starts or (0,) * layout.leads,
+        tuple(weights) or (1,) * layout.leads,
+        tuple(starts) or (0,) * layout.leads,
     )
 
 

@@ -89,8 +89,8 @@ def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefin
         for conf in input_layers(job.neuralnet, each):
             store = conf.store_conf
             if store is not None and store.windows is not None:
-                definition = store.windows.definition()
-                if definition.trained is None and store.path:
+                definition = store.windows
+                if not definition.is_trained and store.path:
                     with contextlib.suppress(UserError):
                         return with_trained_layout(resolve(store.path, roots), definition)
                 return definition
@@ -184,8 +184,8 @@ def _window_size(windows: PredictionWindows) -> Shape:
     """Return the size of the windows that the net was trained on, with context; the field's where it is not known."""
     sizes = []
     for axis in windows.space:
-        size = windows.definition.input_dims.get(axis.name, -1)
-        sizes.append(axis.input_size if size == -1 else size + axis.before + axis.after)
+        size = windows.definition.along(axis.name).size
+        sizes.append(axis.input_size if size in (None, -1) else size + axis.before + axis.after)
     return tuple(sizes)
 
 

@@ -128,8 +128,8 @@ def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:
     if target.known:
         found: Mapping[Any, Any] = windows.dataset[target.name].attrs
         return found
-    units = windows.definition.trained.units if windows.definition.trained else {}
-    return {"units": units[target.name]} if target.name in units else {}
+    units = next((each.units for each in windows.definition.variable if each.name == target.name), "")
+    return {"units": units} if units else {}
 
 
 def arranged(windows: PredictionWindows, target: Target, array: da.Array) -> da.Array:

@@ -158,13 +158,12 @@ def make_axis(
     ``starts`` takes the place of the first points of windows at the stride, all of which remain. Raises UserError where
     not even one window fits.
     """
-    size = definition.input_dims.get(name, -1)
-    size = length if size == -1 else size
-    before, after = definition.context.get(name, (0, 0))
-    lead, edge = definition.lead.get(name, 0), definition.edge(name)
+    conf = definition.along(name)
+    size = length if conf.size in (None, -1) else conf.size
+    before, after, lead, edge = conf.before, conf.after, conf.lead, conf.edges
     leads = definition.leads if has_targets and lead else 1
     last = leads * lead  # the offset of the last target
-    stride = size - definition.input_overlap.get(name, 0)
+    stride = size - conf.overlap
     if stride < 1:
         raise UserError(
             f"input_overlap of {name!r} is {size - stride}, but a window has {size} points; give less, such as "

@@ -82,25 +82,19 @@ def check_dataset(dataset: Any, definition: WindowDefinition) -> None:
     """Raise UserError where variables or dimensions of a definition are not those of a Dataset."""
     variables = [*definition.inputs, *definition.targets, *definition.static]
     known = [str(name) for name in dataset.data_vars]
-    named = [*variables, *(name for name in (*definition.mask, *definition.fill) if name != "*")]
-    for name in named:
-        if name not in dataset.variables:
+    for name in (*variables, *definition.mask, *(fill.variable for fill in definition.fill)):
+        if name != "*" and name not in dataset.variables:
             raise missing_name("variable", name, known, "Dataset")
     dims = list(dict.fromkeys(str(dim) for name in variables for dim in dataset[name].dims))
-    settings = ("input_dims", "input_overlap", "context", "lead", "edges", "within")
-    for what, names in [
-        *((what, getattr(definition, what)) for what in settings),
-        ("channels", definition.channels or ()),
-    ]:
-        for dim in names:
-            if dim not in dims:
-                hint = nearest(dim, dims) or f"; they have {listed(map(repr, dims))}"
-                raise UserError(
-                    f"{what} names the dimension {dim!r}, which the variables of the windows do not have{hint}"
-                )
+    named = [("channels", dim) for dim in definition.channels if dim]
+    for what, dim in [*((dim.first_setting(), dim.name) for dim in definition.dim), *named]:
+        if what and dim not in dims:
+            hint = nearest(dim, dims) or f"; they have {listed(map(repr, dims))}"
+            raise UserError(f"{what} names the dimension {dim!r}, which the variables of the windows do not have{hint}")
     _check_grids(dataset, definition)
-    for dim in dict.fromkeys([*definition.input_dims, *definition.lead]):
-        check_increasing(dataset, dim, is_time(dataset, dim, definition))
+    for conf in definition.dim:
+        if conf.size is not None or conf.lead:
+            check_increasing(dataset, conf.name, is_time(dataset, conf.name, definition))
 
 
 def _check_grids(dataset: Any, definition: WindowDefinition) -> None:
@@ -117,7 +111,7 @@ def _check_grids(dataset: Any, definition: WindowDefinition) -> None:
                 "rename its dimensions"
             )
     for name in definition.static:
-        times = [dim for dim in dataset[name].dims if dim in definition.lead or dim == "time"]
+        times = [dim for dim in dataset[name].dims if dim == "time" or definition.along(str(dim)).lead]
         if times:
             raise UserError(
                 f"the static variable {name!r} has the dimension {times[0]!r}; name it in inputs, or take it once: "
@@ -161,7 +155,7 @@ def check_increasing(dataset: Any, dim: str, is_time: bool) -> None:
 
 def is_time(dataset: Any, dim: str, definition: WindowDefinition) -> bool:
     """Whether a dimension is one of time: its coordinate is dates, a target lies ahead along it, or it is so called."""
-    if dim in definition.lead or dim == "time":
+    if dim == "time" or definition.along(dim).lead:
         return True
     return dim in dataset.coords and is_date(dataset[dim])
 

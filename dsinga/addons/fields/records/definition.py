@@ -1,333 +1,284 @@
-"""The definition of windows: which variables, sizes, context, lead and edges. Plain settings, apart from any data.
+"""The settings of windows: which variables, sizes, context, lead and edges; a message of jobs, and of arguments.
 
-Each setting is declared once in :class:`WindowDefinition`, with the function that brings what a user may give into its
-one form, or refuses it.
+Each setting is declared once. Those of a dimension, and how the data of training lay along it, are a
+:class:`WindowDimConf` in a job, and mappings by dimension in Python.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import operator
-import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import date, timedelta
-from functools import partial
-from numbers import Real
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
 
-import numpy as np
-
-from dsinga.base.arguments import check_bool, is_whole
 from dsinga.base.errors import UserError
-from dsinga.base.registry import nearest
-
-T = TypeVar("T")
-Label = str | float  # of a coordinate: a number, or a date as text
+from dsinga.base.registry import lookup, nearest, register
+from dsinga.data.record_source import RecordSource
+from dsinga.job.component import Fault, Settings, required, setting
+from dsinga.job.limits import Count, Natural, NonNegative, Share
+from dsinga.job.message import set_fields
 
 EDGES = ("inside", "zero", "edge", "reflect", "periodic")
 DEFAULT_MEMORY = 256 << 20  # bytes of decoded fields that a process keeps
 SAMPLER_SHARE = 12  # of the memory that a block may have: the sampler mixes 8, and reads the next
-MOST_POINTS = 1 << 40  # that a setting may name: no data have more
+
+# The fields of a dimension by the name of the setting in Python, a mapping by dimension.
+OF_DIM = {
+    "input_dims": ("size",), "input_overlap": ("overlap",), "context": ("before", "after"), "lead": ("lead",),
+    "edges": ("edges",), "within": ("first", "last"), "points": ("points",), "steps": ("step",), "begins": ("begin",),
+}  # fmt: skip
+OF_TRAINED = ("points", "steps", "begins")  # those that say how the data of training lay
 
 
-def refused(what: str, wanted: str, value: Any) -> UserError:
-    """Return the error for a setting that is not what is wanted."""
-    return UserError(f"{what} takes {wanted}, not {reprlib.repr(value)}")
+class WindowDimConf(Settings):
+    """The windows along one dimension of a Dataset."""
 
-
-def names_of(what: str, names: Any) -> tuple[str, ...]:
-    """Return a name, or several in their order, as a tuple; none of None."""
-    if names is None:
-        return ()
-    if isinstance(names, str):
-        return (names,)
-    has_order = isinstance(names, Iterable) and not isinstance(names, (set, frozenset, bytes))
-    is_scalar = isinstance(names, np.ndarray) and not names.ndim
-    listed = list(names) if has_order and not is_scalar else [None]
-    if not all(isinstance(name, str) for name in listed):
-        raise refused(what, "a name or a list of names", names)
-    return tuple(map(str, listed))
-
-
-def numbers_of(what: str, numbers: Any) -> tuple[Any, ...]:
-    """Return finite numbers in their order as a tuple, whole ones as ints; none of None."""
-    wanted = "a list of numbers, one for each lead"
-    if numbers is None:
-        return ()
-    if isinstance(numbers, (str, bytes, Mapping)) or np.ndim(numbers) != 1:
-        raise refused(what, wanted, numbers)
-    return tuple(whole_of(what, as_number(what, wanted, number)) for number in numbers)
-
-
-def by_dim(convert: Callable[[str, str, Any], T], what: str, given: Any) -> dict[str, T]:
-    """Return a number of points by dimension, each converted by ``convert(what, dim, value)``."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping) or not all(isinstance(dim, str) for dim in given):
-        raise UserError(
-            f"{what} has a number of points for each dimension, such as {{'time': 1}}, not {reprlib.repr(given)}"
-        )
-    return {str(dim): convert(what, str(dim), value) for dim, value in given.items()}
-
-
-def by_name(convert: Callable[[str, str, Any], T], wanted: str, what: str, given: Any) -> dict[str, T]:
-    """Return a setting by the name of a variable or dimension, each converted by ``convert(what, wanted, value)``."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise refused(what, wanted, given)
-    return {str(name): convert(f"{what} of {name!r}", wanted, value) for name, value in given.items()}
-
-
-def points(what: str, dim: str, value: Any) -> int:
-    """Return a number of points; raise UserError for anything else, such as a span of time."""
-    try:
-        number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or abs(number) > MOST_POINTS:
-        raise UserError(f"{what} of {dim!r} is a whole number of points of the data, not {reprlib.repr(value)}")
-    return number
-
-
-def pair_of_points(what: str, dim: str, value: Any) -> tuple[int, int]:
-    """Return the context before and after a window; a single number stands for both."""
-    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, str) or np.ndim(value) != 1:
-        value = (value, value)
-    if len(value) != 2:
-        raise UserError(f"context of {dim!r} is a number of points, or a pair (before, after), not {value!r}")
-    return points(what, dim, value[0]), points(what, dim, value[1])
-
-
-def whole_of(what: str, value: Any) -> Any:
-    """Return a float that is whole, such as 1e9, as an int; anything else as it is."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def checked_text(what: str, wanted: str, value: Any) -> str:
-    """Return a text; raise UserError for anything else."""
-    if not isinstance(value, str):
-        raise refused(what, wanted, value)
-    return value
-
-
-def as_number(what: str, wanted: str, value: Any) -> float:
-    """Return a finite number; raise UserError for anything else."""
-    if np.ndim(value) == 0 and isinstance(value, np.ndarray):
-        value = value[()]
-    if not isinstance(value, Real) or isinstance(value, (bool, np.bool_)) or not np.isfinite(float(value)):
-        raise refused(what, wanted, value)
-    return float(value)
-
-
-def ends_of(what: str, wanted: str, ends: Any) -> tuple[Label | None, Label | None]:
-    """Return the first and last coordinate: numbers, dates as text, or None for an open end."""
-    if isinstance(ends, (str, bytes)) or not isinstance(ends, (Sequence, np.ndarray)) or len(ends) != 2:
-        raise UserError(f"{what} is a pair (first, last) of coordinates, not {reprlib.repr(ends)}")
-    return _end(what, ends[0]), _end(what, ends[1])
-
-
-def _end(what: str, end: Any) -> Label | None:
-    if end is None:
-        return None
-    if isinstance(end, (timedelta, np.timedelta64)) and end == end:
-        return str(end)
-    value = end.item() if isinstance(end, (np.number, np.bool_)) else end
-    if isinstance(value, Real) and not isinstance(value, bool) and not np.isnan(float(value)):
-        return value if isinstance(value, (int, float)) else float(value)
-    is_date = isinstance(value, (date, np.datetime64)) or hasattr(value, "isoformat")  # the last of cftime
-    if isinstance(value, str) or is_date and not (value != value):
-        return str(value)
-    raise UserError(f"{what} is between numbers, dates, times or None, not {reprlib.repr(end)}")
-
-
-def flag_of(what: str, value: Any) -> bool:
-    """Return true or false; raise UserError for anything else."""
-    check_bool(what, value)
-    return bool(value)
-
-
-def given_as(what: str, value: Any) -> Any:
-    """Return a value as it is given, which a definition checks."""
-    return value
-
-
-def mask_of(what: str, names: Any) -> tuple[str, ...]:
-    """Return the names of variables that may have NaN; ("*",) of True, for all."""
-    return ("*",) if names is True else () if names is False else names_of(what, names)
-
-
-def fill_of(what: str, given: Any) -> dict[str, float]:
-    """Return the numbers in place of NaN by variable; a single number is that of all."""
-    given = given if given is None or isinstance(given, Mapping) else {"*": given}
-    return by_name(as_number, "a finite number for each variable, such as {'sst': 0.0}", what, given)
-
-
-def weights_of(what: str, given: Any) -> str:
-    """Return the name of the weights, "" for none."""
-    return "" if given is None else checked_text(what, "a variable, or an expression of coordinates", given)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainedLayout:
-    """How the data lay from which a net was trained, so that other data are read in the same order; all as text.
-
-    Attributes:
-        dims: the dimensions of each variable, in their order.
-        points: the coordinates of a dimension all of whose points are channels, such as levels.
-        steps: the step of a coordinate of space or time: a number, below 0 where it decreases, or of dates a frequency
-            such as "6h" or "MS".
-        units: the units of each variable that has any.
-        begins: the first longitude of a dimension that goes round the circle.
-    """
-
-    dims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    points: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    steps: Mapping[str, str] = field(default_factory=dict)
-    units: Mapping[str, str] = field(default_factory=dict)
-    begins: Mapping[str, str] = field(default_factory=dict)
-
-
-def _setting(convert: Callable[[str, Any], Any], default: Any = dataclasses.MISSING) -> Any:
-    """Return a field of a definition whose value ``convert(name, value)`` makes of what a user gives."""
-    kept = {"default_factory": dict} if default == {} else {"default": default}
-    return field(**kept, metadata={"convert": convert})
-
-
-@dataclass(frozen=True, kw_only=True)
-class WindowDefinition:
-    """What a window is, without the data: it can be applied to another Dataset, pickled, and written into a job file.
-
-    ``FieldWindows(dataset, definition)`` applies it. :func:`dsinga.windows` explains each setting; here they are in one
-    form: names as tuples, settings by dimension or variable as dicts. ``channels`` is None for the default, ``mask``
-    ("*",) for all variables, ``climatology`` a text, as ``climatology_text`` makes it. ``trained`` says how the data
-    lay from which a net was trained; None for a definition that is apart from any data.
-    """
-
-    inputs: tuple[str, ...] = _setting(names_of)
-    input_dims: Mapping[str, int] = _setting(partial(by_dim, points))
-    targets: tuple[str, ...] = _setting(names_of, ())
-    input_overlap: Mapping[str, int] = _setting(partial(by_dim, points), {})
-    context: Mapping[str, tuple[int, int]] = _setting(partial(by_dim, pair_of_points), {})
-    lead: Mapping[str, int] = _setting(partial(by_dim, points), {})
-    leads: int = _setting(given_as, 1)
-    direct: bool = _setting(flag_of, False)
-    lead_weights: tuple[float, ...] = _setting(numbers_of, ())
-    lead_start: tuple[int, ...] = _setting(numbers_of, ())
-    channels: tuple[str, ...] | None = _setting(lambda what, dims: None if dims is None else names_of(what, dims), None)
-    static: tuple[str, ...] = _setting(names_of, ())
-    coordinates: tuple[str, ...] = _setting(names_of, ())
-    edges: Mapping[str, str] = _setting(
-        partial(by_name, checked_text, "what lies beyond the data by dimension, such as {'lon': 'periodic'}"), {}
+    name: str = required("the name of the dimension")
+    size: int | None = setting(
+        None, "the points of a window, -1 for all of them; without it the dimension is taken whole and not cut"
     )
-    mask: tuple[str, ...] = _setting(mask_of, ())
-    fill: Mapping[str, float] = _setting(fill_of, {})
-    max_nan: float | None = _setting(given_as, None)
-    weights: str = _setting(weights_of, "")
-    within: Mapping[str, tuple[Label | None, Label | None]] = _setting(
-        partial(by_name, ends_of, "the first and last coordinate by dimension, such as {'time': ('2001-01-01', None)}"),
-        {},
+    overlap: int = setting(0, "the points that neighbouring windows share; negative for points between windows")
+    before: Natural = setting(0, "the points of context before a window, which are input only")
+    after: Natural = setting(0, "the points of context after a window, which are input only")
+    lead: int = setting(0, "the offset of the target in points")
+    edges: str = setting(
+        "inside", 'what lies beyond the data: "inside" (nothing), "zero", "edge", "reflect", "periodic"'
     )
-    over_gaps: bool = _setting(flag_of, False)
-    climatology: str = _setting(given_as, "")
-    memory: int = _setting(whole_of, DEFAULT_MEMORY)
-    trained: TrainedLayout | None = None
+    first: str | None = setting(None, "the first coordinate that is used; that of the data without it")
+    last: str | None = setting(None, "the last coordinate that is used; that of the data without it")
+    points: list[str] = setting([], "the coordinates of points that are channels, in which other data are read")
+    step: str = setting("", 'the step of the coordinate in training, such as "-0.25" or "6h"')
+    begin: str = setting("", "the first longitude in training, of those once round the circle")
 
-    def __post_init__(self) -> None:
-        _check_sizes(self)
-        _check_edges(self)
-        _check_leads(self)
-        if self.max_nan is not None and not 0 <= as_number("max_nan", "a share of NaN", self.max_nan) < 1:
-            raise UserError(f"max_nan is a share of NaN from 0 to less than 1, not {self.max_nan}")
-        if self.max_nan and not self.mask:
-            raise UserError(
-                f"max_nan={self.max_nan} keeps windows that have NaN; ask for a mask, too (mask=True), or give "
-                "max_nan=0"
+    def first_setting(self) -> str:
+        """Return the first of the settings of windows, by its name in Python, that is given; "" for none."""
+        given, names = set_fields(self), [name for name in OF_DIM if name not in OF_TRAINED]
+        return next((name for name in names if any(field in given for field in OF_DIM[name])), "")
+
+    def faults(self) -> Iterator[Fault | str]:
+        """Yield what is wrong with the sizes, the overlap and the edges of a dimension."""
+        name, size = self.name, self.size
+        if size is None and (self.overlap or self.before or self.after):
+            what = "input_overlap" if self.overlap else "context"
+            yield (
+                f"{what} names {name!r}, which input_dims does not have; add {name!r} to input_dims "
+                "(-1 for all its points)"
             )
-        if not is_whole(self.memory, 1 << 20):
-            raise UserError(f"memory is in bytes, at least 1 MiB (1 << 20), not {self.memory!r}")
+        if size is not None and size < 1 and size != -1:
+            yield f"input_dims has {size} points of {name!r}; give at least 1, or -1 for all of them"
+        if size is not None and size > 0 and self.overlap >= size:
+            yield (
+                f"input_overlap of {name!r} is {self.overlap}, but a window has {size} points; give less, such as "
+                f"{size - 1} for a window at each point"
+            )
+        if self.edges not in EDGES:
+            hint = nearest(self.edges, EDGES) or f"; it is one of {', '.join(EDGES)}"
+            yield f"edges of {name!r} is {self.edges!r}{hint}"
 
-    def replace(self, **changes: Any) -> WindowDefinition:
-        """Return a definition with other settings."""
-        return dataclasses.replace(self, **changes)
+
+class WindowFillConf(Settings):
+    """The number in place of NaN of a variable."""
+
+    variable: str = setting("*", 'the name of the variable; "*" for all others')
+    value: float = setting(0.0, "the number")
+
+
+class WindowVariableConf(Settings):
+    """How a variable lay in the data from which a net was trained; :func:`dsinga.nn.Model.fit` writes it."""
+
+    name: str = required("the name of the variable")
+    dims: list[str] = setting([], "its dimensions in their order, in which those of other data are read")
+    units: str = setting("", "its units; other units are said in the log")
+
+
+@register("message", "StoreConf.windows")
+class WindowDefinition(Settings):
+    """What a window is, without the data: it can be applied to another Dataset, and written into a job file.
+
+    ``FieldWindows(dataset, definition)`` applies it, :func:`dsinga.windows` explains each setting. In a job that
+    trained a net it also has how the data of training lay, so that other data are read in the same order.
+    """
+
+    inputs: list[str] = required(
+        "names of the variables of a record; in Python all without it, but static ones, and the grid mappings and "
+        "bounds of CF"
+    )
+    targets: list[str] = setting(
+        [],
+        'names of the variables of a label; without it windows have no labels. "border(cells)" and others are made '
+        'from a label image "cells" where it is read; docs/microscopes.md has them',
+    )
+    dim: list[WindowDimConf] = setting([], "the dimensions that are cut, or that have a lead or an end")
+    leads: Count = setting(
+        1,
+        "how many targets to train on: at one, two, ... times the lead. A net of one lead is trained on all of them by "
+        "feeding its predictions back as inputs; the loss is the mean over leads, and its gradient goes through all of "
+        "them. Inputs that are not predicted are read for each lead",
+    )
+    direct: bool = setting(
+        False, "train a net that gives all leads at once, as channels, in place of feeding predictions back"
+    )
+    lead_weights: list[NonNegative] = setting([], "the weight of each lead in the loss; the same for all without it")
+    lead_start: list[Natural] = setting(
+        [],
+        "the step of training from which each lead is trained: [0, 1000, 2000, 2000] trains one lead of four at first, "
+        "and all of them from step 2000 on; 0 for all without it",
+    )
+    channels: list[str] = setting(
+        [],
+        'dimensions whose points are channels, such as "time" and "level", in a job "" for none; docs/fields.md has '
+        "the default",
+    )
+    static: list[str] = setting([], "names of variables without time, such as a height of the ground")
+    coordinates: list[str] = setting(
+        [],
+        'channels that are functions of coordinates, worked out when they are read: "latitude", "cos(latitude)", '
+        '"sin(longitude)" (of degrees), "sin(day of year)", "cos(hour of day)"',
+    )
+    mask: list[str] = setting(
+        [],
+        'names of variables that may have NaN, "*" (in Python True) for all. In records NaN is filled, and channels '
+        "say which points are valid (1) and which are masked (0); in labels it stays NaN. Without it NaN is an error",
+    )
+    fill: list[WindowFillConf] = setting(
+        [], "the number in place of NaN, in Python also numbers by variable; 0 without it"
+    )
+    max_nan: Share | None = setting(
+        None,
+        "leave out windows that have more than this share of NaN in their inputs or in their targets. The data are "
+        "read once for it",
+    )
+    weights: str = setting(
+        "",
+        "a variable, or an expression as of coordinates, that weights the points of a target: the last channel of a "
+        "label, divided by its mean over the data",
+    )
+    over_gaps: bool = setting(
+        False,
+        "whether windows may reach over gaps of time, and count points whatever lies between. Without it they are left "
+        "out. A gap is a step of more than one and a half times the usual one",
+    )
+    memory: int = setting(
+        DEFAULT_MEMORY,
+        "the most bytes of decoded fields that a process keeps. A twelfth of it is a block: the windows that are read "
+        "and shuffled together",
+    )
+    climatology: str = setting(
+        "",
+        "what is subtracted from the variables that it has, inputs and targets, where they are read: records are "
+        "departures from it. The net keeps it, and predictions of a Dataset have it added again. In Python it is one "
+        "of dsinga.data.field_climatology, taken from the training part; in a job its compressed numbers",
+    )
+    variable: list[WindowVariableConf] = setting([], "how the variables lay in the data of training")
+
+    def along(self, name: str) -> WindowDimConf:
+        """Return the settings of a dimension, which are the defaults where it has none."""
+        return next((dim for dim in self.dim if dim.name == name), None) or WindowDimConf(name=name)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a definition with other settings; those of dimensions are mappings, such as ``lead={"time": 1}``."""
+        of_dim = {name: changes.pop(name) for name in OF_DIM if name in changes}
+        return super().replace(**changes, **({"dim": with_settings(self.dim, of_dim)} if of_dim else {}))
+
+    @property
+    def input_dims(self) -> dict[str, int]:
+        """The points of a window by dimension, as far as these are given."""
+        return {dim.name: dim.size for dim in self.dim if dim.size is not None}
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it has how the data lay from which a net was trained."""
+        return bool(self.variable) or any(dim.points or dim.step or dim.begin for dim in self.dim)
+
+    def trained_like(self, other: WindowDefinition) -> Self:
+        """Return a definition with how the data lay from which a net was trained with another definition."""
+        of_dim = {name: {dim.name: getattr(dim, OF_DIM[name][0]) for dim in other.dim} for name in OF_TRAINED}
+        return self.replace(variable=other.variable, **of_dim)
 
     def is_masked(self, name: str) -> bool:
         """Whether NaN of a variable is masked."""
         return name in self.mask or "*" in self.mask
 
+    def fill_of(self, name: str) -> float:
+        """Return the number in place of NaN of a variable."""
+        numbers = {fill.variable: fill.value for fill in self.fill}
+        return numbers.get(name, numbers.get("*", 0.0))
+
+    def trained_dims(self, name: str) -> tuple[str, ...]:
+        """Return the dimensions of a variable in the data of training, none where these are not known."""
+        return next((tuple(variable.dims) for variable in self.variable if variable.name == name), ())
+
     def ordered_dims(self, name: str, dims: Iterable[Any]) -> tuple[str, ...]:
         """Return the dimensions of a variable in the order that they had in training, if that is known."""
-        here = tuple(map(str, dims))
-        trained = self.trained.dims.get(name, ()) if self.trained else ()
+        here, trained = tuple(map(str, dims)), self.trained_dims(name)
         return trained if set(trained) == set(here) else here
 
-    def edge(self, dim: str) -> str:
-        """Return what lies beyond the data along a dimension."""
-        return self.edges.get(dim, "inside")
-
-
-def define_windows(**settings: Any) -> WindowDefinition:
-    """Return a definition of windows from settings as :func:`dsinga.windows` takes them. Raises UserError."""
-    if isinstance(edges := settings.get("edges"), str):
-        settings["edges"] = dict.fromkeys(by_dim(points, "input_dims", settings["input_dims"]), edges)
-    converters = {each.name: each.metadata["convert"] for each in dataclasses.fields(WindowDefinition) if each.metadata}
-    return WindowDefinition(**{name: converters[name](name, value) for name, value in settings.items()})
-
-
-def _check_sizes(definition: WindowDefinition) -> None:
-    """Raise UserError for sizes, overlaps and contexts that are no numbers of points of a window."""
-    sizes = definition.input_dims
-    if not definition.inputs:
-        raise UserError("windows need inputs, the names of variables of the Dataset")
-    for dim, size in sizes.items():
-        if size < 1 and size != -1:
-            raise UserError(f"input_dims has {size} points of {dim!r}; give at least 1, or -1 for all of them")
-    for what, dims in (("input_overlap", definition.input_overlap), ("context", definition.context)):
-        for dim in dims:
-            if dim not in sizes:
-                hint = nearest(dim, list(sizes)) or f"; add {dim!r} to input_dims (-1 for all its points)"
-                raise UserError(f"{what} names {dim!r}, which input_dims does not have{hint}")
-    for dim, overlap in definition.input_overlap.items():
-        if sizes[dim] != -1 and overlap >= sizes[dim]:
-            raise UserError(
-                f"input_overlap of {dim!r} is {overlap}, but a window has {sizes[dim]} points; give less, such as "
-                f"{sizes[dim] - 1} for a window at each point"
+    def faults(self) -> Iterator[Fault | str]:
+        """Yield what is wrong with the settings, but for those of each dimension."""
+        if not self.inputs:
+            yield "windows need inputs, the names of variables of the Dataset"
+        if len({dim.name for dim in self.dim}) < len(self.dim):
+            yield Fault("windows name a dimension twice; give each dimension once", "dim")
+        yield from self._lead_faults()
+        if self.max_nan and not self.mask:
+            yield Fault(
+                f"max_nan={self.max_nan:g} keeps windows that have NaN; ask for a mask, too (mask=True), or give "
+                "max_nan=0",
+                "max_nan",
             )
-    for dim, pair in definition.context.items():
-        if min(pair) < 0:
-            raise UserError(f"context of {dim!r} is {pair}; give numbers of points from 0")
+        if self.memory < 1 << 20:
+            yield Fault(f"memory is in bytes, at least 1 MiB (1 << 20), not {self.memory}", "memory")
 
+    def _lead_faults(self) -> Iterator[Fault]:
+        """Yield what is wrong with settings of leads that do not fit their number."""
+        leads, weights, starts = self.leads, self.lead_weights, self.lead_start
+        if leads > 1 and not any(dim.lead for dim in self.dim):
+            yield Fault(
+                f"leads={leads} are multiples of a lead, and there is none; give one, such as lead={{'time': 1}}",
+                "leads",
+            )
+        for name in ("direct", "lead_weights", "lead_start"):
+            value = getattr(self, name)
+            if value and leads == 1:
+                text = f"{name} is for windows of several leads; give leads, such as leads=4, or leave {name} out"
+                yield Fault(text, name)
+            elif value and name != "direct" and (self.direct or len(value) != leads):
+                remedy = "leave it out of the direct form" if self.direct else "give one for each lead"
+                yield Fault(f"{name} has {len(value)} numbers for {leads} leads; {remedy}", name)
+        if weights and not weights[0] > 0:
+            yield Fault(f"lead_weights are {weights}; give numbers from 0, the first above 0", "lead_weights")
+        if starts and (starts[0] != 0 or starts != sorted(starts)):
+            yield Fault(
+                f"lead_start has the steps of training {starts}; the first lead begins at 0, and no lead before the "
+                "one that it follows",
+                "lead_start",
+            )
 
-def _check_leads(definition: WindowDefinition) -> None:
-    """Raise UserError for leads that are no number of targets, and for settings of leads that do not fit it."""
-    leads, settings = definition.leads, ("direct", "lead_weights", "lead_start")
-    if not is_whole(leads, 1):
-        raise UserError(f"leads is a number of targets, at least 1, not {leads!r}")
-    if leads > 1 and not any(definition.lead.values()):
-        raise UserError(
-            f"leads={leads} are multiples of a lead, and there is none; give one, such as lead={{'time': 1}}"
+    def open_records(self, layer: str, dataset: Any, has_targets: bool) -> RecordSource:
+        """Return the windows of a Dataset, or of the one at a path, that an input layer reads. Raises JobError."""
+        try:  # by name: the file of the class is not needed to read a job
+            windows: RecordSource = lookup("hook", "field_windows")(dataset, self, has_targets=has_targets)
+        except UserError as error:
+            raise self.error(f"layer {layer!r}: {error}") from error
+        return windows
+
+    def remark_on_scores(self, layer: str) -> str:
+        """Return a sentence where windows that an input layer reads overlap, for the reader of scores; "" elsewhere."""
+        dims = [dim.name for dim in self.dim if dim.overlap > 0] if self.targets else []
+        if not dims:
+            return ""
+        return (
+            f"windows of {layer!r} overlap along {', '.join(map(repr, dims))}: scores count points in several windows "
+            "more often than those near the ends of the data; for equal weights leave out input_overlap, or compare "
+            "predict(dataset) with the dataset"
         )
-    given = next((name for name in settings if getattr(definition, name)), None)
-    if leads == 1 and given:
-        raise UserError(f"{given} is for windows of several leads; give leads, such as leads=4, or leave {given} out")
-    for name in settings[1:]:
-        numbers = getattr(definition, name)
-        if numbers and (definition.direct or len(numbers) != leads):
-            remedy = "leave it out of the direct form" if definition.direct else "give one for each lead"
-            raise UserError(f"{name} has {len(numbers)} numbers for {leads} leads; {remedy}")
-    weights, starts = definition.lead_weights, definition.lead_start
-    if weights and (min(weights) < 0 or not weights[0] > 0):
-        raise UserError(f"lead_weights are {list(weights)}; give numbers from 0, the first above 0")
-    if starts and (starts[0] != 0 or list(starts) != sorted(starts) or not all(is_whole(step, 0) for step in starts)):
-        raise UserError(
-            f"lead_start has the steps of training {list(starts)}; the first lead begins at 0, and no lead before the "
-            "one that it follows"
-        )
 
 
-def _check_edges(definition: WindowDefinition) -> None:
-    for dim, edge in definition.edges.items():
-        if edge not in EDGES:
-            hint = nearest(edge, EDGES) or f"; it is one of {', '.join(EDGES)}"
-            raise UserError(f"edges of {dim!r} is {edge!r}{hint}")
+def with_settings(dims: Iterable[WindowDimConf], of_dim: Mapping[str, Mapping[str, Any]]) -> list[WindowDimConf]:
+    """Return the settings of dimensions with those of ``of_dim`` (:data:`OF_DIM`) in place of all that they have."""
+    messages = {dim.name: dim for dim in dims}
+    for setting_, values in of_dim.items():
+        fields = OF_DIM[setting_]
+        for name in (*messages, *(name for name in values if name not in messages)):
+            value = values.get(name) if len(fields) == 2 else (values.get(name),)
+            message = messages.get(name) or WindowDimConf(name=name)
+            messages[name] = message.replace(**dict(zip(fields, value or (None, None), strict=True)))
+    return [message for message in messages.values() if len(set_fields(message)) > 1]

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import logging
 import os
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dsinga.addons.fields.leads.feedback import check_ends, check_lead_names, lead_plan
-from dsinga.addons.fields.records.climatology import FieldClimatology, climatology_text
+from dsinga.addons.fields.records.climatology import FieldClimatology
 from dsinga.addons.fields.records.dataset import check_dataset, open_dataset, used_variables
 from dsinga.addons.fields.records.definition import (
     DEFAULT_MEMORY,
     SAMPLER_SHARE,
     WindowDefinition,
-    define_windows,
-    names_of,
 )
 from dsinga.addons.fields.records.layout import Layout, make_layout
 from dsinga.addons.fields.records.prediction_windows import related_names
 from dsinga.addons.fields.records.remarks import chunk_texts, gap_texts, left_out_texts, period_texts, uneven_texts
-from dsinga.addons.fields.records.trained_layout import align, select, split_ends, trained_layout_of
+from dsinga.addons.fields.records.trained_layout import align, describe_layout, select, split_ends
+from dsinga.addons.fields.records.window_arguments import define_windows, documented_settings, names_of
 from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
 from dsinga.addons.fields.records.window_column import WindowColumn
-from dsinga.addons.fields.records.window_messages import WindowsConf
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import register
@@ -46,7 +43,7 @@ class FieldWindows(RecordSource):
 
     Attributes:
         definition: the settings, which may be applied to another Dataset.
-        dataset: the Dataset, as far as ``definition.within`` says.
+        dataset: the Dataset, between the coordinates that ``definition`` names.
         layout: which variable and which point is which channel.
         leads: how records of several leads are made of the one that is read; None for one lead, and the direct form.
         left_out: a sentence for each dimension with points that fill no window, and one for windows with much NaN.
@@ -80,7 +77,7 @@ class FieldWindows(RecordSource):
         self._is_plain = starts is None and has_targets
         check_dataset(dataset, definition)
         dataset, _ = align(used_variables(dataset, definition), definition)
-        self.definition, self.dataset = definition, select(dataset, definition.within)
+        self.definition, self.dataset = definition, select(dataset, definition)
         has_targets = has_targets and bool(definition.targets)
         self.layout: Layout = make_layout(self.dataset, definition, has_targets, starts)
         self.leads = None
@@ -165,10 +162,10 @@ class FieldWindows(RecordSource):
         count = len(self._blocks) - len(kept)
         if not len(kept):
             raise UserError(
-                f"{location}: all {count} windows have more than max_nan={most} of NaN; give a larger share"
+                f"{location}: all {count} windows have more than max_nan={most:g} of NaN; give a larger share"
             )
         if count:
-            self.left_out.append(f"{count} of {len(self._blocks)} windows have more than max_nan={most} of NaN")
+            self.left_out.append(f"{count} of {len(self._blocks)} windows have more than max_nan={most:g} of NaN")
         return kept
 
     @property
@@ -193,12 +190,15 @@ class FieldWindows(RecordSource):
 
     def described(self) -> WindowDefinition:
         """Return the definition with how the data lie, as jobs and checkpoints keep it for the prediction of others."""
-        trained = self.definition.trained or trained_layout_of(self.dataset, self.definition, self.layout)
-        return self.definition.replace(trained=trained)
+        return (
+            self.definition
+            if self.definition.is_trained
+            else describe_layout(self.dataset, self.definition, self.layout)
+        )
 
     def job_settings(self) -> dict[str, Any]:
         """Return the settings of windows of other Datasets like these."""
-        return {"windows": WindowsConf.of(self.described())}
+        return {"windows": self.described()}
 
     def named_fields(self) -> dict[str, Any]:
         """Return the path and the settings of windows, where these say all."""
@@ -206,7 +206,7 @@ class FieldWindows(RecordSource):
 
     def in_training_order(self, settings: Mapping[str, Any]) -> FieldWindows:
         """Return windows that lie as those of training, which had these :meth:`job_settings`."""
-        return self.in_order_of(settings["windows"].definition()) if "windows" in settings else self
+        return self.in_order_of(settings["windows"]) if "windows" in settings else self
 
     def in_order_of(self, training: WindowDefinition) -> FieldWindows:
         """Return windows of the same Dataset that lie as the data of training lay, and are departures if those were.
@@ -225,9 +225,10 @@ class FieldWindows(RecordSource):
             here, there = (getattr(each, role) for each in (definition, training))
             definition = definition.replace(**{role: there}) if sorted(here) == sorted(there) else definition
         is_same = definition == self.definition
-        if is_same and (training.trained is None or self.definition.trained is not None):
+        if is_same and (self.definition.is_trained or not training.is_trained):
             return self
-        definition = definition.replace(trained=self.definition.trained or training.trained)
+        if not self.definition.is_trained:
+            definition = definition.trained_like(training)
         aligned, _ = align(self.dataset, definition)
         variables = {name: tuple(map(str, array.dims)) for name, array in self.dataset.data_vars.items()}
         if (
@@ -261,9 +262,9 @@ class FieldWindows(RecordSource):
             UserError: the dimension is not there or has no increasing coordinates, or a part has no window.
         """
         parts = []
+        within = {dim.name: (dim.first, dim.last) for dim in self.definition.dim}
         for ends in split_ends(self.dataset, self.definition, cuts, gap):
-            (dim,) = ends
-            definition = self.definition.replace(within={**self.definition.within, **ends})
+            definition = self.definition.replace(within={**within, **ends})
             parts.append(FieldWindows(self.dataset, definition, has_targets=self.has_labels, path=self.path))
         return tuple(parts)
 
@@ -298,7 +299,8 @@ def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f", ... ({len(names)} channels)" if len(names) > 6 else "")
 
 
-def windows(
+@documented_settings
+def windows(  # noqa: D417  the others are settings, whose descriptions are added
     dataset: Any,
     *,
     input_dims: Mapping[str, int],
@@ -327,69 +329,31 @@ def windows(
     """Return the windows of a Dataset as records to train from: inputs (C, *space), targets (C', *space), float32.
 
     Channels are variables x levels x steps of time, then static fields, then coordinates, then masks. Axes of space are
-    the dimensions of ``input_dims`` that are no time and have more than one point, in the order of the data.
+    the dimensions of ``input_dims`` that are no time and have more than one point, in the order of the data. The order
+    of windows follows from these settings alone, not from the chunks of the data or the number of workers.
+    ``windows.left_out`` tells of points that fill no window.
 
     Args:
-        dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store, an OME-Zarr image or a netCDF file.
-            It is read lazily.
+        dataset: an xarray Dataset or DataArray, or the path or URL of a zarr store, an OME-Zarr image or a netCDF file,
+            which is read lazily.
         input_dims: points of a window by dimension, -1 for all of them. Dimensions that are not named are taken whole.
-        inputs: names of the variables of a record; without it all but static ones, and the grid mappings and bounds of
-            CF.
-        targets: names of the variables of a label; without it windows have no labels. "border(cells)" and others are
-            made from a label image "cells" where it is read; docs/microscopes.md has them.
-        input_overlap: points that neighbouring windows share, by dimension. The stride is the size without these; a
-            negative overlap leaves points between windows.
+        input_overlap: points that neighbouring windows share, by dimension; negative for points between windows.
         context: points around a window that are input only, by dimension: a number, or a pair (before, after).
             ``input_dims={"time": 1}, context={"time": (3, 0)}`` has four steps of time as inputs of one target.
         lead: offset of the target in points, by dimension: ``{"time": 6}`` for six steps ahead.
-        leads: how many targets to train on: at one, two, ... times the ``lead``. A net of one lead is trained on all of
-            them by feeding its predictions back as inputs; the loss is the mean over leads, and its gradient goes
-            through all of them. Inputs that are not predicted are read for each lead.
-        direct: train a net that gives all leads at once, as channels, in place of feeding predictions back.
-        lead_weights: the weight of each lead in the loss, where it is not the same.
-        lead_start: the step of training from which each lead is trained: ``[0, 1000, 2000, 2000]`` trains one lead of
-            four at first, and all of them from step 2000 on.
-        channels: dimensions whose points are channels, such as ["time", "level"]; docs/fields.md has the default.
-        static: names of variables without time, such as a height of the ground.
-        coordinates: channels that are functions of coordinates, worked out when they are read: "latitude",
-            "cos(latitude)", "sin(longitude)" (of degrees), "sin(day of year)", "cos(hour of day)".
         edges: what context beyond the data has, for all dimensions or by dimension: "inside" (no window has any),
             "zero", "edge" (the last point), "reflect", or "periodic", along which windows go on at the other end.
-        mask: True, or the names of variables that may have NaN. In records NaN is filled, and channels say which points
-            are valid (1) and which are masked (0); in labels it stays NaN. Without it NaN is an error.
-        fill: the number in place of NaN, or numbers by variable; 0 by default.
-        max_nan: leave out windows that have more than this share of NaN in their inputs or in their targets. The data
-            are read once for it.
-        weights: a variable, or an expression as of ``coordinates``, that weights the points of a target: the last
-            channel of a label, divided by its mean over the data.
-        within: first and last coordinate of the data that are used, by dimension, as ``ds.sel`` takes them. Of
-            latitudes that fall they may be in either order; longitudes go on round the circle, as from -10 to 10.
-        over_gaps: whether windows may reach over gaps of time, and count points whatever lies between. Without it they
-            are left out. A gap is a step of more than one and a half times the usual one.
-        climatology: what is subtracted from the variables that it has, inputs and targets, where they are read: records
-            are departures from it. The net keeps it, and predictions of a Dataset have it added again. Take it from the
-            training part: ``dsinga.data.field_climatology(dataset.sel(time=slice(None, "2015")))``.
-        memory: the most bytes of decoded fields that a process keeps. A twelfth of it is a block: the windows that
-            are read and shuffled together.
+        within: first and last coordinate of the data that are used, by dimension, as ``ds.sel`` takes them.
 
-    Raises:
-        UserError: a setting does not fit the Dataset; the message says what would.
-
-    The order of windows, and of training, follows from these settings alone: not from the chunks of the data, the
-    number of workers, or their threads. Points that fill no window are told in a warning of the log, and in
-    ``windows.left_out``.
+    Raises UserError for a setting that does not fit the Dataset; the message says what would.
     """
-    settings = {name: value for name, value in locals().items() if name != "dataset"}
-    opened, path = open_dataset(dataset)
-    if inputs is None:
-        others = {*names_of("static", static), *related_names(opened)}
-        inputs = [str(name) for name in opened.data_vars if name not in others]
-    if isinstance(lead, Mapping) and lead and (targets is None or not names_of("targets", targets)):
-        raise UserError("lead says where targets lie, but no targets are named; give targets, the names of variables")
-    if not isinstance(climatology, (FieldClimatology, type(None))):
-        raise UserError(
-            f"climatology is one of dsinga.data.field_climatology(dataset), not {reprlib.repr(climatology)}"
-        )
-    text = "" if climatology is None else climatology_text(climatology)
-    definition = define_windows(**settings | {"inputs": inputs, "climatology": text})
-    return FieldWindows(os.fspath(dataset) if path else opened, definition)
+    settings = locals()
+    opened, path = open_dataset(settings.pop("dataset"))
+    settings["inputs"] = inputs_of(opened, static) if inputs is None else inputs
+    return FieldWindows(os.fspath(dataset) if path else opened, define_windows(**settings))
+
+
+def inputs_of(dataset: Any, static: Any) -> list[str]:
+    """Return the names of the variables that are inputs where none are named: all but static and related ones."""
+    others = {*names_of("static", static), *related_names(dataset)}
+    return [str(name) for name in dataset.data_vars if name not in others]

@@ -234,11 +234,8 @@ class _ChannelGroups:
         channels += [dim for dim in ordered if dim in self.times and dim not in self.space]
         dims = (*channels, *(dim for dim in self.space if dim in reader.dims))
         sizes = tuple(self.axes[dim].size if is_target else self.axes[dim].input_size for dim in dims)
-        fill = self.definition.fill
-        number = fill.get(reader.name, fill.get("*", 0.0))
-        return ChannelGroup(
-            reader, dims, self.space, sizes, self.definition.is_masked(reader.name) and _may_mask(reader), number
-        )
+        is_masked = self.definition.is_masked(reader.name) and _may_mask(reader)
+        return ChannelGroup(reader, dims, self.space, sizes, is_masked, self.definition.fill_of(reader.name))
 
 
 def _may_mask(reader: VariableReader) -> bool:
@@ -251,19 +248,18 @@ def time_gaps(dataset: Any, dim: str, definition: WindowDefinition) -> np.ndarra
 
     They may where they have all points.
     """
-    is_whole = definition.input_dims.get(dim, -1) == -1
+    conf = definition.along(dim)
+    is_whole = conf.size in (None, -1)
     if is_whole or definition.over_gaps or dim not in dataset.indexes or dataset.indexes[dim].nlevels > 1:
         return None
-    return gaps_of(date_index(dataset[dim]), definition.trained.steps.get(dim, "") if definition.trained else "")
+    return gaps_of(date_index(dataset[dim]), conf.step)
 
 
 def _channel_dims(definition: WindowDefinition, dims: Iterable[str], times: Iterable[str]) -> list[str]:
     """Return the dimensions whose points are channels; docs/fields.md has the rule."""
-    if definition.channels is not None:
-        return list(definition.channels)
-    single = [
-        dim for dim, size in definition.input_dims.items() if size == 1 and not any(definition.context.get(dim, ()))
-    ]
+    if definition.channels:
+        return [dim for dim in definition.channels if dim]
+    single = [dim.name for dim in definition.dim if dim.size == 1 and not dim.before + dim.after]
     channels = list(dict.fromkeys([*times, *single]))
     if set(definition.input_dims) - set(times):
         channels += [dim for dim in dims if dim not in definition.input_dims]

@@ -79,7 +79,7 @@ class PredictionWindows:
 
     def step(self, dim: str) -> str:
         """Return the step of the coordinate of a dimension in training, "" where it is not known."""
-        return self.definition.trained.steps.get(dim, "") if self.definition.trained else ""
+        return self.definition.along(dim).step
 
     def goes_on(self, dim: str, before: bool = False) -> bool:
         """Whether the coordinate of a dimension follows a rule by which it goes on beyond the data, or before them."""
@@ -138,7 +138,7 @@ def apply_windows(
     if not definition.targets:
         raise UserError("the windows have no targets, so that nothing says what is predicted; name them: targets=[...]")
     known = tuple(name for name in definition.targets if name in dataset.data_vars)
-    one_lead: dict[str, Any] = {"leads": 1, "direct": False, "lead_weights": (), "lead_start": ()}
+    one_lead: dict[str, Any] = {"leads": 1, "direct": False, "lead_weights": [], "lead_start": []}
     definition_here = definition.replace(
         targets=known, within={}, weights="", max_nan=None, input_overlap={}, **one_lead
     )
@@ -154,21 +154,22 @@ def apply_windows(
         dim: size if size == 1 or is_time(dataset, dim, definition) else -1
         for dim, size in definition.input_dims.items()
     }
-    edges = {dim: "edge" if sizes[dim] == -1 else definition.edge(dim) for dim in sizes}
+    edges = {dim: "edge" if sizes[dim] == -1 else definition.along(dim).edges for dim in sizes}
     first = make_layout(sketch, definition_here.replace(input_dims=sizes, edges=edges), has_targets=False)
     space = first.space
     for dim in space:
         sizes[dim] = dataset.sizes[dim]
-        if definition.edge(dim) == "inside":
-            sizes[dim] -= sum(definition.context.get(dim, (0, 0)))
+        conf = definition.along(dim)
+        context = conf.before + conf.after
+        if conf.edges == "inside":
+            sizes[dim] -= context
         if sizes[dim] < 1:
-            context = sum(definition.context[dim])
             raise UserError(
                 f"the context of windows takes {context} points of {dim!r}, but the data have {dataset.sizes[dim]}; "
                 "predict larger fields, or give edges other than 'inside'"
             )
     channels = tuple(dim for dim in first.axes if dim not in space)
-    definition_here = definition_here.replace(input_dims=sizes, channels=channels)
+    definition_here = definition_here.replace(input_dims=sizes, channels=channels or [""])
     given = {dim: starts[dim] for dim in channels if dim in starts} if starts else None
     layout = make_layout(sketch, definition_here, has_targets=False, starts=given)
     times = tuple(dim for dim in channels if is_time(dataset, dim, definition))
@@ -226,7 +227,7 @@ def _without_numbers(dataset: Any) -> Any:
 def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...], definition: WindowDefinition) -> Target:
     """Return a target; one that the Dataset lacks has the dimensions of training, or of time and space."""
     known = name in dataset.data_vars
-    trained = definition.trained.dims.get(name, ()) if definition.trained else ()
+    trained = definition.trained_dims(name)
     if known:
         dims = tuple(map(str, dataset[name].dims))
     elif trained and set(trained) <= set(layout.axes):

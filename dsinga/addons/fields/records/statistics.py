@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.records.dataset import open_dataset
-from dsinga.addons.fields.records.definition import names_of
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.layout import ChannelGroup
 from dsinga.addons.fields.records.readers import CoordinateReader, naming_variable
+from dsinga.addons.fields.records.window_arguments import names_of
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import ClusterNotReady, UserError
 from dsinga.base.registry import listed

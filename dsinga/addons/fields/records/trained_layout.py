@@ -25,7 +25,7 @@ from dsinga.addons.fields.records.coordinates import (
     with_begin,
 )
 from dsinga.addons.fields.records.dataset import check_dataset, is_time, open_dataset, used_variables
-from dsinga.addons.fields.records.definition import TrainedLayout, WindowDefinition
+from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.layout import Layout, make_layout
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
@@ -55,8 +55,8 @@ class Alignment:
         return backwards(dataset, self.flipped)
 
 
-def trained_layout_of(dataset: Any, definition: WindowDefinition, layout: Layout) -> TrainedLayout:
-    """Return how a Dataset lies: the order of dimensions and of channels, directions and steps, and units."""
+def describe_layout(dataset: Any, definition: WindowDefinition, layout: Layout) -> WindowDefinition:
+    """Return a definition with how a Dataset lies: the order of dimensions and channels, directions, steps, units."""
     names = [*definition.inputs, *definition.targets, *definition.static]
     names = [name for name in dict.fromkeys(names) if name in dataset.data_vars]
     points, steps, begins = {}, {}, {}
@@ -71,13 +71,11 @@ def trained_layout_of(dataset: Any, definition: WindowDefinition, layout: Layout
                 steps[dim] = step
         elif axis.size == axis.length <= MOST_POINTS:
             points[dim] = point_texts(dataset, dim)
-    return TrainedLayout(
-        dims={name: tuple(map(str, dataset[name].dims)) for name in names},
-        points=points,
-        steps=steps,
-        units={name: str(units) for name in names if (units := dataset[name].attrs.get("units"))},
-        begins=begins,
-    )
+    variables = [
+        {"name": name, "dims": map(str, dataset[name].dims), "units": str(dataset[name].attrs.get("units") or "")}
+        for name in names
+    ]
+    return definition.replace(points=points, steps=steps, begins=begins, variable=variables)
 
 
 def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefinition:
@@ -86,7 +84,7 @@ def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefi
     check_dataset(dataset, definition)
     dataset = used_variables(dataset, definition)
     layout = make_layout(dataset, definition, has_targets=False)
-    return definition.replace(trained=trained_layout_of(dataset, definition, layout))
+    return describe_layout(dataset, definition, layout)
 
 
 def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
@@ -96,13 +94,13 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
     they began in training, whether they are counted from -180 or from 0. Other steps, and other units, are said in
     the log. Raises UserError where a coordinate is not there, or steps of time are much longer or shorter.
     """
-    layout = definition.trained
-    if layout is None:
+    if not definition.is_trained:
         return dataset, Alignment()
-    for dim, labels in layout.points.items():
-        dataset = chosen(dataset, dim, labels)
+    for conf in definition.dim:
+        if conf.points:
+            dataset = chosen(dataset, conf.name, conf.points)
     flipped = []
-    for dim, trained in layout.steps.items():
+    for dim, trained in [(conf.name, conf.step) for conf in definition.dim if conf.step]:
         _check_times(dataset, dim, definition, trained)
         step = step_text(dataset[dim], is_time(dataset, dim, definition)) if has_labels(dataset, dim) else ""
         if not step or step == trained or months_in(step) and months_in(step) == months_in(trained):
@@ -113,16 +111,17 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
             if abs(abs(float(step)) - abs(float(trained))) <= SAME_STEP * abs(float(trained)):
                 continue
         logger.warning("%r has the step %s, in training it had %s; windows count points", dim, step, trained)
-    for name, trained in layout.units.items():
-        units = str(dataset[name].attrs.get("units", "")) if name in dataset.data_vars else ""
+    for variable in definition.variable:
+        name, trained = variable.name, variable.units
+        units = str(dataset[name].attrs.get("units", "")) if trained and name in dataset.data_vars else ""
         if units and plain_units(units) != plain_units(trained):
             logger.warning(
                 "%r has the units %s, in training it had %s; see whether to convert it", name, units, trained
             )
     dataset = backwards(dataset, flipped)
     turned: dict[str, Any] = {}
-    for dim, begin in layout.begins.items():
-        if has_labels(dataset, dim):
+    for dim, begin in [(conf.name, conf.begin) for conf in definition.dim]:
+        if begin and has_labels(dataset, dim):
             before, dataset = dataset, with_begin(dataset, dim, float(begin))
             turned |= {} if dataset is before else {dim: before[dim]}
     return dataset, Alignment(tuple(flipped), turned)
@@ -130,7 +129,8 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
 
 def _check_times(dataset: Any, dim: str, definition: WindowDefinition, trained: str) -> None:
     """Raise UserError where windows reach over steps of time that are longer or shorter than those of training."""
-    reaches = definition.lead.get(dim) or any(definition.context.get(dim, ())) or definition.input_dims.get(dim, -1) > 1
+    conf = definition.along(dim)
+    reaches = conf.lead or conf.before or conf.after or (conf.size or 0) > 1
     if definition.over_gaps or not reaches or not has_labels(dataset, dim) or not is_time(dataset, dim, definition):
         return
     index = date_index(dataset[dim])
@@ -153,13 +153,15 @@ def plain_units(units: str) -> str:
     return re.sub(r"[\s*^.]", "", units).lower()
 
 
-def select(dataset: Any, within: Mapping[str, tuple[Any, Any]]) -> Any:
-    """Return the part of a Dataset between the first and last coordinates of ``within``, as ``ds.sel`` has it.
+def select(dataset: Any, definition: WindowDefinition) -> Any:
+    """Return the part of a Dataset between the first and last coordinates of a definition, as ``ds.sel`` has it.
 
     Coordinates that decrease, as latitudes do, take both ends in either order. Longitudes in degrees go on round the
     circle: from 350 to 10, or from -10 to 10 of data from 0 to 359, whose coordinates then begin at -10.
     """
-    for dim, ends in within.items():
+    for dim, *ends in [(conf.name, conf.first, conf.last) for conf in definition.dim]:
+        if ends == [None, None]:
+            continue
         part = _between(dataset, dim, *ends)
         if not part.sizes[dim]:
             raise UserError(f"no point of {dim!r} lies within {ends[0]} to {ends[1]}; it has {_span(dataset, dim)}")
@@ -251,9 +253,9 @@ def _label(end: Any, index: Any) -> str | None:
     """Return an end as an index of dates, times or texts takes it."""
     if end is None:
         return None
-    if isinstance(end, int):
-        return f"{end:04d}"  # a year
     text = str(end.astype("datetime64[us]") if isinstance(end, np.datetime64) else end)
+    if is_date_index(index) and text.isdigit():
+        return text.zfill(4)  # a year
     return text.removesuffix(".000000") if hasattr(index, "calendar") else text  # xarray knows no such fraction
 
 
@@ -277,7 +279,7 @@ def split_ends(
     ((dim, labels),) = cuts.items()
     if dim not in dataset.dims:
         raise missing_name("dimension", dim, [str(name) for name in dataset.dims], "Dataset")
-    if definition.edge(dim) == "periodic":
+    if definition.along(str(dim)).edges == "periodic":
         raise UserError(f"{dim!r} is periodic, so that every cut has two sides; split along another dimension")
     check_whole("gap", gap, 0)
     is_list = isinstance(labels, (Sequence, np.ndarray)) and not isinstance(labels, (str, bytes))
@@ -296,7 +298,7 @@ def split_ends(
     for begin, stop in zip([0, *begins], [*begins, length + gap], strict=True):
         if stop - gap <= begin:
             raise UserError(f"gap={gap} leaves no point of {dim!r} before the cut at {label_text(values[stop])}")
-        ends.append({dim: (_plain(values[begin]), _plain(values[stop - gap - 1]))})
+        ends.append({dim: (_text(values[begin]), _text(values[stop - gap - 1]))})
     return ends
 
 
@@ -307,11 +309,11 @@ def _first_from(dataset: Any, dim: str, label: Any) -> int:
     return _places(dataset, dim, label, None).indices(dataset.sizes[dim])[0]
 
 
-def _plain(value: Any) -> Any:
-    """Return a coordinate as a number or, of a date, as text."""
+def _text(value: Any) -> str:
+    """Return a coordinate as text."""
     value = np.asarray(value)[()]
     if isinstance(value, (np.integer, np.floating)) and not isinstance(value, np.timedelta64):
-        return value.item()
+        return str(value.item())
     return str(value.isoformat() if hasattr(value, "isoformat") else value)
 
 

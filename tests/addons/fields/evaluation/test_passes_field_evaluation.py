@@ -149,7 +149,7 @@ def test_baselines_are_the_last_inputs_and_the_means_of_months(kind: str) -> Non
     last = persistence.read(rows)
     expected = labels - per_step * points.leads("time").reshape(1, -1, 1, 1)
     if "masks" in kind:
-        shifted = windows.dataset.t.shift(time=windows.definition.lead["time"]).values
+        shifted = windows.dataset.t.shift(time=windows.definition.along("time").lead).values
         expected = np.where(np.isin(expected, shifted), expected, np.nan)
         both = ~np.isnan(labels)
         np.testing.assert_array_equal(last[both], expected[both])

@@ -12,7 +12,7 @@ import xarray as xr
 
 import dsinga
 from dsinga.addons.fields.prediction.field_prediction import predict_dataset
-from dsinga.addons.fields.records.definition import define_windows
+from dsinga.addons.fields.records.window_arguments import define_windows
 from dsinga.base.errors import UserError
 from dsinga.data import field_statistics
 from tests.support.field_nets import convolutions, make_job

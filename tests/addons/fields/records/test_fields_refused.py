@@ -64,7 +64,7 @@ WHOLE = {"time": 1, "lat": -1, "lon": -1}
         ),
         ({"static": "ice"}, "the static variable 'ice' has the dimension 'time'; name it in inputs, or take it once"),
         ({"max_nan": 0.2}, r"max_nan=0.2 keeps windows that have NaN; ask for a mask, too \(mask=True\), or give max_"),
-        ({"max_nan": 2.0}, "max_nan is a share of NaN from 0 to less than 1, not 2.0"),
+        ({"max_nan": 2.0}, "max_nan is 2.0; give a number between 0 and 1"),
         ({"weights": "time"}, "the coordinate 'time' of the channel 'time' is not numbers"),
         (
             {"within": {"time": ("2001", None)}},
@@ -73,7 +73,7 @@ WHOLE = {"time": 1, "lat": -1, "lon": -1}
         ({"memory": 10}, "memory is in bytes, at least 1 MiB"),
         ({"lead": {}, "leads": 2}, "leads=2 are multiples of a lead, and there is none; give one"),
         ({"lead": {"time": "6h"}}, "lead of 'time' is a whole number of points of the data, not '6h'"),
-        ({"input_dims": ["time"]}, r"input_dims has a number of points for each dimension, such as .*, not \['time'\]"),
+        ({"input_dims": ["time"]}, r"input_dims takes a number of points for each dimension, .*, not \['time'\]"),
         ({"context": {"time": 1.5}}, "context of 'time' is a whole number of points of the data, not 1.5"),
         ({"lead": {"time": 1}, "targets": None}, "lead says where targets lie, but no targets are named"),
     ],

@@ -11,8 +11,7 @@ import xarray as xr
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.fields.records.definition import TrainedLayout
-from dsinga.addons.fields.records.window_messages import WindowsConf
+from dsinga.addons.fields.records.definition import WindowDefinition, WindowVariableConf
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, define_windows, kept_bytes, open_records
 from dsinga.job import Phase, loads, to_text
@@ -39,12 +38,14 @@ neuralnet {
 }
 """
 
-GRID = TrainedLayout(
-    dims={"t": ("time", "level", "lat"), "ground": ("lat",)},
-    points={"level": ("1000", "500")},
-    steps={"time": "6h", "lat": "-0.25"},
-    units={"t": "K"},
-)
+GRID: dict[str, Any] = {
+    "variable": [
+        WindowVariableConf(name="t", dims=["time", "level", "lat"], units="K"),
+        WindowVariableConf(name="ground", dims=["lat"]),
+    ],
+    "points": {"level": ["1000", "500"]},
+    "steps": {"time": "6h", "lat": "-0.25"},
+}
 
 
 def dataset() -> xr.Dataset:
@@ -76,14 +77,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_definition_is_the_same_as_settings_of_a_job(settings: dict[str, Any]) -> None:
     definition = define_windows(**settings)
     if "lead" in settings:
-        definition = definition.replace(trained=GRID)
-    conf = WindowsConf.of(definition)
-    assert conf.definition() == definition
+        definition = definition.replace(**GRID)
     job = loads(JOB)
-    job.neuralnet.layer[0].store_conf = job.neuralnet.layer[0].store_conf.replace(windows=conf)  # type: ignore[union-attr]
-    read = loads(to_text(job)).neuralnet.layer[0].store_conf
-    assert read is not None
-    assert read.windows.definition() == definition  # type: ignore[arg-type]
+    job.neuralnet.layer[0].store_conf = job.neuralnet.layer[0].store_conf.replace(windows=definition)  # type: ignore[union-attr]
+    assert train_conf(loads(to_text(job))) == definition
 
 
 def test_a_job_reads_windows_of_its_store(folder: Path) -> None:
@@ -130,12 +127,12 @@ def test_faults_name_the_line(folder: Path, change: tuple[str, str], fault: str)
 def test_a_job_that_was_given_a_dataset_keeps_the_definition(folder: Path) -> None:
     from_path = dsinga.train(loads(JOB), progress=False)
     data = {"train": dataset(), "test": dataset()}
-    for source in (data, {"train": FieldWindows("x.zarr", train_conf(loads(JOB)).definition())}):
+    for source in (data, {"train": FieldWindows("x.zarr", train_conf(loads(JOB)))}):
         result = dsinga.train(loads(JOB), data=source, progress=False)
         np.testing.assert_array_equal(result.params["w"], from_path.params["w"])
 
 
-def train_conf(job: Any) -> WindowsConf:
+def train_conf(job: Any) -> WindowDefinition:
     return job.neuralnet.layer[0].store_conf.windows
 
 
@@ -147,4 +144,4 @@ def test_a_model_names_windows_of_a_path(folder: Path) -> None:
         model.fit(windows, batch_size=4, progress=False)
         conf = model.job(windows, batch_size=4).neuralnet.layer[0].store_conf
         if windows.path is not None:
-            assert (conf.path, conf.windows.definition()) == (windows.path, windows.described())
+            assert (conf.path, conf.windows) == (windows.path, windows.described())

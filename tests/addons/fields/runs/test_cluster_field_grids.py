@@ -12,7 +12,6 @@ import dsinga
 from dsinga.addons.fields.prediction.field_prediction import predict_dataset
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.trained_layout import with_trained_layout
-from dsinga.addons.fields.records.window_messages import WindowsConf
 from tests.support.field_nets import convolutions, define, make_dataset, make_job, make_params
 
 xr = pytest.importorskip("xarray")
@@ -43,8 +42,7 @@ def predict(data: Any, definition: Any, leads: int | None = None) -> Any:
 def test_longitudes_are_counted_from_anywhere(edges: dict[str, str], source: str, tmp_path: Path) -> None:
     data = make_dataset(latitude=12, longitude=24)
     definition = with_trained_layout(data, define(**SETTINGS, edges=edges))
-    assert definition.trained.begins == {"longitude": "0"}
-    definition = WindowsConf.of(definition).definition()
+    assert definition.along("longitude").begin == "0"
     turned = from_west(data, 12)
     if source == "falling":
         turned = turned.isel(longitude=slice(None, None, -1), latitude=slice(None, None, -1))
@@ -72,7 +70,7 @@ def test_parts_of_a_circle_and_other_grids_stay_as_they_are() -> None:
     half = from_west(data, 12).assign_coords(longitude=np.arange(24) * 15.0 - 172.5)
     for other in (part, half):
         np.testing.assert_array_equal(predict(other, definition).longitude, other.longitude)
-    assert not with_trained_layout(part, define(**SETTINGS, edges=PERIODIC)).trained.begins
+    assert not with_trained_layout(part, define(**SETTINGS, edges=PERIODIC)).along("longitude").begin
 
 
 @pytest.mark.parametrize("is_rotated", [True, False])

@@ -18,7 +18,7 @@ STEP = np.timedelta64(6, "h")
 
 
 def predict(dataset: Any, definition: WindowDefinition, leads: int | None = None, filters: int = 1) -> Any:
-    job = make_job(convolutions(filters, pad=0 if "latitude" in definition.context else 1))
+    job = make_job(convolutions(filters, pad=0 if definition.along("latitude").before else 1))
     params = make_params(job, definition, make_dataset())
     return predict_dataset(job, params, "end", dataset, definition=definition, leads=leads)
 

@@ -13,7 +13,8 @@ import pytest
 import dsinga
 from dsinga.addons.fields.prediction import tiles as field_tiles
 from dsinga.addons.fields.prediction.field_prediction import predict_dataset
-from dsinga.addons.fields.records.definition import EDGES, WindowDefinition, define_windows
+from dsinga.addons.fields.records.definition import EDGES, WindowDefinition
+from dsinga.addons.fields.records.window_arguments import define_windows
 from dsinga.base.errors import UserError
 from dsinga.models.blocks import layer
 from tests.support.field_nets import convolutions, define, make_dataset, make_job, make_params, whole_fields

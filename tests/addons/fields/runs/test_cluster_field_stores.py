@@ -100,7 +100,7 @@ WRITE = """
 import resource, sys
 import dask, dask.array as da, numpy as np, xarray as xr
 from dsinga.addons.fields.prediction.field_prediction import predict_dataset
-from dsinga.addons.fields.records.definition import define_windows
+from dsinga.addons.fields.records.window_arguments import define_windows
 from dsinga.models.blocks import conv
 from tests.support.field_nets import make_job
 

@@ -14,8 +14,9 @@ import pytest
 
 import dsinga
 from dsinga.addons.fields.prediction.field_prediction import predict_dataset
-from dsinga.addons.fields.records.definition import WindowDefinition, define_windows
+from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.trained_layout import with_trained_layout
+from dsinga.addons.fields.records.window_arguments import define_windows
 from dsinga.base.errors import UserError
 from tests.support.field_nets import convolutions, make_job, make_params
 
