@@ -7,7 +7,8 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Self, TypeVar, dataclass_transform
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -15,14 +16,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsinga.api.jobs_with_data import roots
 from dsinga.base.arguments import check_range, check_settings, check_whole
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators import jobs
 from dsinga.estimators.records import EstimatorRecords, TrainingSet, canonical, running_client
-from dsinga.estimators.saving import save
-from dsinga.estimators.training import Trained, rescued, train_net
+from dsinga.estimators.saving import loadable, save
+from dsinga.estimators.training import epoch_rows, train_net, trained_updater
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
 from dsinga.monitor import History
@@ -30,7 +30,8 @@ from dsinga.net.layer_classes import takes_weights
 from dsinga.nn import LocalNet
 from dsinga.reading.bind_records import with_batchsize
 from dsinga.reading.checked_job import CheckedJob
-from dsinga.training.local_updater import LocalUpdater
+
+T = TypeVar("T")
 
 BATCHSIZE = 200
 LEAST_STEPS, LEAST_EPOCHS = 200, 10  # of the default number of epochs: small data are read more often
@@ -57,45 +58,31 @@ INSTEAD = {  # of names of arguments of the nets of scikit-learn and skorch
 }
 
 
-def check_arguments(cls: type) -> type:
-    """Let the constructor of an estimator raise UserError for an unknown argument, with what to write instead."""
-    return check_settings(cls, instead=INSTEAD)
+@dataclass_transform(kw_only_default=True, eq_default=False)
+def estimator(cls: type[T]) -> type[T]:
+    """Make a constructor of a class's fields, which says what to write in place of an unknown argument.
+
+    :func:`dsinga.estimators.load` then makes estimators of the class.
+    """
+    return loadable(check_settings(dataclass(eq=False, repr=False, kw_only=True)(cls), instead=INSTEAD))
 
 
+@dataclass(eq=False, repr=False)
 class NetEstimator(EstimatorRecords):
     """Base of the estimators. Its parameters are those of :class:`dsinga.estimators.Classifier`."""
 
-    def __init__(
-        self,
-        net: Any = None,
-        *,
-        hidden: int | Sequence[int] = (64,),
-        activation: str = "relu",
-        epochs: int | None = None,
-        batchsize: int | None = None,
-        learning_rate: float = 0.01,
-        weight_decay: float = 0.01,
-        warm_start: bool = False,
-        random_state: Any = None,
-        workers: int | None = None,
-    ):
-        self.net = net
-        self.hidden = hidden
-        self.activation = activation
-        self.epochs = epochs
-        self.batchsize = batchsize
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.workers = workers
+    net: Any = None
+    _: KW_ONLY
+    hidden: int | Sequence[int] = (64,)
+    activation: str = "relu"
+    epochs: int | None = None
+    batchsize: int | None = None
+    learning_rate: float = 0.01
+    weight_decay: float = 0.01
+    warm_start: bool = False
+    random_state: Any = None
+    workers: int | None = None
 
-    job_: Job
-    params_: ParamArrays
-    history_: History
-    classes_: np.ndarray
-    _updater: LocalUpdater | None
-    _local: LocalNet
     is_eager = False  # whether results for dask arrays are computed at once
     _weighs = True  # whether ``fit`` takes weights
 
@@ -138,26 +125,25 @@ class NetEstimator(EstimatorRecords):
         self._output  # noqa: B018  raises UserError for a net without
         records = self._prepare(records, client)
         validation = self._open_validation(validation_data, client)
-        before = Trained(self.params_, self._updater, [*self.history_]) if go_on else None
         trained_job = self.job_
         if records.weights is not None or (validation is not None and validation.weights is not None):
             trained_job = jobs.with_weights(self.job_, only_tests=records.weights is None)
-        kept = RescuedParams("the estimator")
+        rescued, history = RescuedParams("the estimator"), [*self.history_] if go_on else []
+        updater = self._updater if go_on and not on_cluster else None  # those of a cluster begin anew
+        earlier_steps = updater.steps if updater else 0
         try:
-            trained = train_net(
-                trained_job, records, client, on_cluster=on_cluster, before=before, validation=validation,
-                goes_on=epochs is not None, kept=kept, workers=self.workers,
+            train_net(
+                trained_job, records, client, rescued=rescued, on_cluster=on_cluster, updater=updater,
+                params=self.params_ if go_on else None, validation=validation, goes_on=epochs is not None,
+                workers=self.workers,
             )  # fmt: skip
-        except BaseException:  # an interrupt leaves what was trained until then
-            if kept.params is not None:
-                self._take(rescued(trained_job, kept, on_cluster=on_cluster, before=before))
-            raise
-        self._take(trained)
+        finally:  # an interrupt leaves what was trained until then
+            if rescued.params is not None:
+                self.params_ = rescued.params
+                self._updater = None if on_cluster else trained_updater(trained_job, rescued, earlier_steps)
+                self.history_ = History([*history, *epoch_rows(rescued.history, len(history), earlier_steps)])
+                self._local = self._local_net(CheckedJob(self.job_, roots(self.job_, None)))
         return self
-
-    def _take(self, trained: Trained) -> None:
-        self.params_, self._updater, self.history_ = trained.params, trained.updater, History(trained.history)
-        self._local = self._local_net(CheckedJob(self.job_, roots(self.job_, None)))
 
     def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
         """Return the records with the weights of their classes, too, where the estimator has any."""

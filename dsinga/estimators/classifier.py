@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -15,10 +15,9 @@ from dsinga.data.array_kinds import in_order, is_dask_collection
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
-from dsinga.estimators.base import NetEstimator, check_arguments
+from dsinga.estimators.base import NetEstimator, estimator
 from dsinga.estimators.lazy import average, lazily, predicted
 from dsinga.estimators.records import TrainingSet, compute
-from dsinga.estimators.saving import loadable
 from dsinga.job import Job
 
 
@@ -39,8 +38,7 @@ def _counts(codes: Any, classes: int) -> Any:
     return da.bincount(codes, minlength=classes)
 
 
-@loadable
-@check_arguments
+@estimator
 class Classifier(ClassifierMixin, NetEstimator):
     """A neural net that predicts the class of each record, or a matrix of yes-or-no labels.
 
@@ -72,26 +70,7 @@ class Classifier(ClassifierMixin, NetEstimator):
         n_features_in_: the number of features of a record.
     """
 
-    def __init__(
-        self,
-        net: Any = None,
-        *,
-        hidden: int | Sequence[int] = (64,),
-        activation: str = "relu",
-        epochs: int | None = None,
-        batchsize: int | None = None,
-        learning_rate: float = 0.01,
-        weight_decay: float = 0.01,
-        warm_start: bool = False,
-        random_state: Any = None,
-        workers: int | None = None,
-        class_weight: Mapping[Any, float] | str | None = None,
-    ):
-        super().__init__(
-            net, hidden=hidden, activation=activation, epochs=epochs, batchsize=batchsize, learning_rate=learning_rate,
-            weight_decay=weight_decay, warm_start=warm_start, random_state=random_state, workers=workers,
-        )  # fmt: skip
-        self.class_weight = class_weight
+    class_weight: Mapping[Any, float] | str | None = None
 
     def fit(
         self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, client: Any = None

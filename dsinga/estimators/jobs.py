@@ -16,12 +16,14 @@ from dsinga.base.registry import lookup
 from dsinga.job import Job, LayerConf, Phase, load
 from dsinga.job.enums import DistributionName
 from dsinga.net import filter_layers
-from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class, weighted_loss
+from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class
+from dsinga.nn.model.from_job import with_sample_weights
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.words.activations import check_activation
-from dsinga.nn.writing.net_conf import confs_of, weighted
+from dsinga.nn.writing.net_conf import confs_of
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 from dsinga.nn.writing.writer import make_conf
+from dsinga.reading.bind_records import input_layer
 
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
 ERRORS = {"squared_error": nn.EuclideanLoss, "absolute_error": nn.AbsoluteLoss}  # losses of one output a target
@@ -119,11 +121,7 @@ def _job(layers: Symbol | Sequence[LayerConf], learning_rate: float, weight_deca
     """Return the job of a net that ends in a loss, or of the layers above the input."""
     layers = confs_of(layers) if isinstance(layers, Symbol) else layers
     updater = nn.Adam(learning_rate, epsilon=1e-8, weight_decay=weight_decay)
-    return Job(**{"name": "estimator", "updater": updater, "net": {"layer": [_input("data"), *layers]}, **fields})
-
-
-def _input(name: str, batchsize: int = 1) -> LayerConf:
-    return make_conf(name, "kRecordInput", [], store_conf={"batchsize": batchsize})
+    return Job(**{"name": "estimator", "updater": updater, "net": {"layer": [input_layer("data"), *layers]}, **fields})
 
 
 def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
@@ -205,13 +203,8 @@ def with_weights(job: Job, only_tests: bool = False) -> Job:
 
     With ``only_tests`` they do so in the phase kTest alone. Raises UserError for a loss that takes no weights.
     """
-    weights, layers = _input(SAMPLE_WEIGHT, batchsize_of(job)), job.neuralnet.layer
-    if only_tests:
-        weights = weights.replace(include=[Phase.kTest])
-        layers = [part for each in layers for part in weighted(each, [Phase.kTest])]
-    else:
-        layers = [weighted_loss(each) if layer_class(each).is_loss else each for each in layers]
-    return job.replace(neuralnet=job.neuralnet.replace(layer=[weights, *layers]))
+    phases = [Phase.kTest] if only_tests else [Phase.kTrain, Phase.kTest]
+    return job.replace(neuralnet=job.neuralnet.replace(layer=with_sample_weights(job.neuralnet.layer, phases)))
 
 
 def batchsize_of(job: Job) -> int:

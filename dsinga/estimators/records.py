@@ -15,11 +15,16 @@ from sklearn.utils.validation import _check_n_features, _check_sample_weight, ch
 
 from dsinga.api.engines import THIS_PROCESS, find_runner
 from dsinga.base.errors import UserError
+from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.array_kinds import in_order, is_a, is_dask_collection, is_dask_frame, is_frame, order_of
 from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, record_dtype
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sources.dask_arrays import in_chunks
 from dsinga.estimators.lazy import open_collection
+from dsinga.job import Job
+from dsinga.monitor import History
+from dsinga.nn import LocalNet
+from dsinga.training.local_updater import LocalUpdater
 
 BLOCK_BYTES = 1 << 23
 
@@ -188,14 +193,20 @@ def check_no_dates(data: Any, name: str) -> None:
 class EstimatorRecords(BaseEstimator, ABC):
     """Base of the estimators that opens, checks and scales their records.
 
-    Its attributes are those of the records of ``fit``: their shape, the names of their columns, their scaling.
+    Its attributes are what ``fit`` has trained, and of its records the shape, the names of columns, and the scaling.
     """
 
     net: Any
+    job_: Job
+    params_: ParamArrays
+    history_: History
+    classes_: np.ndarray
     n_features_in_: int
     feature_names_in_: np.ndarray
     _record_shape: tuple[int, ...]
     _scaling: Scaling | None
+    _updater: LocalUpdater | None
+    _local: LocalNet
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,10 +16,9 @@ from dsinga.data.array_kinds import in_order, is_dask_collection
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
 from dsinga.estimators import jobs
-from dsinga.estimators.base import NetEstimator, check_arguments
+from dsinga.estimators.base import NetEstimator, estimator
 from dsinga.estimators.lazy import average, lazily, predicted
 from dsinga.estimators.records import Scaling, TrainingSet, check_no_dates, compute, find_scaling
-from dsinga.estimators.saving import loadable
 from dsinga.job import Job
 from dsinga.net.layer_classes import forecast_form
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:  # an add-on, which plain regression does not need
 LOGNORMAL = "lognormal"  # whose targets are divided by their mean, and stay positive
 
 
-@loadable
-@check_arguments
+@estimator
 class Regressor(RegressorMixin, NetEstimator):
     """A neural net that predicts one number of each record, or several.
 
@@ -44,30 +43,9 @@ class Regressor(RegressorMixin, NetEstimator):
         quantiles: the levels that are predicted with the loss "quantile", in (0, 1) and increasing.
     """
 
-    def __init__(
-        self,
-        net: Any = None,
-        *,
-        loss: str = "squared_error",
-        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
-        hidden: int | Sequence[int] = (64,),
-        activation: str = "relu",
-        epochs: int | None = None,
-        batchsize: int | None = None,
-        learning_rate: float = 0.01,
-        weight_decay: float = 0.01,
-        warm_start: bool = False,
-        random_state: Any = None,
-        workers: int | None = None,
-    ):
-        super().__init__(
-            net, hidden=hidden, activation=activation, epochs=epochs, batchsize=batchsize, learning_rate=learning_rate,
-            weight_decay=weight_decay, warm_start=warm_start, random_state=random_state, workers=workers,
-        )  # fmt: skip
-        self.loss = loss
-        self.quantiles = quantiles
-
-    _levels: tuple[float, ...] = ()  # which quantiles a copy predicts
+    loss: str = "squared_error"
+    quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+    _levels: tuple[float, ...] = field(default=(), init=False)  # which quantiles a copy predicts
 
     def fit(
         self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, client: Any = None

@@ -13,15 +13,13 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.missing_values import with_nan
 from dsinga.estimators import jobs
-from dsinga.estimators.base import NetEstimator, check_arguments
+from dsinga.estimators.base import NetEstimator, estimator
 from dsinga.estimators.lazy import lazily
 from dsinga.estimators.records import TrainingSet, find_range
-from dsinga.estimators.saving import loadable
 from dsinga.job import Job
 
 
-@loadable
-@check_arguments
+@estimator
 class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimator):
     """A neural net whose layer computes features of each record.
 
@@ -37,32 +35,12 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
     The other parameters are those of :class:`dsinga.estimators.Classifier`.
     """
 
+    layer: str | None = None
+    method: str = "autoencoder"
+    n_components: int = 8
+    hidden: int | Sequence[int] = (32,)
+    weight_decay: float = 0.0
     _weighs = False
-
-    def __init__(
-        self,
-        net: Any = None,
-        *,
-        layer: str | None = None,
-        method: str = "autoencoder",
-        n_components: int = 8,
-        hidden: int | Sequence[int] = (32,),
-        activation: str = "relu",
-        epochs: int | None = None,
-        batchsize: int | None = None,
-        learning_rate: float = 0.01,
-        weight_decay: float = 0.0,
-        warm_start: bool = False,
-        random_state: Any = None,
-        workers: int | None = None,
-    ):
-        super().__init__(
-            net, hidden=hidden, activation=activation, epochs=epochs, batchsize=batchsize, learning_rate=learning_rate,
-            weight_decay=weight_decay, warm_start=warm_start, random_state=random_state, workers=workers,
-        )  # fmt: skip
-        self.layer = layer
-        self.method = method
-        self.n_components = n_components
 
     def fit(self, X: Any, y: Any = None, *, validation_data: Any = None, client: Any = None) -> Self:
         """Train on records X (n, ...). ``y`` is used by a ``net`` whose loss takes labels, and ignored otherwise."""
