@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
+from dsinga.base.error_frames import shortened
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import lookup, nearest
@@ -231,5 +232,7 @@ async def in_thread(run: Callable[[], T], cancelled: threading.Event | None = No
             with contextlib.suppress(Exception):  # the call is cancelled: how it ends is of no interest
                 await result
             raise
+    except UserError as error:
+        raise shortened(error) from error.__cause__  # DSINGA_TRACEBACK=all shows the frames left out here
     finally:
         executor.shutdown(wait=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dsinga.api.engines import TrainingOptions, find_runner, in_thread
 from dsinga.api.jobs_with_data import Result
+from dsinga.base.error_frames import public
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
 
@@ -285,6 +286,7 @@ class _Observer:
         self._monitor.progress(row)
 
 
+@public
 def train(
     job: Job | str | os.PathLike[str],
     client: Client | None = None,

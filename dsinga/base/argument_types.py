@@ -1,4 +1,4 @@
-"""Arguments of public functions are checked by their annotations: one of another type is an error that names it."""
+"""Public functions with arguments that are checked by their annotations: another type is an error that names it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 import numpy as np
 
 from dsinga.base.arguments import value_text
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,7 +22,7 @@ WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or
 
 
 def typed(prefix: str = "") -> Callable[[F], F]:
-    """Return a decorator for functions that raise UserError for arguments of other types than their annotations.
+    """Return a decorator for public functions that raise UserError for arguments of other types than annotated.
 
     Checked are numbers, texts, paths, truth values, and sequences and mappings of these; a number must not be NaN.
     Annotations of other types say nothing. In messages ``prefix`` stands before the name of the function.
@@ -37,6 +38,7 @@ def typed(prefix: str = "") -> Callable[[F], F]:
             named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
             return {each.name: _resolved(each.annotation, function) for each in named}
 
+        @public
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             try:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest, nearest_or_listed
 
@@ -218,6 +219,7 @@ def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({
     """Return the function with arguments that are checked by name; messages have ``prefix`` before the function's."""
     signature = inspect.signature(function)
 
+    @public
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         bind(f"{prefix}{function.__name__}", signature, args, kwargs, instead)
@@ -240,6 +242,7 @@ def check_settings(
     signature = inspect.signature(constructor)
     signature = signature.replace(parameters=list(signature.parameters.values())[1:], return_annotation=cls.__name__)
 
+    @public
     @functools.wraps(constructor)
     def create(self: T, *args: Any, **kwargs: Any) -> None:
         given = bind(cls.__name__, signature, args, kwargs, instead)

@@ -1,4 +1,4 @@
-"""Errors that end a run must not keep its memory: clears the local variables of the frames in their tracebacks.
+"""Frames in the tracebacks of errors: their variables are cleared, and UserErrors leave public calls without them.
 
 A traceback refers to the local variables of all its frames: nets, params, futures of tasks. Whoever keeps the error (an
 interactive session keeps the last one) would keep these too. And an error to which one of these variables refers, as a
@@ -8,8 +8,21 @@ future of Dask does to the error of its task, would stay until the garbage colle
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from dsinga.base.errors import UserError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# A fault in what a user gave is shown without frames of these packages and of the standard library.
+PACKAGES = {"dask", "distributed", "dsinga", "numpy", "tornado", "xarray", "zarr"}
+TRACEBACK = "DSINGA_TRACEBACK"  # the environment variable that shows them, where it is "all"
 
 # A frame that has not ended although it does not run: clearing it would end its coroutine.
 SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -66,3 +79,62 @@ def clear_origin(error: BaseException | None) -> None:
                 break
             frame = frame.f_back
         traceback = traceback.tb_next
+
+
+def public(function: F) -> F:
+    """Return a function for users: a UserError that leaves it has no frames of dsinga in its traceback but the first.
+
+    Frames of the user's functions that were called by dsinga stay, and so does a cause that comes from one of them.
+    Other errors keep all frames. With ``DSINGA_TRACEBACK=all`` in the environment UserErrors do, too.
+    """
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def generate(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return (yield from function(*args, **kwargs))
+            except UserError as error:
+                raise shortened(error) from error.__cause__  # DSINGA_TRACEBACK=all shows the frames left out here
+
+        return generate  # type: ignore[return-value]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except UserError as error:
+            raise shortened(error) from error.__cause__  # DSINGA_TRACEBACK=all shows the frames left out here
+
+    return call  # type: ignore[return-value]
+
+
+def shortened(error: UserError) -> UserError:
+    """Return an error without the frames that are not the user's, and without a cause that has no others."""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if not shows_all_frames():
+        error.__traceback__ = _frames_of_user(error.__traceback__)
+        if cause is not None:
+            cause.__traceback__, all_frames = _frames_of_user(cause.__traceback__), cause.__traceback__
+            if cause.__traceback__ is None:  # a program can still find the cause, in the context
+                error.__context__, cause = cause.with_traceback(all_frames), None
+    error.__cause__ = cause
+    return error
+
+
+def shows_all_frames() -> bool:
+    """Whether the environment asks for the frames of dsinga in tracebacks of UserErrors."""
+    return os.environ.get(TRACEBACK) == "all"
+
+
+def _frames_of_user(traceback: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of dsinga, of what it is built on, and of the standard library."""
+    entries = []
+    while traceback is not None:
+        package = str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if package not in PACKAGES and package not in sys.stdlib_module_names:
+            entries.append(traceback)
+        traceback = traceback.tb_next
+    shown = None
+    for entry in reversed(entries):
+        shown = TracebackType(shown, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return shown

@@ -17,6 +17,7 @@ from click.shell_completion import get_completion_class
 
 from dsinga.base.advice import command_line
 from dsinga.base.components import built_in
+from dsinga.base.error_frames import shows_all_frames
 from dsinga.base.errors import ClusterNotReady, RunError, Terminated, UserError
 from dsinga.base.registry import PACKAGE, find, register, registered
 from dsinga.base.regular_files import name_fault
@@ -160,6 +161,8 @@ def plain_messages(arguments: Sequence[str], program: Sequence[str] = ("dsinga",
         with command_line(arguments, program), _checked_output():
             yield
     except (UserError, RunError) as error:
+        if shows_all_frames():
+            traceback.print_exc()
         click.echo(f"dsinga: {error}", err=True)
         sys.exit(2 if isinstance(error, UserError) else TERMINATED_STATUS if isinstance(error, ClusterNotReady) else 1)
     except UnicodeEncodeError as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dsinga import nn
 from dsinga.base.arguments import is_whole, value_text
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.convert.torch_names import names_of, take_arrays
 from dsinga.nn.writing.symbol import Symbol
@@ -21,6 +22,7 @@ COMPUTING = {
 }
 
 
+@public
 def from_torch(module: Any, *shapes: Sequence[int], name: str = "") -> nn.Model:
     """Return the model of a PyTorch module, with its params; ``module`` itself stays as it is.
 

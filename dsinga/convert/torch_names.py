@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.nn.model.model_params import ModelParams
@@ -112,6 +113,7 @@ def take_arrays(names: Sequence[TorchParam], arrays: Mapping[str, np.ndarray], w
     return params
 
 
+@public
 def to_torch(model: ModelParams) -> dict[str, np.ndarray]:
     """Return the params of a model by PyTorch's names and in its shapes, float32: a ``state_dict`` of numpy arrays.
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from dsinga.base.arguments import value_text
 from dsinga.base.durable_files import explained_writing, finish_save, local_folder, replaced_files, write_file
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.regular_files import read_json
@@ -25,6 +26,7 @@ WEIGHTS, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "c
 Names = Mapping[str, str | None]
 
 
+@public
 def load_weights(
     model: ModelParams, folder: str | os.PathLike[str], names: Names | None = None, without: str | Sequence[str] = ()
 ) -> None:
@@ -70,6 +72,7 @@ def load_weights(
     model.params = {**model.params, **take_arrays(table, arrays, f"{path}")}
 
 
+@public
 def save_weights(
     model: ModelParams,
     folder: str | os.PathLike[str],

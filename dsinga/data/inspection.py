@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.base.advice import option
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.data.column import Column
 from dsinga.data.record_source import RecordSource
@@ -23,6 +24,7 @@ MOST_FAULTS = 20  # that a message lists
 MOST_CLASSES = 1000  # beyond which integer labels are described as numbers
 
 
+@public
 def describe(source: RecordSource) -> dict[str, Any]:
     """Return a summary of a source, computed in bounded memory: counts, shapes, bytes, labels and values.
 
@@ -159,6 +161,7 @@ class Verified(NamedTuple):
     missing_chunks: int = 0
 
 
+@public
 def verify_store(
     store: str | os.PathLike[str],
     *,

@@ -18,6 +18,7 @@ from dsinga.base.durable_files import (
     replaced_files,
     write_file,
 )
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import read_json
 from dsinga.base.tensor_files import check_marks, read_safetensors, write_tensors
@@ -90,6 +91,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{value!r} cannot be saved; give the estimator plain values")
 
 
+@public
 def load(path: str | os.PathLike[str]) -> Any:
     """Return the fitted estimator that was saved in a folder. Raises UserError where there is none or it is damaged."""
     folder = local_folder(path)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from dsinga.base.components import note_distributions
 from dsinga.base.durable_files import finish_save
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.base.regular_files import read_regular
@@ -24,6 +25,7 @@ from dsinga.job.writer import written
 LARGEST_BYTES = 4 << 20  # of a job file; that is enough for 20,000 layers
 
 
+@public
 def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
     """Return the job of a file, with ``overrides`` ("path=value") applied.
 
@@ -45,6 +47,7 @@ def load(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Job:
         raise JobError(f"cannot read the job file {file!r}: {getattr(error, 'strerror', None) or error}") from error
 
 
+@public
 def loads(text: str, file: str = "<string>", overrides: Iterable[str] = ()) -> Job:
     """Return the job in ``text``; errors name ``file`` as its path. Raises JobError as :func:`load` does."""
     note_distributions(text)

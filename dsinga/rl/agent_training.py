@@ -15,6 +15,7 @@ from dsinga.api.execution import Execution, execute, without_effect_fault
 from dsinga.api.jobs_with_data import Result, patience_of, wanted_workers
 from dsinga.api.workspaces import trained_params
 from dsinga.base.advice import CLUSTER_OPTIONS, option
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.extensions import ExtensionLike
@@ -208,6 +209,7 @@ def trained_agent(job: Job, checkpoint: str | os.PathLike[str] | None = None) ->
     return agent
 
 
+@public
 def train(
     agent: Agent | Job | str | os.PathLike[str],
     environment: Environment | None = None,

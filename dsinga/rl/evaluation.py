@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dsinga.base.arguments import check_whole
+from dsinga.base.error_frames import public
 from dsinga.base.errors import RunError, UserError
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
@@ -68,6 +69,7 @@ class EvaluatedEpisodes(NamedTuple):
         )
 
 
+@public
 def evaluate(
     agent: Policy, environment: Environment, episodes: int = 100, *, seed: int = 0, **settings: Any
 ) -> EvaluatedEpisodes:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 from dsinga.addons.importers.batches import Batch, StoreContents, naming_errors
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, nearest, register, registered
 from dsinga.data.filesystem import absolute, imported_name, join
@@ -23,6 +24,7 @@ Importer = Callable[..., dict[str, StoreContents]]
 Progress = Callable[[int, int], None]
 
 
+@public
 def import_records(
     kind: str,
     source: str | os.PathLike[str],

@@ -13,6 +13,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import open_regular
 from dsinga.data.stores.store_format import chunk_rows
@@ -56,6 +57,7 @@ class Record(NamedTuple):
     done: int | None = None
 
 
+@public
 def stack(records: Iterable[Record]) -> Generator[Batch]:
     """Collect single records into batches of about one MiB.
 

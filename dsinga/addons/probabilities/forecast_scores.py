@@ -10,6 +10,7 @@ import numpy as np
 
 from dsinga.addons.probabilities.forecast_forms import EnsembleForm, ForecastForm, form_of
 from dsinga.addons.probabilities.forecast_loss import FAIRNESS, ForecastTargets, Level, MemberCount, level_faults
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.metric_state import ArraySum
 from dsinga.base.registry import register
@@ -121,6 +122,7 @@ def forecast_sums(form: ForecastForm, x: np.ndarray, y: np.ndarray, weights: Any
     return ArraySum(np.concatenate([sums, counts]))
 
 
+@public
 def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: float = 1.0) -> MetricValues:
     """Return "crps", "coverage", "spread", "spread_skill" and "rank_histogram" of an ensemble, as kForecastScores does.
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsinga.addons.text.vocabulary import has_words, read_tokenizer, read_vocabulary
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.data.column import Column
@@ -64,6 +65,7 @@ class _WindowColumn(Column):
         return codes.reshape(-1, *self.shape).astype(self.dtype, copy=False)
 
 
+@public
 def open_text(
     path: str | os.PathLike[str], vocab_path: str | os.PathLike[str] | None = None, roots: Sequence[str] = ()
 ) -> RecordStore:

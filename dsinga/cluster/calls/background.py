@@ -24,6 +24,7 @@ from distributed import Client
 from dsinga.api.engines import TrainingOptions
 from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import Result
+from dsinga.base.error_frames import public
 from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.cluster.calls.clients import ClusterSource, find_cluster, outside_thread_pool
 from dsinga.job import Job
@@ -209,6 +210,7 @@ def _set(ended: asyncio.Future[None]) -> None:
         ended.set_result(None)
 
 
+@public
 def submit(
     job: Job | str | os.PathLike[str], client: Client | None = None, *, progress: bool = False, **options: Any
 ) -> Run:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, nearest, registered
 from dsinga.base.regular_files import TABLE_BYTES, open_regular
@@ -22,6 +23,7 @@ from dsinga.data.sources.zarr_source import array_column, open_zarr_labels, open
 from dsinga.data.stores.record_store import RecordStore
 
 
+@public
 def open_store(
     path: str | os.PathLike[str],
     backend: str | None = None,
@@ -75,6 +77,7 @@ def path_labels(path: str | os.PathLike[str], name: str, length: int, options: O
     return open_labels(path, options.roots), options.classes
 
 
+@public
 def open_labels(path: Any, roots: Sequence[str] = ()) -> Column:
     """Return the labels (n, ...) that are the zarr array at a path or URL, or a zarr array.
 
@@ -135,6 +138,7 @@ def _formats() -> list[str]:
     return [name for name in registered("records") if name.isidentifier()]
 
 
+@public
 def read_mean(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> np.ndarray:
     """Return the float32 array, in the shape of a record, from the file that ``mean_file`` or ``std_file`` names.
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, listed
 from dsinga.data.array_kinds import ArrayOrder, in_order, is_number, is_path, order_of
@@ -58,6 +59,7 @@ class DataSource(ABC):
         """Return the records, as :func:`open_records` takes them: arrays, a pair (x, y), or a RecordSource."""
 
 
+@public
 def open_records(
     source: Any,
     *,

@@ -17,6 +17,7 @@ import zarr
 from zarr.codecs import BloscCodec
 
 from dsinga.base.durable_files import draft_folder
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.data.conversion import as_labels, as_records
 from dsinga.data.filesystem import zarr_store
@@ -25,6 +26,7 @@ from dsinga.data.stores.staged_stores import StagedStores, naming_destination
 from dsinga.data.stores.store_format import CHECKSUMS_VERSION, checksum, chunk_rows, metadata_checksum, to_text
 
 
+@public
 def write_store(
     destination: str | os.PathLike[str],
     batches: Iterable[Sequence[Any]],
@@ -197,6 +199,7 @@ class _ColumnWriter:
         self.array.resize((count, *self._buffer.shape[1:]))
 
 
+@public
 def write_csv(path: str | os.PathLike[str], batches: Iterable[np.ndarray], separator: str = ",") -> None:
     """Write batches (rows, ...) to a text file, one line for each row, its values joined by ``separator``.
 

@@ -17,6 +17,7 @@ import numpy as np
 from dsinga.base import arguments
 from dsinga.base.arguments import F, Remedies, T
 from dsinga.base.arguments import missing_names as missing
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.extensions.extension import CALLBACKS
 from dsinga.job.checks import iterate_messages
@@ -87,13 +88,16 @@ def bind(function: str, signature: inspect.Signature, args: Sequence[Any], kwarg
 
 def checked(function: F) -> F:
     """Return the function with arguments that are checked by name, without Keras's that change nothing."""
-    call, signature = arguments.checked(function, instead=ARGUMENTS), inspect.signature(function)
+    signature = inspect.signature(function)
 
+    @public
     @functools.wraps(function)
-    def call_with(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **without_defaults(function.__name__, signature, kwargs))
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs = without_defaults(function.__name__, signature, kwargs)
+        arguments.bind(function.__name__, signature, args, kwargs, ARGUMENTS)
+        return function(*args, **kwargs)
 
-    return call_with  # type: ignore[return-value]
+    return call  # type: ignore[return-value]
 
 
 def checked_class(cls: type[T]) -> type[T]:

@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from dsinga.base.arguments import check_whole
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, how_to_register, nearest, registered, user_errors
 from dsinga.rl.environments.environment_loop import EnvironmentLoop
@@ -27,6 +28,7 @@ CART_POLE_VECTOR_FROM = 6
 PACKAGES = {"ALE": ("ale_py", "ale-py"), "MinAtar": ("minatar", "MinAtar")}
 
 
+@public
 def make_environments(
     environment: Environment, count: int, *, seed: int = 0, first: int = 0, **settings: Any
 ) -> VectorEnvironment:
@@ -55,6 +57,7 @@ def make_environments(
     return EnvironmentLoop(name, lambda: make_environment(environment, **settings), count, seed, first)
 
 
+@public
 def make_environment(environment: Environment, **settings: Any) -> Any:
     """Return one environment as it is, with Gymnasium's interface. Raises UserError as :func:`make_environments`."""
     name, create = _find(environment)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.error_frames import public
 from dsinga.base.errors import RunError, UserError
 from dsinga.rl.environments.environment_loop import EnvironmentLoop
 from dsinga.rl.environments.registered import Environment, make_rendering_environment
@@ -67,6 +68,7 @@ class RecordedEnvironment:
         self.frames.append(array)
 
 
+@public
 def record_episode(
     agent: Policy, environment: Environment, path: str | os.PathLike[str], *, seed: int = 0, **settings: Any
 ) -> Episode:

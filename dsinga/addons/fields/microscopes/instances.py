@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.arguments import check_whole
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 
 
@@ -155,6 +156,7 @@ def _neighbours(parts: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
     return rows
 
 
+@public
 def label_instances(seeds: Any, foreground: Any, *, smallest: int = 1) -> np.ndarray:
     """Return a label image: the connected parts of ``seeds`` that have grown into ``foreground``, numbered from 1.
 
@@ -218,6 +220,7 @@ def follow_flows(flows: Any, inside: Any, *, steps: int = 100, smallest: int = 1
     return _large(labels, smallest)
 
 
+@public
 def instance_scores(labels: Any, predicted: Any, iou: float = 0.5) -> dict[str, float]:
     """Return F1, precision and recall of the instances of a predicted label image.
 

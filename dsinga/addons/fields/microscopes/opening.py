@@ -12,6 +12,7 @@ import numpy as np
 import zarr
 
 from dsinga.base.arguments import is_whole
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed
@@ -147,6 +148,7 @@ class OmeImage(NamedTuple):
         return self.group.metadata.zarr_format
 
 
+@public
 def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: str | Iterable[str] | None = None) -> Any:
     """Return one resolution of an OME-Zarr image as an xarray Dataset, of which only metadata are read.
 

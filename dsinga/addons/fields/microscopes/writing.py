@@ -11,6 +11,7 @@ import numpy as np
 import zarr
 
 from dsinga.addons.fields.microscopes.opening import VERSIONS, image_at, label_names, lazy_variable
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest_or_listed
@@ -23,6 +24,7 @@ TIMES = ("t", "time")
 CHANNELS = ("c", "channel", "class", "band", "quantile", "parameter", "member", "lead")  # also of predictions
 
 
+@public
 def write_ome_zarr(
     dataset: Any, path: str | os.PathLike[str], *, labels: str | Iterable[str] = (), version: str = "0.5"
 ) -> None:

@@ -19,12 +19,14 @@ from dsinga.addons.fields.records.climatology import (
 )
 from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.readers import VariableReader
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 
 BLOCK_NUMBERS = 1 << 22  # of a variable that are read together
 
 
+@public
 def field_climatology(dataset: Any, by: str = MONTH, *, dim: str = "time") -> FieldClimatology:
     """Return the climatology of the variables of a Dataset that lie along time, by month or by day of the year.
 

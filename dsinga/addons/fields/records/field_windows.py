@@ -24,6 +24,7 @@ from dsinga.addons.fields.records.trained_layout import align, describe_layout, 
 from dsinga.addons.fields.records.window_arguments import define_windows, documented_settings, names_of
 from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
 from dsinga.addons.fields.records.window_column import WindowColumn
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import register
@@ -299,6 +300,7 @@ def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f", ... ({len(names)} channels)" if len(names) > 6 else "")
 
 
+@public
 @documented_settings
 def windows(  # noqa: D417  the others are settings, whose descriptions are added
     dataset: Any,

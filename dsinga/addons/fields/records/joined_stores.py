@@ -10,12 +10,14 @@ import numpy as np
 
 from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.trained_layout import plain_units
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
 from dsinga.base.registry import listed
 from dsinga.data.array_kinds import label_text
 
 
+@public
 def open_stores(paths: Sequence[str | os.PathLike[str]], dim: str = "time") -> Any:
     """Return the Datasets at several paths or URLs, zarr stores or netCDF files, as one xarray Dataset.
 

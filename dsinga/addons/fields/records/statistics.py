@@ -23,6 +23,7 @@ from dsinga.addons.fields.records.layout import ChannelGroup
 from dsinga.addons.fields.records.readers import CoordinateReader, naming_variable
 from dsinga.addons.fields.records.window_arguments import names_of
 from dsinga.base.cores import available_cores
+from dsinga.base.error_frames import public
 from dsinga.base.errors import ClusterNotReady, UserError
 from dsinga.base.registry import listed
 from dsinga.data.array_kinds import is_dask_collection, label_text
@@ -160,6 +161,7 @@ def _label(array: Any, dim: str, at: int) -> str:
     return label_text(array[dim].values[at]) if dim in array.coords else str(at)
 
 
+@public
 def field_statistics(dataset: Any, dim: str | Iterable[str] | None = None, *, client: Any = None) -> FieldStatistics:
     """Return mean, standard deviation, count, minimum and maximum of each variable over dimensions, without NaN.
 

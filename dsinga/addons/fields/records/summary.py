@@ -13,6 +13,7 @@ import zarr
 from dsinga.addons.fields.microscopes.opening import image_at
 from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.readers import VariableReader
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.data.array_kinds import label_text
@@ -55,6 +56,7 @@ def summary_of(source: str | os.PathLike[str]) -> dict[str, Any] | None:
     return describe_dataset(source) if is_dataset(source) else None
 
 
+@public
 def describe_dataset(source: str | os.PathLike[str]) -> dict[str, Any]:
     """Return a summary of the Dataset at a path or URL, computed in bounded memory.
 
