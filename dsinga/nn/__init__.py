@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         SpatialDropout1D,
         Split,
     )
+    from dsinga.nn.words.cluster import Cluster
     from dsinga.nn.words.composed_layers import Bidirectional, MultiHeadAttention, SeparableConv2D, TimeDistributed
     from dsinga.nn.words.derived_functions import all_functions, derived_functions
     from dsinga.nn.words.energy import RBM, decoder, encoder
@@ -67,10 +68,23 @@ if TYPE_CHECKING:
         image_data_format,
         set_image_data_format,
     )
-    from dsinga.nn.words.optimizers import SGD, Cluster, ParamSettings
+    from dsinga.nn.words.optimizers import (
+        SGD,
+        Adadelta,
+        Adagrad,
+        Adam,
+        Adamax,
+        AdamW,
+        Lamb,
+        Lion,
+        Muon,
+        ParamSettings,
+        RMSprop,
+    )
     from dsinga.nn.words.regularisers import L1, L1L2, L2
     from dsinga.nn.words.schedules import (
         CosineDecay,
+        CosineDecayRestarts,
         ExponentialDecay,
         InverseTimeDecay,
         LearningRateSchedule,
@@ -78,6 +92,7 @@ if TYPE_CHECKING:
         OneCycle,
         OneCycleMomentum,
         PiecewiseConstantDecay,
+        PolynomialDecay,
         Schedule,
         SequentialSchedule,
     )

@@ -18,6 +18,8 @@ from dsinga.nn.model.from_job import JobModel
 from dsinga.nn.model.model import Model as Model
 from dsinga.nn.model.sequential import Sequential as Sequential
 from dsinga.nn.words import augment as augment
+from dsinga.nn.words.cluster import ClusterFields
+from dsinga.nn.words.cluster import Unpack
 from dsinga.nn.words.composed_layers import Sides
 from dsinga.nn.words.composed_layers import Size
 from dsinga.nn.words.function_specs import Sides
@@ -57,57 +59,90 @@ def Activation(activation: Any, *, name: str | None = None, param: Sequence[Any]
 
     stanh is SINGA's 1.7159·tanh(2x/3). A function of your own is called as that of a Lambda (kFunction)."""
 
-def Adadelta(learning_rate: Rate = 0.001, rho: float = 0.95, epsilon: float = 1e-07, weight_decay: float = 0.0,
+def Adadelta(learning_rate: Rate = 0.001, rho: float = 0.95, epsilon: float = 1e-07, weight_decay: float = 0.0, *,
         decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
         clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False,
         ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
-    """AdaDelta of Zeiler (2012) (kAdaDelta).
+    """AdaDelta (Zeiler, 2012) (kAdaDelta).
 
     Args:
+        learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
         rho: the decay of the running means of squared gradients and of squared updates.
-        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
+        epsilon: what is added under both roots.
+        weight_decay: the factor of the param that is added to its gradient.
+        decoupled_weight_decay: whether the param times the decay and the learning rate is subtracted from it instead.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_global_norm: the largest norm of all gradients together, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
+        param_settings: nn.ParamSettings(...) of some params; of several that match a param's name, the first holds.
+        use_ema: whether an exponential moving average of the params is kept, for tests and the result.
+        ema_momentum: the decay of the moving average.
+        ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
+        ema_every: every how many steps the average moves."""
 
-def Adagrad(learning_rate: Rate = 0.001, epsilon: float = 1e-07, weight_decay: float = 0.0,
+def Adagrad(learning_rate: Rate = 0.001, epsilon: float = 1e-07, weight_decay: float = 0.0, *,
         decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
         clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False,
         ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
-    """AdaGrad, whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad).
+    """AdaGrad (Duchi, Hazan and Singer, 2011), whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad).
 
     Args:
-        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
+        learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
+        epsilon: what is added to the divisor, under the root.
+        weight_decay: the factor of the param that is added to its gradient.
+        decoupled_weight_decay: whether the param times the decay and the learning rate is subtracted from it instead.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_global_norm: the largest norm of all gradients together, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
+        param_settings: nn.ParamSettings(...) of some params; of several that match a param's name, the first holds.
+        use_ema: whether an exponential moving average of the params is kept, for tests and the result.
+        ema_momentum: the decay of the moving average.
+        ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
+        ema_every: every how many steps the average moves."""
 
 def Adam(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-07,
-        weight_decay: float = 0.0, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
+        weight_decay: float = 0.0, *, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
         clip_global_norm: float = 0.0, clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (),
         use_ema: bool = False, ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
-    """Adam as published, with bias correction (kAdam).
+    """Adam (Kingma and Ba, 2015) as published, with bias correction (kAdam).
 
     Args:
+        learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
         beta_1: the decay of the first moment, the running mean of gradients.
         beta_2: the decay of the second moment, the running mean of squared gradients.
-        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
-
-def AdamW(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-07,
-        weight_decay: float = 0.004, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
-        clip_global_norm: float = 0.0, clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (),
-        use_ema: bool = False, ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
-    """AdamW: Adam with bias correction, whose ``weight_decay`` is decoupled (kAdamW).
-
-    Args:
-        beta_1: the decay of the first moment, the running mean of gradients.
-        beta_2: the decay of the second moment, the running mean of squared gradients.
-        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
+        epsilon: what is added to the divisor.
+        weight_decay: the factor of the param that is added to its gradient.
+        decoupled_weight_decay: whether the param times the decay and the learning rate is subtracted from it instead.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_global_norm: the largest norm of all gradients together, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
+        param_settings: nn.ParamSettings(...) of some params; of several that match a param's name, the first holds.
+        use_ema: whether an exponential moving average of the params is kept, for tests and the result.
+        ema_momentum: the decay of the moving average.
+        ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
+        ema_every: every how many steps the average moves."""
 
 def Adamax(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-07,
-        weight_decay: float = 0.0, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
+        weight_decay: float = 0.0, *, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
         clip_global_norm: float = 0.0, clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (),
         use_ema: bool = False, ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
-    """AdaMax without bias correction (kAdamMax).
+    """AdaMax (Kingma and Ba, 2015) without bias correction (kAdamMax).
 
     Args:
+        learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
         beta_1: the decay of the first moment, the running mean of gradients.
         beta_2: the decay of the infinity norm of gradients.
-        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
+        epsilon: what is added to the divisor.
+        weight_decay: the factor of the param that is added to its gradient.
+        decoupled_weight_decay: whether the param times the decay and the learning rate is subtracted from it instead.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_global_norm: the largest norm of all gradients together, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
+        param_settings: nn.ParamSettings(...) of some params; of several that match a param's name, the first holds.
+        use_ema: whether an exponential moving average of the params is kept, for tests and the result.
+        ema_momentum: the decay of the moving average.
+        ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
+        ema_every: every how many steps the average moves."""
 
 def Add(*, name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
@@ -260,13 +295,26 @@ def ClassSoftmaxLoss(vocab_size: int, class_start: list[int], *, name: str | Non
         vocab_size: the number of words.
         class_start: the code of the first word of each class, rising from 0; by default there is one class."""
 
-def Cluster(**fields: Any) -> ClusterConf:
-    """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``.
+def Cluster(*, workers: int | None = None, groups: int | None = None, servers: int | None = None,
+        server_groups: int | None = None, workers_per_process: int | None = None,
+        servers_per_process: int | None = None, sites: int | None = None, sync_freq: int | None = None,
+        **fields: Unpack[ClusterFields]) -> ClusterConf:
+    """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``. What is not given is 1.
 
-    ``workers`` and ``servers`` are those of one group; ``workers_per_process`` and ``servers_per_process`` say where
-    they run. ``sites=2, sync_freq=100`` are two worker groups with their servers, each of such workers, that agree by
-    the mean of their changes every 100 steps, as in DiLoCo (docs/sites.md). Every field of ``cluster { }`` in a job is
-    an argument, too. Raises UserError for an unknown one."""
+    Args:
+        workers: the number of workers of a group, which share the records of a batch or the layers of a net.
+        groups: the number of worker groups, each of which trains on batches of its own.
+        servers: the number of servers of a group, which keep the params in slices.
+        server_groups: the number of server groups, each of which has all params.
+        workers_per_process: how many workers of a group run in a process, on threads.
+        servers_per_process: how many servers of a group run in a process.
+        sites: the number of worker groups with servers of their own, which train apart, and whose params move by the
+            mean of their changes every ``sync_freq`` steps, as in DiLoCo (docs/sites.md).
+        sync_freq: the number of steps between two synchronisations of server groups.
+        fields: further fields of ``cluster { }`` in a job, by their names there.
+
+    Raises:
+        UserError: there is no such field, or ``sites`` are given without ``sync_freq`` or with a number of groups."""
 
 def Concate(concate_dim: int = 0, num_concates: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -482,23 +530,19 @@ def Convolution(num_filters: int, kernel: int | None = None, pad: int | None = N
         workspace_byte_limit: the memory for workspace; has no effect."""
 
 def CosineDecay(initial_learning_rate: float, decay_steps: int, alpha: float = 0.0, warmup_target: float | None = None,
-        minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
+        *, minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
         warmup_lr: float = 0.0) -> LRGenConf:
-    """Return half a cosine down to ``alpha`` times the rate at its beginning, in ``decay_steps`` steps.
-
-    It begins at the initial rate, or, as in Keras, with a ``warmup_target`` there, to which the rate rises from the
-    initial one in the first ``warmup_steps`` steps."""
-
-def CosineDecayRestarts(initial_learning_rate: float, first_decay_steps: int, t_mul: float = 2.0, m_mul: float = 1.0,
-        alpha: float = 0.0, minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
-        warmup_lr: float = 0.0) -> LRGenConf:
-    """Half a cosine from base to alpha·base in first_decay_steps steps, again and again (kCosineRestarts).
+    """Half a cosine from the initial rate, or ``warmup_target``, down to ``alpha`` times that rate (kCosine).
 
     Args:
-        first_decay_steps: the number of steps of the first period.
-        t_mul: how many times as long each period is as the one before.
-        m_mul: what the height of the cosine is multiplied by in each period.
-        alpha: the lowest rate, as a share of base_lr."""
+        initial_learning_rate: the rate at the beginning.
+        decay_steps: the number of steps from the highest rate to the last.
+        alpha: the last rate, as a share of the highest.
+        warmup_target: the rate to which that of the beginning rises in the first ``warmup_steps`` steps, as in Keras.
+        minimum_lr: the least rate.
+        start_step: the step before which the rate is the initial one.
+        warmup_steps: the number of the first steps, in which the rate rises to the initial one; the schedule follows.
+        warmup_lr: the rate at the beginning of these steps."""
 
 def CosineLoss(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -719,10 +763,20 @@ def EuclideanLoss(scale: float = 1.0, masked: bool = False, weighted: bool = Fal
         weighted: whether the last channel of the target has a weight for each point.
         std: what differences are divided by first: a number for each channel of the target, or one for all."""
 
-def ExponentialDecay(initial_learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False,
+def ExponentialDecay(initial_learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False, *,
         minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
         warmup_lr: float = 0.0) -> LRGenConf:
-    """Return the schedule initial·decay_rate^(step / decay_steps), the exponent rounded down with ``staircase``."""
+    """The schedule initial·decay_rate^(step / decay_steps) (kExponential, kStep).
+
+    Args:
+        initial_learning_rate: the rate at the beginning.
+        decay_steps: the number of steps in which the rate is multiplied by ``decay_rate``.
+        decay_rate: what the rate is multiplied by.
+        staircase: whether the exponent is rounded down.
+        minimum_lr: the least rate.
+        start_step: the step before which the rate is the initial one.
+        warmup_steps: the number of the first steps, in which the rate rises to the initial one; the schedule follows.
+        warmup_lr: the rate at the beginning of these steps."""
 
 def FieldError(channel: Sequence[str] = (), climatology: Any = None) -> MetricLayer:
     """Metrics "rmse", "mae" and "bias" of fields, and "anomaly_correlation" with a climatology (kFieldError).
@@ -969,12 +1023,20 @@ def Input(shape: int | Sequence[int] | None = None, name: str | None = None, typ
 
     Raises UserError for an unknown field, and for a shape that is not of whole numbers above 0."""
 
-def InverseTimeDecay(initial_learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False,
+def InverseTimeDecay(initial_learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False, *,
         minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
         warmup_lr: float = 0.0) -> LRGenConf:
-    """Return the schedule initial / (1 + decay_rate·step / decay_steps), the quotient rounded down with ``staircase``.
+    """The schedule initial / (1 + decay_rate·step / decay_steps) (kInverseT, kInverse).
 
-    The latter takes a whole number of ``decay_steps``."""
+    Args:
+        initial_learning_rate: the rate at the beginning.
+        decay_steps: the number of steps in which the divisor grows by ``decay_rate``, a whole one for a staircase.
+        decay_rate: what the divisor grows by.
+        staircase: whether step / decay_steps is rounded down.
+        minimum_lr: the least rate.
+        start_step: the step before which the rate is the initial one.
+        warmup_steps: the number of the first steps, in which the rate rises to the initial one; the schedule follows.
+        warmup_lr: the rate at the beginning of these steps."""
 
 def KLDivergenceLoss(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -1051,17 +1113,6 @@ def Label(first: int = 0, count: int = 0, weighted: bool = False, *, name: str |
         first: the first channel that is taken.
         count: how many channels are taken, 0 for all.
         weighted: whether the last channel of the labels has weights, which are taken, too."""
-
-def Lamb(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-07,
-        weight_decay: float = 0.0, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
-        clip_global_norm: float = 0.0, clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (),
-        use_ema: bool = False, ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
-    """LAMB, whose steps are as long as a share of the param (kLamb).
-
-    Args:
-        beta_1: the decay of the first moment, the running mean of gradients.
-        beta_2: the decay of the second moment, the running mean of squared gradients.
-        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root."""
 
 def Lambda(function: Callable[..., Any], output_shape: Any = None, mask: Any = None,
         arguments: Mapping[str, Any] | None = None, name: str | None = None) -> LayerBuilder:
@@ -1142,17 +1193,7 @@ def LearnedVector(num_output: int, leading: list[int] = [], *, name: str | None 
         leading: the sizes of axes before them, where each row is an array of vectors."""
 
 def LinearMomentum(base_momentum: float, final_momentum: float, saturation_step: int) -> MomentumConf:
-    """Return a momentum that moves in a line from base_momentum at step 0 to final_momentum at ``saturation_step``."""
-
-def Lion(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.99, weight_decay: float = 0.0,
-        decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
-        clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False,
-        ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
-    """Lion of Chen et al., Symbolic Discovery of Optimization Algorithms (2023): each step moves w by lr, up or down (kLion).
-
-    Args:
-        beta_1: the weight of the mean, beside the newest gradient, in the direction of a step.
-        beta_2: the decay of the running mean of gradients."""
+    """A momentum that moves in a line from ``base_momentum`` at step 0 to ``final_momentum`` at ``saturation_step``."""
 
 def LocalResponseNormalization(size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0, *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1301,20 +1342,6 @@ def Multiply(*, name: str | None = None, param: Sequence[Any] | None = None,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """The product of the sources, such as x·gate(x) (kMultiply)."""
 
-def Muon(learning_rate: Rate = 0.001, beta: float = 0.95, rms: float = 0.2, adamw_match: list[str] = [],
-        beta_1: float = 0.9, beta_2: float = 0.999, weight_decay: float = 0.0, decoupled_weight_decay: bool = False,
-        clip_norm: float = 0.0, clip_global_norm: float = 0.0, clip_value: float = 0.0,
-        param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False, ema_momentum: float = 0.99,
-        ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
-    """Muon of Jordan (2024) for matrices, in float32, scaled as by Liu et al. (2025); AdamW for all other params (kMuon).
-
-    Args:
-        beta: the decay of the running mean of a matrix's gradients.
-        rms: the root mean square of a step of a square matrix of full rank, times lr.
-        adamw_match: names of matrices that AdamW updates, such as "embedding*": embeddings and the last layer are better so.
-        beta_1: the decay of the first moment of AdamW.
-        beta_2: the decay of the second moment of AdamW."""
-
 def Normalization(mean: Any = None, variance: Any = None, mean_file: str | None = None, std_file: str | None = None,
         std: Any = None, invert: bool = False, axis: Any = -1, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1330,15 +1357,25 @@ def Normalization(mean: Any = None, variance: Any = None, mean_file: str | None 
     ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record."""
 
 def OneCycle(max_lr: float, total_steps: int, pct_start: float = 0.3, div_factor: float = 25.0,
-        final_div_factor: float = 10000.0, minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
-        warmup_lr: float = 0.0) -> LRGenConf:
-    """Return the schedule of PyTorch's OneCycleLR: half a cosine from max_lr / div_factor up to max_lr, and one down.
+        final_div_factor: float = 10000.0, *, minimum_lr: float | None = None, start_step: int = 0,
+        warmup_steps: int = 0, warmup_lr: float = 0.0) -> LRGenConf:
+    """PyTorch's OneCycleLR: half a cosine from max_lr / div_factor up to max_lr, and one down (kOneCycle).
 
-    It ends after ``total_steps`` with max_lr / (div_factor·final_div_factor); in the share ``pct_start`` of the steps
-    it rises. :func:`OneCycleMomentum` moves the momentum the other way."""
+    It ends with max_lr / (div_factor·final_div_factor). nn.OneCycleMomentum moves the momentum the other way.
+
+    Args:
+        max_lr: the highest rate.
+        total_steps: the number of steps of the cycle.
+        pct_start: the share of the steps in which the rate rises.
+        div_factor: how many times the first rate goes into the highest.
+        final_div_factor: how many times the last rate goes into the first.
+        minimum_lr: the least rate.
+        start_step: the step before which the rate is the initial one.
+        warmup_steps: the number of the first steps, in which the rate rises to the initial one; the schedule follows.
+        warmup_lr: the rate at the beginning of these steps."""
 
 def OneCycleMomentum(highest: float = 0.95, lowest: float = 0.85) -> MomentumConf:
-    """Return a momentum that moves against the rate of :func:`OneCycle`: ``lowest`` where that is highest."""
+    """A momentum that moves against the rate of nn.OneCycle: ``lowest`` where that is highest."""
 
 def OneHot(num_tokens: int | None, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -1416,10 +1453,15 @@ def Param(name: str = '', init: Any = None, lr_scale: float = 1.0, wd_scale: flo
 def ParamSettings(match: str, learning_rate: Rate | None = None, momentum: Momentum | None = None,
         weight_decay: float | None = None, clip_norm: float | None = None,
         clip_value: float | None = None) -> ParamSettingsConf:
-    """Return settings for the params whose names fit the pattern ``match``, such as ``"*_bias"``.
+    """Settings of some params, for ``param_settings`` of an optimizer, whose own ones hold where nothing is given.
 
-    What is not given is as in the optimizer. A number as ``learning_rate`` takes the place of the initial one and keeps
-    the optimizer's schedule."""
+    Args:
+        match: a pattern of the names of the params, such as "*_bias".
+        learning_rate: a schedule, or a number in place of the initial rate of the optimizer's schedule.
+        momentum: a number, nn.LinearMomentum(...) or nn.OneCycleMomentum(...).
+        weight_decay: the factor of the param that is added to its gradient.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient."""
 
 def Permute(dims: list[int], *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -1431,7 +1473,11 @@ def Permute(dims: list[int], *, name: str | None = None, param: Sequence[Any] | 
         dims: the axes of a row in their new order, counted from 1; each once."""
 
 def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -> LRGenConf:
-    """Return the schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ..."""
+    """The schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ... (kFixedStep).
+
+    Args:
+        boundaries: the last steps of all rates but the last, in rising order.
+        values: the rates, one more than there are boundaries."""
 
 def PolicyGradientLoss(distribution: str = 'kCategorical', scale: float = 1.0, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1443,16 +1489,6 @@ def PolicyGradientLoss(distribution: str = 'kCategorical', scale: float = 1.0, *
     Args:
         distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
         scale: the factor of the loss."""
-
-def PolynomialDecay(initial_learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0, power: float = 1.0,
-        minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
-        warmup_lr: float = 0.0) -> LRGenConf:
-    """(base - end_learning_rate)·(1 - r)^power + end_learning_rate, r = step / decay_steps, at most 1 (kPolynomial).
-
-    Args:
-        decay_steps: the number of steps from base_lr to end_learning_rate.
-        end_learning_rate: the rate after decay_steps steps, and from there on.
-        power: the exponent: 1 for a line."""
 
 def Pooling(kernel: int | None = None, pad: int | None = None, stride: int | None = None, kernel_x: int | None = None,
         kernel_y: int | None = None, pad_x: int | None = None, pad_y: int | None = None, stride_x: int | None = None,
@@ -1565,17 +1601,27 @@ def RMSNorm(first_axis: int = 1, epsilon: float = 1e-05, *, name: str | None = N
         first_axis: the first axis normalised: 1 for all numbers of a row, 2 for each step.
         epsilon: what is added to the mean square; beyond SINGA."""
 
-def RMSprop(learning_rate: Rate = 0.001, rho: float = 0.9, epsilon: float = 1e-07, weight_decay: float = 0.0,
-        decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
-        clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False,
-        ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1, *,
-        centered: bool = False) -> UpdaterConf:
-    """RMSProp, whose ``epsilon`` is under the root (kRMSProp).
+def RMSprop(learning_rate: Rate = 0.001, rho: float = 0.9, epsilon: float = 1e-07, weight_decay: float = 0.0, *,
+        centered: bool = False, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
+        clip_global_norm: float = 0.0, clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (),
+        use_ema: bool = False, ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
+    """RMSProp (Tieleman and Hinton, 2012), whose ``epsilon`` is under the root (kRMSProp).
 
     Args:
+        learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
         rho: the decay of the running mean of squared gradients.
-        epsilon: what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root.
-        centered: beyond SINGA: whether the square of the running mean of the gradients is subtracted (Graves 2013)."""
+        epsilon: what is added to the divisor, under the root.
+        weight_decay: the factor of the param that is added to its gradient.
+        centered: whether the square of the running mean of the gradients is subtracted (Graves, 2013).
+        decoupled_weight_decay: whether the param times the decay and the learning rate is subtracted from it instead.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_global_norm: the largest norm of all gradients together, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
+        param_settings: nn.ParamSettings(...) of some params; of several that match a param's name, the first holds.
+        use_ema: whether an exponential moving average of the params is kept, for tests and the result.
+        ema_momentum: the decay of the moving average.
+        ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
+        ema_every: every how many steps the average moves."""
 
 def RNNDummy(dynamic_srclayer: str | None = None, shape: list[int] = [], integer: bool = False, low: float = 0.0,
         high: float = 0.0, *, name: str | None = None, param: Sequence[Any] | None = None,
@@ -1670,14 +1716,26 @@ def Reshape(target_shape: list[int], *, name: str | None = None, param: Sequence
     Args:
         target_shape: the shape of a row, without the batch; one axis may be -1, the size that is left; by default a vector."""
 
-def SGD(learning_rate: Rate = 0.01, momentum: Momentum = 0.0, nesterov: bool = False, weight_decay: float = 0.0,
+def SGD(learning_rate: Rate = 0.01, momentum: Momentum = 0.0, nesterov: bool = False, weight_decay: float = 0.0, *,
         decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
         clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False,
         ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
-    """Return stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
+    """Stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
 
-    ``momentum`` is a number, or :func:`LinearMomentum`. ``param_settings`` of all optimizers are what
-    :func:`ParamSettings` returns for some params; of several that match a param's name, the first holds."""
+    Args:
+        learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
+        momentum: a number, nn.LinearMomentum(...) or nn.OneCycleMomentum(...).
+        nesterov: whether the gradient is that after the step of the momentum.
+        weight_decay: the factor of the param that is added to its gradient.
+        decoupled_weight_decay: whether the param times the decay and the learning rate is subtracted from it instead.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_global_norm: the largest norm of all gradients together, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
+        param_settings: nn.ParamSettings(...) of some params; of several that match a param's name, the first holds.
+        use_ema: whether an exponential moving average of the params is kept, for tests and the result.
+        ema_momentum: the decay of the moving average.
+        ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
+        ema_every: every how many steps the average moves."""
 
 def STanh(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -1700,7 +1758,12 @@ def SampledLoss(vocab_size: int, num_samples: int = 5, method: str = 'kNegativeS
         power: the exponent of the counts in the probability of a random word."""
 
 def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
-    """Return a schedule by its name in jobs, or a user's by its registered name, as ``learning_rate`` of a job."""
+    """A schedule by its name in jobs, or a user's by its registered name.
+
+    Args:
+        type: the name, such as "kLinear".
+        base_lr: the rate at the beginning.
+        fields: further fields of ``learning_rate { }`` in a job, such as ``linear_conf={...}``."""
 
 def SeparableConv2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
         dilation_rate: Size = 1, depth_multiplier: int = 1, activation: Any = None, use_bias: bool = True,
@@ -1727,11 +1790,17 @@ def SequenceLength(end: int | None = None, anywhere: bool = False, mask_value: f
         anywhere: whether steps of the code end may be before others, which move forward.
         mask_value: the number that all features have at the steps after the end."""
 
-def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int], minimum_lr: float | None = None,
+def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int], *, minimum_lr: float | None = None,
         start_step: int = 0, warmup_steps: int = 0, warmup_lr: float = 0.0) -> LRGenConf:
-    """Return several schedules, or numbers, one after another; from its boundary on, each counts its steps from 0.
+    """Several schedules one after another, as PyTorch's SequentialLR and optax' join_schedules (kSequential).
 
-    It is PyTorch's SequentialLR and optax' join_schedules: the second begins at step boundaries[0]."""
+    Args:
+        schedules: the schedules, or numbers.
+        boundaries: the steps at which the second and the further ones begin; each counts its steps from 0.
+        minimum_lr: the least rate.
+        start_step: the step before which the rate is the initial one.
+        warmup_steps: the number of the first steps, in which the rate rises to the initial one; the schedule follows.
+        warmup_lr: the rate at the beginning of these steps."""
 
 def Sigmoid(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,

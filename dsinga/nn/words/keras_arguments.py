@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from dsinga.job.checks import iterate_messages
 from dsinga.job.limits import out_of_range
 from dsinga.job.message import Message
 
+P = ParamSpec("P")
+M = TypeVar("M", bound=Message)
 _FILE = Path(__file__).with_name("keras.toml")
 OPTIMIZERS = Remedies(_FILE, "optimizers")
 LOSS_NAMES = Remedies(_FILE, "loss_names")  # losses as compile names them
@@ -118,39 +121,52 @@ def refuse_subclasses(function: F) -> F:
     return function
 
 
-# The arguments of optimizers and schedules by the fields of a job that they set, where the names differ.
-FIELDS = {"delta": "epsilon", "decay": "ema_momentum", "every": "ema_every"}
+# The arguments of optimizers and schedules that set the fields of a job, where the names differ.
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "delta": ("epsilon",),
+    "beta1": ("beta_1",),
+    "beta2": ("beta_2",),
+    "decay": ("ema_momentum",),
+    "every": ("ema_every",),
+    "base_lr": ("learning_rate", "initial_learning_rate", "max_lr", "schedules"),
+    "change_freq": ("decay_steps", "first_decay_steps", "total_steps"),
+    "final_lr": ("end_learning_rate",),
+}
 
 
-def check_fields(function: str, message: Message, names: Mapping[str, str] = FIELDS) -> None:
+def check_fields(function: str, message: Message, arguments: Collection[str]) -> None:
     """Raise UserError for a number in a message, or one within it, that is out of its range, by the argument's name."""
     for _, inner in iterate_messages(message):
         for field, _, value, allowed in out_of_range(inner):
-            raise UserError(f"{function}: {names.get(field, field)} {allowed.fault(value)}")
+            name = next((name for name in FIELDS.get(field, ()) if name in arguments), field)
+            raise UserError(f"{function}: {name} {allowed.fault(value)}")
 
 
-def extended(
-    function: Callable[..., Mapping[str, Any]],
-    common: Mapping[str, inspect.Parameter],
-    returns: Callable[..., Any],
-    finish: Callable[..., Mapping[str, Any]] = dict,
-) -> Any:
-    """Return a function that takes ``common`` arguments, too, and ``returns`` a message of the fields of both.
+def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapping[str, str] = {}) -> Callable[P, M]:
+    """Return a function that makes a message, with arguments that are checked by name, and numbers by their ranges.
 
-    ``function`` returns the fields of its own arguments, ``finish`` those of the common ones.
+    In place of ``**common``, its signature has the keyword-only arguments of ``common``, which it calls and which also
+    explains them. ``aliases`` are Keras's names of some, None for the default.
     """
-    signature = arguments.extended_signature(function, common.values(), returns.__name__)
+    own, shared = inspect.signature(function).parameters, inspect.signature(common)
+    more = [known for known in shared.parameters.values() if known.kind is known.KEYWORD_ONLY and known.name not in own]
+    signature = arguments.extended_signature(function, more, shared.return_annotation)
+    explained = meanings(common) | meanings(function)
 
     @functools.wraps(function)
-    def make(*args: Any, **kwargs: Any) -> Any:
-        given = bind(function.__name__, signature, args, kwargs)
-        shared = {name: given.pop(name) for name in common if name in given}
-        fields = function(**given)
-        for name in fields.keys() & shared.keys():
-            raise UserError(f"{function.__name__}: other arguments say what {name} is; leave {name} out")
-        message = returns(**{**finish(**shared), **fields})
-        check_fields(function.__name__, message, FIELDS | {"base_lr": next(iter(signature.parameters))})
+    def make(*args: P.args, **kwargs: P.kwargs) -> M:
+        given = {aliases.get(name, name): value for name, value in kwargs.items() if name not in aliases or value}
+        message = function(**bind(function.__name__, signature, args, given))  # type: ignore[call-arg]
+        check_fields(function.__name__, message, signature.parameters)
         return message
 
     make.__signature__ = signature  # type: ignore[attr-defined]
+    sentences = (inspect.getdoc(function) or "").partition("Args:\n")[0].rstrip()
+    make.__doc__ = "\n".join([sentences, "", "Args:", *(explained[name] for name in signature.parameters)])
     return refuse_subclasses(make)
+
+
+def meanings(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the part of a function's documentation that explains each argument, by name."""
+    text = (inspect.getdoc(function) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    return {part.split(":")[0].strip(): part for part in re.split(r"\n(?= {4}\w)", text) if part}

@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypedDict, Unpack
 
-from dsinga.base.arguments import check_range, check_whole, unknown_name, value_text
+from dsinga.base.arguments import check_range, unknown_name, value_text
+from dsinga.base.components import built_in
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find
-from dsinga.job import ClusterConf, ParamSettingsConf, SyncMethod, UpdaterConf, UpdaterType
-from dsinga.job.message import field_names
+from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.nn.words import schedules  # noqa: F401  Keras has them here
-from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields
+from dsinga.nn.words.derived import Derived, derived_function, settings_field, type_fields
 from dsinga.nn.words.keras_arguments import OPTIMIZERS as NAMES
-from dsinga.nn.words.keras_arguments import check_fields, check_names, checked, extended, missing_names
-from dsinga.nn.words.schedules import Momentum, Rate, learning_rate_conf, momentum_fields
+from dsinga.nn.words.keras_arguments import check_fields, checked, configures, missing_names
+from dsinga.nn.words.schedules import Momentum, Rate, component_fields, learning_rate_conf, momentum_fields, of_settings
+
+P = ParamSpec("P")
+KERAS_BOUNDS = {"clipnorm": "clip_norm", "clipvalue": "clip_value", "global_clipnorm": "clip_global_norm"}
 
 
-def common(
+class OptimizerArguments(TypedDict, total=False):
+    """Further arguments of every optimizer, which :func:`updater` explains."""
+
+    decoupled_weight_decay: bool
+    clip_norm: float
+    clip_global_norm: float
+    clip_value: float
+    param_settings: Sequence[ParamSettingsConf]
+    use_ema: bool
+    ema_momentum: float
+    ema_warmup: bool
+    ema_every: int
+
+
+def updater(
+    type: str,
+    settings: Mapping[str, Any],
+    *,
+    learning_rate: Rate,
     weight_decay: float = 0.0,
     decoupled_weight_decay: bool = False,
     clip_norm: float = 0.0,
@@ -30,56 +50,289 @@ def common(
     ema_momentum: float = 0.99,
     ema_warmup: bool = False,
     ema_every: int = 1,
-) -> dict[str, Any]:
-    """Return the fields that every optimizer sets.
+) -> UpdaterConf:
+    """Return the updater of a type with these settings, and fields of the job.
 
-    These are a weight decay, which is added to gradients, or decoupled, which is subtracted from the param times the
-    learning rate; bounds of the norm of each gradient, of that of all gradients together, and of each number;
-    settings of some params (:func:`ParamSettings`); and the exponential moving average of params (docs/updaters.md).
+    Args:
+        learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
+        weight_decay: the factor of the param that is added to its gradient.
+        decoupled_weight_decay: whether the param times the decay and the learning rate is subtracted from it instead.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_global_norm: the largest norm of all gradients together, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
+        param_settings: nn.ParamSettings(...) of some params; of several that match a param's name, the first holds.
+        use_ema: whether an exponential moving average of the params is kept, for tests and the result.
+        ema_momentum: the decay of the moving average.
+        ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
+        ema_every: every how many steps the average moves.
     """
     if not use_ema and (ema_momentum, ema_warmup, ema_every) != (0.99, False, 1):
         raise UserError("ema_momentum, ema_warmup and ema_every have no effect without use_ema=True")
     check_range("clip_value", clip_value, 0)
-    ema = {"ema_conf": {"decay": ema_momentum, "warmup": ema_warmup, "every": ema_every}} if use_ema else {}
-    bounds: dict[str, Any] = {"clip_low": -clip_value, "clip_high": clip_value} if clip_value else {}
-    decay = {"decoupled_weight_decay": True} if decoupled_weight_decay else {}
-    fields = {"weight_decay": weight_decay, "clip_norm": clip_norm, "param_settings": list(param_settings)}
-    bounds |= {"clip_global_norm": clip_global_norm} if clip_global_norm else {}
-    return {**fields, **decay, **bounds, **ema}
+    fields = component_fields("updater", UpdaterType, type, settings)
+    if use_ema:
+        fields["ema_conf"] = {"decay": ema_momentum, "warmup": ema_warmup, "every": ema_every}
+    if clip_value:
+        fields |= {"clip_low": -clip_value, "clip_high": clip_value}
+    return UpdaterConf(
+        learning_rate=learning_rate_conf(learning_rate),
+        weight_decay=weight_decay,
+        decoupled_weight_decay=decoupled_weight_decay,
+        clip_norm=clip_norm,
+        clip_global_norm=clip_global_norm,
+        param_settings=list(param_settings),
+        **fields,
+    )
 
 
-COMMON = inspect.signature(common).parameters
-KERAS_BOUNDS = {"clipnorm": "clip_norm", "clipvalue": "clip_value", "global_clipnorm": "clip_global_norm"}
-
-
-def optimizer(function: Callable[..., dict[str, Any]], defaults: Mapping[str, Any] = {}) -> Callable[..., UpdaterConf]:
-    """Turn a function that returns fields into one that returns an UpdaterConf and takes the ``COMMON`` arguments, too.
-
-    ``defaults`` are those of some of these arguments, by name, where they differ.
-    """
-    defaults = {name: value for name, value in defaults.items() if name in COMMON}
-    parameters = {name: known.replace(default=defaults.get(name, known.default)) for name, known in COMMON.items()}
-    make = extended(function, parameters, UpdaterConf, lambda **given: common(**{**defaults, **given}))
-
-    @functools.wraps(make)
-    def renamed(*args: Any, **kwargs: Any) -> UpdaterConf:
-        for name in KERAS_BOUNDS.keys() & kwargs.keys():
-            kwargs[KERAS_BOUNDS[name]] = kwargs.pop(name) or 0.0
-        conf: UpdaterConf = make(*args, **kwargs)
-        return conf
-
-    return renamed
+def optimizer(function: Callable[P, UpdaterConf]) -> Callable[P, UpdaterConf]:
+    """Return a function that calls :func:`updater` with arguments that are checked, and the names that Keras has."""
+    return configures(updater, function, KERAS_BOUNDS)
 
 
 @optimizer
-def SGD(learning_rate: Rate = 0.01, momentum: Momentum = 0.0, nesterov: bool = False) -> dict[str, Any]:
-    """Return stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
+def SGD(
+    learning_rate: Rate = 0.01,
+    momentum: Momentum = 0.0,
+    nesterov: bool = False,
+    weight_decay: float = 0.0,
+    **common: Unpack[OptimizerArguments],
+) -> UpdaterConf:
+    """Stochastic gradient descent (kSGD), or with ``nesterov`` Nesterov's (kNesterov).
 
-    ``momentum`` is a number, or :func:`LinearMomentum`. ``param_settings`` of all optimizers are what
-    :func:`ParamSettings` returns for some params; of several that match a param's name, the first holds.
+    Args:
+        momentum: a number, nn.LinearMomentum(...) or nn.OneCycleMomentum(...).
+        nesterov: whether the gradient is that after the step of the momentum.
     """
-    kind = "kNesterov" if nesterov else "kSGD"
-    return {"type": kind, "learning_rate": learning_rate_conf(learning_rate), **momentum_fields(momentum)}
+    type, settings = "kNesterov" if nesterov else "kSGD", momentum_fields(momentum)
+    return updater(type, settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
+
+
+@optimizer
+def Adam(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+    weight_decay: float = 0.0,
+    **common: Unpack[OptimizerArguments],
+) -> UpdaterConf:
+    """Adam (Kingma and Ba, 2015) as published, with bias correction (kAdam).
+
+    Args:
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the second moment, the running mean of squared gradients.
+        epsilon: what is added to the divisor.
+    """
+    settings = {"beta1": beta_1, "beta2": beta_2, "bias_correction": True, "delta": epsilon}
+    return updater("kAdam", settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
+
+
+@optimizer
+def AdamW(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+    weight_decay: float = 0.004,
+    **common: Unpack[OptimizerArguments],
+) -> UpdaterConf:
+    """AdamW (Loshchilov and Hutter, 2019): Adam, whose ``weight_decay`` is always decoupled (kAdamW).
+
+    Args:
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the second moment, the running mean of squared gradients.
+        epsilon: what is added to the divisor.
+        weight_decay: the factor of the param that, times the learning rate, is subtracted from it.
+    """
+    settings = {"beta1": beta_1, "beta2": beta_2, "delta": epsilon}
+    return updater("kAdamW", settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
+
+
+@optimizer
+def Lamb(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+    weight_decay: float = 0.0,
+    **common: Unpack[OptimizerArguments],
+) -> UpdaterConf:
+    """LAMB (You et al., 2020): steps of Adam, as long as a share of the param (kLamb).
+
+    Args:
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the second moment, the running mean of squared gradients.
+        epsilon: what is added to the divisor.
+    """
+    settings = {"beta1": beta_1, "beta2": beta_2, "delta": epsilon}
+    return updater("kLamb", settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
+
+
+@optimizer
+def Adamax(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+    weight_decay: float = 0.0,
+    **common: Unpack[OptimizerArguments],
+) -> UpdaterConf:
+    """AdaMax (Kingma and Ba, 2015) without bias correction (kAdamMax).
+
+    Args:
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the infinity norm of gradients.
+        epsilon: what is added to the divisor.
+    """
+    settings = {"beta1": beta_1, "beta2": beta_2, "delta": epsilon}
+    return updater("kAdamMax", settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
+
+
+@optimizer
+def Lion(
+    learning_rate: Rate = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.99,
+    weight_decay: float = 0.0,
+    **common: Unpack[OptimizerArguments],
+) -> UpdaterConf:
+    """Lion (Chen et al., 2023): each number of a param moves by the learning rate, up or down (kLion).
+
+    Args:
+        beta_1: the weight of the mean, beside the newest gradient, in the direction of a step.
+        beta_2: the decay of the running mean of gradients.
+    """
+    settings = {"beta1": beta_1, "beta2": beta_2}
+    return updater("kLion", settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
+
+
+@optimizer
+def Muon(
+    learning_rate: Rate = 0.001,
+    beta: float = 0.95,
+    rms: float = 0.2,
+    adamw_match: Sequence[str] = (),
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    weight_decay: float = 0.0,
+    **common: Unpack[OptimizerArguments],
+) -> UpdaterConf:
+    """Muon (Jordan, 2024) for matrices, scaled as by Liu et al. (2025), and AdamW for all other params (kMuon).
+
+    Args:
+        beta: the decay of the running mean of a matrix's gradients.
+        rms: the root mean square of a step of a square matrix of full rank, times the learning rate.
+        adamw_match: names of matrices that AdamW updates, such as "embedding*": embeddings and the last layer are
+            better so.
+        beta_1: the decay of the first moment of AdamW.
+        beta_2: the decay of the second moment of AdamW.
+        weight_decay: the factor of the param that, times the learning rate, is subtracted from it.
+    """
+    settings = {"beta": beta, "rms": rms, "adamw_match": list(adamw_match), "beta1": beta_1, "beta2": beta_2}
+    return updater("kMuon", settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
+
+
+@optimizer
+def RMSprop(
+    learning_rate: Rate = 0.001,
+    rho: float = 0.9,
+    epsilon: float = 1e-7,
+    weight_decay: float = 0.0,
+    *,
+    centered: bool = False,
+    **common: Unpack[OptimizerArguments],
+) -> UpdaterConf:
+    """RMSProp (Tieleman and Hinton, 2012), whose ``epsilon`` is under the root (kRMSProp).
+
+    Args:
+        rho: the decay of the running mean of squared gradients.
+        epsilon: what is added to the divisor, under the root.
+        centered: whether the square of the running mean of the gradients is subtracted (Graves, 2013).
+    """
+    settings = {"rho": rho, "centered": centered, "delta": epsilon}
+    return updater("kRMSProp", settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
+
+
+@optimizer
+def Adagrad(
+    learning_rate: Rate = 0.001,
+    epsilon: float = 1e-7,
+    weight_decay: float = 0.0,
+    **common: Unpack[OptimizerArguments],
+) -> UpdaterConf:
+    """AdaGrad (Duchi, Hazan and Singer, 2011), whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad).
+
+    Args:
+        epsilon: what is added to the divisor, under the root.
+    """
+    return updater("kAdaGrad", {"delta": epsilon}, learning_rate=learning_rate, weight_decay=weight_decay, **common)
+
+
+@optimizer
+def Adadelta(
+    learning_rate: Rate = 0.001,
+    rho: float = 0.95,
+    epsilon: float = 1e-7,
+    weight_decay: float = 0.0,
+    **common: Unpack[OptimizerArguments],
+) -> UpdaterConf:
+    """AdaDelta (Zeiler, 2012) (kAdaDelta).
+
+    Args:
+        rho: the decay of the running means of squared gradients and of squared updates.
+        epsilon: what is added under both roots.
+    """
+    settings = {"rho": rho, "delta": epsilon}
+    return updater("kAdaDelta", settings, learning_rate=learning_rate, weight_decay=weight_decay, **common)
+
+
+OPTIMIZERS = (SGD, Adam, AdamW, Lamb, Adamax, Lion, Muon, RMSprop, Adagrad, Adadelta)
+
+
+ARGUMENTS = {"beta1": "beta_1", "beta2": "beta_2"}  # by the setting
+
+
+def optimizer_function(name: str, type: str, cls: Any) -> Callable[..., UpdaterConf]:
+    """Return the function called ``name`` that makes updaters of a class without a written one."""
+
+    def function(learning_rate: Rate = 0.001, **arguments: Any) -> UpdaterConf:
+        settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, ARGUMENTS, arguments)}
+        settings_field(name, cls.Conf, settings, ARGUMENTS)  # which checks them
+        return updater(type, settings, learning_rate=learning_rate, **arguments)
+
+    first = inspect.signature(function).parameters["learning_rate"]
+    return optimizer(derived_function(name, cls, function, [first], ARGUMENTS))
+
+
+# Those of users and other distributions.
+optimizer_functions = Derived("updater", optimizer_function, lambda name, _: name not in built_in("updater"))
+
+
+def updater_conf(optimizer: Any) -> UpdaterConf:
+    """Return the updater for an optimizer: its name, what the functions of this file return, or a mapping of fields."""
+    if isinstance(optimizer, UpdaterConf):
+        return optimizer
+    if isinstance(optimizer, Mapping):
+        return UpdaterConf(**optimizer)
+    name = str(optimizer).lower()
+    functions = {function.__name__.lower(): function for function in OPTIMIZERS}
+    if name not in functions:
+        functions |= {name.lower(): function for name, function in optimizer_functions.items()}
+    if name in functions:
+        return functions[name]()
+    if isinstance(optimizer, str) and find("updater", optimizer):
+        return UpdaterConf(**type_fields(UpdaterType, optimizer))
+    if hasattr(optimizer, "zero_grad"):  # of PyTorch
+        name = getattr(optimizer, "__name__", type(optimizer).__name__)
+        raise UserError(
+            f"the optimizer is {name} of PyTorch, whose settings are not taken; write one as nn.Adam(0.001)"
+        )
+    if callable(optimizer):
+        remedy = f"call it: nn.{optimizer.__name__}()" if optimizer in functions.values() else "give what it returns"
+        raise UserError(f"the optimizer {value_text(optimizer)} is a function; {remedy}")
+    instead = {str(optimizer): remedy for key, remedy in NAMES.items() if key.lower() == name}
+    raise unknown_name("optimizer", optimizer, functions, instead)
 
 
 @checked
@@ -91,10 +344,15 @@ def ParamSettings(
     clip_norm: float | None = None,
     clip_value: float | None = None,
 ) -> ParamSettingsConf:
-    """Return settings for the params whose names fit the pattern ``match``, such as ``"*_bias"``.
+    """Settings of some params, for ``param_settings`` of an optimizer, whose own ones hold where nothing is given.
 
-    What is not given is as in the optimizer. A number as ``learning_rate`` takes the place of the initial one and keeps
-    the optimizer's schedule.
+    Args:
+        match: a pattern of the names of the params, such as "*_bias".
+        learning_rate: a schedule, or a number in place of the initial rate of the optimizer's schedule.
+        momentum: a number, nn.LinearMomentum(...) or nn.OneCycleMomentum(...).
+        weight_decay: the factor of the param that is added to its gradient.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient.
     """
     fields: dict[str, Any] = {"weight_decay": weight_decay, "clip_norm": clip_norm}
     if isinstance(learning_rate, int | float) and not isinstance(learning_rate, bool):
@@ -106,120 +364,8 @@ def ParamSettings(
         check_range("clip_value", clip_value, 0)
         fields |= {"clip_low": -clip_value, "clip_high": clip_value}
     conf = ParamSettingsConf(match=match, **fields)
-    check_fields("ParamSettings", conf, {"base_lr": "learning_rate"})
+    check_fields("ParamSettings", conf, ("learning_rate",))
     return conf
-
-
-BETAS = "beta_1=beta1 beta_2=beta2 epsilon=delta"
-FORMS = {
-    "Adam": FunctionSpec(
-        "kAdam", BETAS, fixed={"bias_correction": True}, doc="Adam as published, with bias correction (kAdam)."
-    ),
-    "AdamW": FunctionSpec(
-        "kAdamW",
-        BETAS,
-        {"weight_decay": 0.004},
-        doc="AdamW: Adam with bias correction, whose ``weight_decay`` is decoupled (kAdamW).",
-    ),
-    "Lamb": FunctionSpec("kLamb", BETAS, doc="LAMB, whose steps are as long as a share of the param (kLamb)."),
-    "Adamax": FunctionSpec("kAdamMax", BETAS, {"beta_1": 0.9}, doc="AdaMax without bias correction (kAdamMax)."),
-    "RMSprop": FunctionSpec(
-        "kRMSProp",
-        "rho epsilon=delta * centered",
-        {"rho": 0.9},
-        doc="RMSProp, whose ``epsilon`` is under the root (kRMSProp).",
-    ),
-    "Adagrad": FunctionSpec(
-        "kAdaGrad", "epsilon=delta", doc="AdaGrad, whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad)."
-    ),
-    "Adadelta": FunctionSpec("kAdaDelta", "rho epsilon=delta", {"rho": 0.95}),
-}
-
-
-def optimizer_function(name: str, form: FunctionSpec, cls: Any) -> Callable[..., UpdaterConf]:
-    """Return the function called ``name`` that makes updaters of a class."""
-
-    def function(learning_rate: Rate = 0.001, **arguments: Any) -> dict[str, Any]:
-        fields = form.fields(name, cls.Conf, form.values(name, arguments))
-        return {**type_fields(UpdaterType, form.type), "learning_rate": learning_rate_conf(learning_rate), **fields}
-
-    first = inspect.signature(function).parameters["learning_rate"]
-    return optimizer(named(function, name, form, cls, [first]), form.defaults)
-
-
-# Those of updaters beside SGD: nn.Lion of a class that is registered as kLion.
-optimizer_functions = Derived(
-    "updater",
-    optimizer_function,
-    FORMS,
-    otherwise=("kSGD", "kNesterov", *(form.type for form in FORMS.values())),
-    renamed={"beta1": "beta_1", "beta2": "beta_2"},
-)
-
-
-def updater_conf(optimizer: Any) -> UpdaterConf:
-    """Return the updater for an optimizer: its name, what the functions of this file return, or a mapping of fields."""
-    if isinstance(optimizer, UpdaterConf):
-        return optimizer
-    if isinstance(optimizer, Mapping):
-        return UpdaterConf(**optimizer)
-    name = str(optimizer).lower()
-    if name == "sgd":  # of every new model
-        return SGD()
-    known = {"sgd": SGD, **{name.lower(): function for name, function in optimizer_functions.items()}}
-    if name in known:
-        return known[name]()
-    if isinstance(optimizer, str) and find("updater", optimizer):
-        return UpdaterConf(**type_fields(UpdaterType, optimizer))
-    if hasattr(optimizer, "zero_grad"):  # of PyTorch
-        name = getattr(optimizer, "__name__", type(optimizer).__name__)
-        raise UserError(
-            f"the optimizer is {name} of PyTorch, whose settings are not taken; write one as nn.Adam(0.001)"
-        )
-    if callable(optimizer):
-        remedy = f"call it: nn.{optimizer.__name__}()" if optimizer in known.values() else "give what it returns"
-        raise UserError(f"the optimizer {value_text(optimizer)} is a function; {remedy}")
-    instead = {str(optimizer): remedy for key, remedy in NAMES.items() if key.lower() == name}
-    raise unknown_name("optimizer", optimizer, known, instead)
-
-
-TOPOLOGY = {
-    "workers": "nworkers_per_group",
-    "groups": "nworker_groups",
-    "servers": "nservers_per_group",
-    "server_groups": "nserver_groups",
-    "workers_per_process": "nworkers_per_procs",
-    "servers_per_process": "nservers_per_procs",
-}
-
-
-def Cluster(**fields: Any) -> ClusterConf:
-    """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``.
-
-    ``workers`` and ``servers`` are those of one group; ``workers_per_process`` and ``servers_per_process`` say where
-    they run. ``sites=2, sync_freq=100`` are two worker groups with their servers, each of such workers, that agree by
-    the mean of their changes every 100 steps, as in DiLoCo (docs/sites.md). Every field of ``cluster { }`` in a job is
-    an argument, too. Raises UserError for an unknown one.
-    """
-    check_names("Cluster", ["sites", *TOPOLOGY, *field_names(ClusterConf)], fields)
-    if "sites" in fields:
-        check_whole("sites", sites := fields.pop("sites"), 1)
-        if given := sorted({"groups", "server_groups", "nworker_groups", "nserver_groups", "sync_method"} & {*fields}):
-            raise UserError(f"sites={sites} is the number of groups; leave {given[0]} out")
-        if sites > 1:
-            _check_mean(sites, fields)
-            fields |= {"groups": sites, "server_groups": sites, "sync_method": SyncMethod.kMean}
-    return ClusterConf(**{TOPOLOGY.get(name, name): value for name, value in fields.items()})
-
-
-def _check_mean(sites: int, fields: dict[str, Any]) -> None:
-    """Raise UserError for sites without the steps between agreements, or with a number as a compression."""
-    if "sync_freq" not in fields:
-        raise UserError(f"sites={sites} agree every sync_freq steps; give sync_freq, such as 100 (1: after each step)")
-    mean = fields.get("mean_conf")
-    number = mean.get("compression") if isinstance(mean, dict) else None
-    if isinstance(number, int):
-        raise UserError(f"compression is a name, such as 'kInt4' for 4 bits, not {number}")
 
 
 __getattr__ = missing_names(__name__, public="dsinga.nn.optimizers", derived=lambda: optimizer_functions)

@@ -1,22 +1,22 @@
-"""Schedules of the learning rate by the names of Keras, and a momentum that moves.
-
-Of each schedule, ``minimum_lr`` is the least rate, and before ``start_step`` the rate is the initial one. In the first
-``warmup_steps`` steps the rate rises in a line from ``warmup_lr`` to the initial one; the schedule begins after them.
-"""
+"""Schedules of the learning rate by the names of Keras, and a momentum that moves."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypedDict, Unpack
 
+from dsinga.base.components import built_in
 from dsinga.base.errors import UserError
 from dsinga.base.functions import name_of
-from dsinga.base.registry import find
+from dsinga.base.registry import find, lookup
 from dsinga.job import ChangeMethod, LRGenConf, MomentumConf
-from dsinga.nn.words.function_specs import Derived, FunctionSpec, named, type_fields
-from dsinga.nn.words.keras_arguments import checked, extended, missing_names
+from dsinga.job.message import field_types, set_fields
+from dsinga.job.type_names import TypeName
+from dsinga.nn.words.derived import Derived, derived_function, settings_field, type_fields
+from dsinga.nn.words.keras_arguments import checked, configures, missing_names
 
+P = ParamSpec("P")
 Rate = float | LRGenConf | Mapping[str, Any] | Callable[[int], float]
 Momentum = float | MomentumConf | Mapping[str, Any]
 
@@ -34,23 +34,60 @@ def learning_rate_conf(rate: Rate) -> LRGenConf:
     return LRGenConf(type="kFixed", base_lr=rate)  # type: ignore[arg-type]
 
 
-def bounds(
-    minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0, warmup_lr: float = 0.0
-) -> dict[str, Any]:
-    """Return the fields that every schedule sets.
+class ScheduleArguments(TypedDict, total=False):
+    """Further arguments of every schedule, which :func:`scheduled_rate` explains."""
 
-    These are the least rate, the step before which the rate is the first, and the number of steps of the warm-up with
-    the rate at its beginning.
+    minimum_lr: float | None
+    start_step: int
+    warmup_steps: int
+    warmup_lr: float
+
+
+def scheduled_rate(
+    type: str,
+    initial_learning_rate: float,
+    settings: Mapping[str, Any],
+    *,
+    minimum_lr: float | None = None,
+    start_step: int = 0,
+    warmup_steps: int = 0,
+    warmup_lr: float = 0.0,
+) -> LRGenConf:
+    """Return the schedule of a type with these settings.
+
+    Args:
+        initial_learning_rate: the rate at the beginning.
+        minimum_lr: the least rate.
+        start_step: the step before which the rate is the initial one.
+        warmup_steps: the number of the first steps, in which the rate rises to the initial one; the schedule follows.
+        warmup_lr: the rate at the beginning of these steps.
     """
-    return {"minimum_lr": minimum_lr, "start_step": start_step, "warmup_steps": warmup_steps, "warmup_lr": warmup_lr}
+    return LRGenConf(
+        base_lr=initial_learning_rate,
+        minimum_lr=minimum_lr,
+        start_step=start_step,
+        warmup_steps=warmup_steps,
+        warmup_lr=warmup_lr,
+        **component_fields("schedule", ChangeMethod, type, settings),
+    )
 
 
-BOUNDS = inspect.signature(bounds).parameters
+def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message that name a component, and have its settings and other ``settings`` of its kind.
+
+    A message of settings stands where it is needed, or where one differs from its default.
+    """
+    conf = getattr(lookup(kind, type), "Conf", None)
+    own = {} if conf is None else {name: value for name, value in settings.items() if name in field_types(conf)}
+    fields = {**type_fields(names, type), **{name: value for name, value in settings.items() if name not in own}}
+    if conf is not None and (set_fields(message := conf(**own)) or conf.needed):
+        fields[conf.field] = message
+    return fields
 
 
-def schedule(function: Callable[..., dict[str, Any]]) -> Callable[..., LRGenConf]:
-    """Turn a function that returns fields into one that returns a schedule and takes ``BOUNDS``, too."""
-    return extended(function, BOUNDS, LRGenConf, bounds)
+def schedule(function: Callable[P, LRGenConf]) -> Callable[P, LRGenConf]:
+    """Return a function that calls :func:`scheduled_rate` with arguments that are checked."""
+    return configures(scheduled_rate, function)
 
 
 class LearningRateSchedule:
@@ -59,46 +96,116 @@ class LearningRateSchedule:
 
 @schedule
 def ExponentialDecay(
-    initial_learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False
-) -> dict[str, Any]:
-    """Return the schedule initial·decay_rate^(step / decay_steps), the exponent rounded down with ``staircase``."""
-    kind, field = ("kStep", "step_conf") if staircase else ("kExponential", "exponential_conf")
-    return {"type": kind, "base_lr": initial_learning_rate, field: {"gamma": decay_rate, "change_freq": decay_steps}}
+    initial_learning_rate: float,
+    decay_steps: int,
+    decay_rate: float,
+    staircase: bool = False,
+    **common: Unpack[ScheduleArguments],
+) -> LRGenConf:
+    """The schedule initial·decay_rate^(step / decay_steps) (kExponential, kStep).
+
+    Args:
+        decay_steps: the number of steps in which the rate is multiplied by ``decay_rate``.
+        decay_rate: what the rate is multiplied by.
+        staircase: whether the exponent is rounded down.
+    """
+    settings = {"gamma": decay_rate, "change_freq": decay_steps}
+    return scheduled_rate("kStep" if staircase else "kExponential", initial_learning_rate, settings, **common)
 
 
 @schedule
 def CosineDecay(
-    initial_learning_rate: float, decay_steps: int, alpha: float = 0.0, warmup_target: float | None = None
-) -> dict[str, Any]:
-    """Return half a cosine down to ``alpha`` times the rate at its beginning, in ``decay_steps`` steps.
+    initial_learning_rate: float,
+    decay_steps: int,
+    alpha: float = 0.0,
+    warmup_target: float | None = None,
+    **common: Unpack[ScheduleArguments],
+) -> LRGenConf:
+    """Half a cosine from the initial rate, or ``warmup_target``, down to ``alpha`` times that rate (kCosine).
 
-    It begins at the initial rate, or, as in Keras, with a ``warmup_target`` there, to which the rate rises from the
-    initial one in the first ``warmup_steps`` steps.
+    Args:
+        decay_steps: the number of steps from the highest rate to the last.
+        alpha: the last rate, as a share of the highest.
+        warmup_target: the rate to which that of the beginning rises in the first ``warmup_steps`` steps, as in Keras.
     """
-    fields: dict[str, Any] = {"type": "kCosine", "cosine_conf": {"change_freq": decay_steps, "alpha": alpha}}
-    return fields | (
-        {"base_lr": initial_learning_rate}
-        if warmup_target is None
-        else {"base_lr": warmup_target, "warmup_lr": initial_learning_rate}
-    )
+    settings = {"change_freq": decay_steps, "alpha": alpha}
+    if warmup_target is None:
+        return scheduled_rate("kCosine", initial_learning_rate, settings, **common)
+    if "warmup_lr" in common:
+        raise UserError("CosineDecay: other arguments say what warmup_lr is; leave warmup_lr out")
+    common["warmup_lr"] = initial_learning_rate
+    return scheduled_rate("kCosine", warmup_target, settings, **common)
+
+
+@schedule
+def CosineDecayRestarts(
+    initial_learning_rate: float,
+    first_decay_steps: int,
+    t_mul: float = 2.0,
+    m_mul: float = 1.0,
+    alpha: float = 0.0,
+    **common: Unpack[ScheduleArguments],
+) -> LRGenConf:
+    """Half a cosine from the initial rate down to ``alpha`` times that rate, again and again (kCosineRestarts).
+
+    Args:
+        first_decay_steps: the number of steps of the first period.
+        t_mul: how many times as long each period is as the one before.
+        m_mul: what the height of the cosine is multiplied by in each period.
+        alpha: the lowest rate, as a share of the initial one.
+    """
+    settings = {"change_freq": first_decay_steps, "t_mul": t_mul, "m_mul": m_mul, "alpha": alpha}
+    return scheduled_rate("kCosineRestarts", initial_learning_rate, settings, **common)
+
+
+@schedule
+def PolynomialDecay(
+    initial_learning_rate: float,
+    decay_steps: int,
+    end_learning_rate: float = 0.0,
+    power: float = 1.0,
+    **common: Unpack[ScheduleArguments],
+) -> LRGenConf:
+    """The schedule (initial - end)·(1 - r)^power + end, r = step / decay_steps, at most 1 (kPolynomial).
+
+    Args:
+        decay_steps: the number of steps to ``end_learning_rate``.
+        end_learning_rate: the rate after these steps, and from there on.
+        power: the exponent: 1 for a line.
+    """
+    settings = {"change_freq": decay_steps, "final_lr": end_learning_rate, "power": power}
+    return scheduled_rate("kPolynomial", initial_learning_rate, settings, **common)
 
 
 @schedule
 def InverseTimeDecay(
-    initial_learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
-) -> dict[str, Any]:
-    """Return the schedule initial / (1 + decay_rate·step / decay_steps), the quotient rounded down with ``staircase``.
+    initial_learning_rate: float,
+    decay_steps: float,
+    decay_rate: float,
+    staircase: bool = False,
+    **common: Unpack[ScheduleArguments],
+) -> LRGenConf:
+    """The schedule initial / (1 + decay_rate·step / decay_steps) (kInverseT, kInverse).
 
-    The latter takes a whole number of ``decay_steps``.
+    Args:
+        decay_steps: the number of steps in which the divisor grows by ``decay_rate``, a whole one for a staircase.
+        decay_rate: what the divisor grows by.
+        staircase: whether step / decay_steps is rounded down.
     """
-    stairs = {"gamma": decay_rate, "pow": 1.0, "change_freq": decay_steps}
-    smooth = {"type": "kInverseT", "inverset_conf": {"final_lr": decay_steps / decay_rate}}
-    return {"base_lr": initial_learning_rate, **({"type": "kInverse", "inverse_conf": stairs} if staircase else smooth)}
+    if not staircase:
+        return scheduled_rate("kInverseT", initial_learning_rate, {"final_lr": decay_steps / decay_rate}, **common)
+    settings = {"gamma": decay_rate, "pow": 1.0, "change_freq": decay_steps}
+    return scheduled_rate("kInverse", initial_learning_rate, settings, **common)
 
 
 @checked
 def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -> LRGenConf:
-    """Return the schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ..."""
+    """The schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ... (kFixedStep).
+
+    Args:
+        boundaries: the last steps of all rates but the last, in rising order.
+        values: the rates, one more than there are boundaries.
+    """
     if len(values) != len(boundaries) + 1:
         raise UserError(f"{len(boundaries)} boundaries need {len(boundaries) + 1} values, not {len(values)}")
     steps = [0, *(boundary + 1 for boundary in boundaries)]
@@ -108,12 +215,23 @@ def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -
 
 @schedule
 def OneCycle(
-    max_lr: float, total_steps: int, pct_start: float = 0.3, div_factor: float = 25.0, final_div_factor: float = 1e4
-) -> dict[str, Any]:
-    """Return the schedule of PyTorch's OneCycleLR: half a cosine from max_lr / div_factor up to max_lr, and one down.
+    max_lr: float,
+    total_steps: int,
+    pct_start: float = 0.3,
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
+    **common: Unpack[ScheduleArguments],
+) -> LRGenConf:
+    """PyTorch's OneCycleLR: half a cosine from max_lr / div_factor up to max_lr, and one down (kOneCycle).
 
-    It ends after ``total_steps`` with max_lr / (div_factor·final_div_factor); in the share ``pct_start`` of the steps
-    it rises. :func:`OneCycleMomentum` moves the momentum the other way.
+    It ends with max_lr / (div_factor·final_div_factor). nn.OneCycleMomentum moves the momentum the other way.
+
+    Args:
+        max_lr: the highest rate.
+        total_steps: the number of steps of the cycle.
+        pct_start: the share of the steps in which the rate rises.
+        div_factor: how many times the first rate goes into the highest.
+        final_div_factor: how many times the last rate goes into the first.
     """
     settings = {
         "change_freq": total_steps,
@@ -121,14 +239,18 @@ def OneCycle(
         "div_factor": div_factor,
         "final_div_factor": final_div_factor,
     }
-    return {"type": "kOneCycle", "base_lr": max_lr, "onecycle_conf": settings}
+    return scheduled_rate("kOneCycle", max_lr, settings, **common)
 
 
 @schedule
-def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int]) -> dict[str, Any]:
-    """Return several schedules, or numbers, one after another; from its boundary on, each counts its steps from 0.
+def SequentialSchedule(
+    schedules: Sequence[Rate], boundaries: Sequence[int], **common: Unpack[ScheduleArguments]
+) -> LRGenConf:
+    """Several schedules one after another, as PyTorch's SequentialLR and optax' join_schedules (kSequential).
 
-    It is PyTorch's SequentialLR and optax' join_schedules: the second begins at step boundaries[0].
+    Args:
+        schedules: the schedules, or numbers.
+        boundaries: the steps at which the second and the further ones begin; each counts its steps from 0.
     """
     parts = [learning_rate_conf(rate) for rate in schedules]
     if not parts or len(boundaries) != len(parts) - 1:
@@ -136,18 +258,18 @@ def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int]) -> 
             f"SequentialSchedule: {len(parts)} schedules and {len(boundaries)} boundaries; give one boundary less, the "
             "steps at which the second and the further schedules begin"
         )
-    return {"type": "kSequential", "sequential_conf": {"schedule": parts, "boundary": boundaries}}
+    return scheduled_rate("kSequential", 0.01, {"schedule": parts, "boundary": boundaries}, **common)
 
 
 @checked
 def LinearMomentum(base_momentum: float, final_momentum: float, saturation_step: int) -> MomentumConf:
-    """Return a momentum that moves in a line from base_momentum at step 0 to final_momentum at ``saturation_step``."""
+    """A momentum that moves in a line from ``base_momentum`` at step 0 to ``final_momentum`` at ``saturation_step``."""
     return MomentumConf(base_momentum=base_momentum, final_momentum=final_momentum, saturation_step=saturation_step)
 
 
 @checked
 def OneCycleMomentum(highest: float = 0.95, lowest: float = 0.85) -> MomentumConf:
-    """Return a momentum that moves against the rate of :func:`OneCycle`: ``lowest`` where that is highest."""
+    """A momentum that moves against the rate of nn.OneCycle: ``lowest`` where that is highest."""
     return MomentumConf(base_momentum=highest, final_momentum=lowest, one_cycle=True)
 
 
@@ -158,39 +280,39 @@ def momentum_fields(momentum: Momentum) -> dict[str, Any]:
 
 @checked
 def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
-    """Return a schedule by its name in jobs, or a user's by its registered name, as ``learning_rate`` of a job."""
+    """A schedule by its name in jobs, or a user's by its registered name.
+
+    Args:
+        type: the name, such as "kLinear".
+        base_lr: the rate at the beginning.
+        fields: further fields of ``learning_rate { }`` in a job, such as ``linear_conf={...}``.
+    """
     names = type_fields(ChangeMethod, type) if find("schedule", type) else {"type": type}
     return LRGenConf(**names, base_lr=base_lr, **fields)
 
 
-def schedule_function(name: str, form: FunctionSpec, cls: Any) -> Callable[..., LRGenConf]:
-    """Return the function called ``name`` that makes schedules of a class."""
+NAMES = {"change_freq": "decay_steps", "final_lr": "end_learning_rate"}  # of arguments by the setting
 
-    def function(initial_learning_rate: float, **arguments: Any) -> dict[str, Any]:
-        fields = type_fields(ChangeMethod, form.type) | form.fields(name, cls.Conf, arguments)
-        return {"base_lr": initial_learning_rate, **fields}
+
+def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf]:
+    """Return the function called ``name`` that makes schedules of a class without a written one."""
+
+    def function(initial_learning_rate: float, **arguments: Any) -> LRGenConf:
+        settings = {setting: arguments.pop(argument) for setting, argument in of_settings(cls, NAMES, arguments)}
+        settings_field(name, cls.Conf, settings, NAMES)  # which checks them
+        return scheduled_rate(type, initial_learning_rate, settings, **arguments)
 
     first = inspect.signature(function).parameters["initial_learning_rate"]
-    return schedule(named(function, name, form, cls, [first]))
+    return schedule(derived_function(name, cls, function, [first], NAMES))
 
 
-FORMS = {
-    "CosineDecayRestarts": FunctionSpec(
-        "kCosineRestarts", "first_decay_steps=change_freq t_mul m_mul alpha", defaults={"t_mul": 2.0}
-    )
-}
-# Those of further schedules: nn.CosineDecay of a class that is registered as kCosine.
-schedule_functions = Derived(
-    "schedule",
-    schedule_function,
-    FORMS,
-    otherwise=(
-        *("kCosine", "kFixed", "kInverseT", "kInverse", "kExponential", "kLinear", "kStep", "kFixedStep", "kOneCycle"),
-        *("kSequential", "kFunction"),
-        *(form.type for form in FORMS.values()),
-    ),
-    suffix="Decay",
-    renamed={"change_freq": "decay_steps", "final_lr": "end_learning_rate"},
-)
+def of_settings(cls: Any, names: Mapping[str, str], arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return pairs of each setting of a class and its argument, for the arguments that are given."""
+    pairs = [(setting, names.get(setting, setting)) for setting in (field_types(cls.Conf) if cls.Conf else ())]
+    return [(setting, argument) for setting, argument in pairs if argument in arguments]
+
+
+# Those of users and other distributions.
+schedule_functions = Derived("schedule", schedule_function, lambda name, _: name not in built_in("schedule"), "Decay")
 
 __getattr__ = missing_names(__name__, public="dsinga.nn.schedules", derived=lambda: schedule_functions)

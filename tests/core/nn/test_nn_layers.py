@@ -18,8 +18,6 @@ from dsinga.job.message import field_types, readable, set_fields
 from dsinga.layers.dense.activation import ElementwiseFunction
 from dsinga.nn.words.function_specs import FURTHER
 from dsinga.nn.words.layer_functions import FORMS as LAYERS
-from dsinga.nn.words.optimizers import COMMON
-from dsinga.nn.words.optimizers import FORMS as UPDATERS
 from dsinga.testing import LayerCase
 from tests.support.installed import is_installed
 from tests.support.layer_cases import ALIASES, CASES
@@ -343,15 +341,13 @@ def test_all_functions_are_found_by_completion_and_are_documented():
     assert "units: the number of outputs for each row." in (nn.Dense.__doc__ or "")
 
 
-@pytest.mark.parametrize(("kind", "forms"), [("layer", LAYERS), ("updater", UPDATERS)])
-def test_forms_name_settings_and_arguments_that_there_are(kind, forms):
-    for name, form in forms.items():
-        conf = entries(kind)[form.type].Conf
-        settings, known = form.settings(conf), {"delta", *(field_types(conf) if conf else ())}
+def test_forms_name_settings_and_arguments_that_there_are():
+    for name, form in LAYERS.items():
+        conf = entries("layer")[form.type].Conf
+        settings, known = form.settings(conf), set(field_types(conf) if conf else ())
         assert form.fixed.keys() <= known, name
         for argument, given in settings.items():
             assert argument in ("*", *FURTHER) if given == [argument] and argument not in known else {*given} <= known
-        known |= COMMON.keys() if kind == "updater" else set()
         named = {*form.defaults, *form.required, *form.words}
         assert named <= settings.keys() | known, name
         assert {init for init in form.inits.values() if init.endswith("_initializer")} <= settings.keys(), name

@@ -1,5 +1,7 @@
 """Optimizers and schedules by the names of Keras: the updaters that they make, and the values that follow."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from dsinga.base.registry import register, unregister
 from dsinga.job import Settings, required, setting
 from dsinga.job.limits import Count, Share
 from dsinga.job.message import set_fields
-from dsinga.nn.words.optimizers import updater_conf
+from dsinga.nn.words.optimizers import OPTIMIZERS, updater_conf
 from dsinga.training import Updater, create_updater
 from dsinga.training.schedules import Schedule
 
@@ -161,7 +163,11 @@ def test_updaters_and_schedules_of_the_users_own_have_functions():
         unregister("schedule", "Halving")
 
 
-def test_lion_takes_the_arguments_of_keras():
+def test_optimizers_have_the_settings_of_the_job_or_of_keras_and_explain_all_arguments():
+    for make in OPTIMIZERS:
+        assert all(f"\n    {name}: " in make.__doc__ for name in inspect.signature(make).parameters)
+        settings = [value for name, value in set_fields(make()).items() if name.endswith("_conf")]
+        assert all(set_fields(conf).keys() <= {"bias_correction", "rho"} for conf in settings)
     conf = nn.Lion(0.002, beta_1=0.8, beta_2=0.95, weight_decay=0.1)
     assert (conf.type.name, conf.learning_rate.base_lr, conf.weight_decay) == ("kLion", 0.002, 0.1)
     assert (conf.lion_conf.beta1, conf.lion_conf.beta2) == (0.8, 0.95)

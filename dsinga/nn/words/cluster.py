@@ -1,0 +1,100 @@
+"""The topology that trains a model, ``nn.Cluster``: worker groups, servers and sites, as ``cluster { }`` of a job."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+from dsinga.base.arguments import check_whole
+from dsinga.base.errors import UserError
+from dsinga.job import ClusterConf, SyncMethod
+from dsinga.job.message import field_names
+from dsinga.nn.words.keras_arguments import check_names
+
+
+class ClusterFields(TypedDict, total=False):
+    """Further fields of ``cluster { }`` in a job (docs/clusters.md, docs/sites.md)."""
+
+    server_worker_separate: bool  # whether servers run in processes of their own
+    slicing: str  # how params are cut into slices for servers: "kSinga" or "kBlock"
+    block_size: int  # the number of elements of a block of kBlock
+    block_rows: int  # the number of rows of a block of an embedding
+    sync_topology: str  # which server groups are linked: "kAllToAll", "kRing" or "kStar"
+    sync_edge: Sequence[Any]  # the links of server groups, in place of a topology
+    sync_method: str  # how server groups agree: "kSum" or "kMean" of their changes
+    user_sync_method: str  # the name of a registered agreement of server groups
+    mean_conf: Mapping[str, Any]  # settings of kMean: {"mixing": 0.5}
+    staleness: int  # how many steps a worker group may be ahead of the slowest one
+    compression: str  # how gradients are compressed: "kOneBit", "kTopK", "kBF16", "kInt8" or "kInt4"
+    topk_share: float  # the fraction of a gradient's numbers that kTopK sends
+    pull: str  # when workers fetch params: "kAtOnce" or "kDeferred"
+    update: str  # where params are updated: "kServer" or "kWorker"
+    fullc_gather: bool  # whether activations are sent in place of gradients of dense layers, where that is less
+    max_restarts: int  # how often a run that has lost Dask workers starts again
+    min_workers: int  # how many processes a start waits for
+    patience: float  # for how many seconds it waits
+    workspace: str  # the folder of checkpoints and logs
+
+
+def Cluster(
+    *,
+    workers: int | None = None,
+    groups: int | None = None,
+    servers: int | None = None,
+    server_groups: int | None = None,
+    workers_per_process: int | None = None,
+    servers_per_process: int | None = None,
+    sites: int | None = None,
+    sync_freq: int | None = None,
+    **fields: Unpack[ClusterFields],
+) -> ClusterConf:
+    """Return a topology: ``nn.Cluster(workers=4, groups=2, servers=2, server_groups=1)``. What is not given is 1.
+
+    Args:
+        workers: the number of workers of a group, which share the records of a batch or the layers of a net.
+        groups: the number of worker groups, each of which trains on batches of its own.
+        servers: the number of servers of a group, which keep the params in slices.
+        server_groups: the number of server groups, each of which has all params.
+        workers_per_process: how many workers of a group run in a process, on threads.
+        servers_per_process: how many servers of a group run in a process.
+        sites: the number of worker groups with servers of their own, which train apart, and whose params move by the
+            mean of their changes every ``sync_freq`` steps, as in DiLoCo (docs/sites.md).
+        sync_freq: the number of steps between two synchronisations of server groups.
+        fields: further fields of ``cluster { }`` in a job, by their names there.
+
+    Raises:
+        UserError: there is no such field, or ``sites`` are given without ``sync_freq`` or with a number of groups.
+    """
+    names = [name for name in inspect.signature(Cluster).parameters if name != "fields"]
+    check_names("Cluster", [*names, *field_names(ClusterConf)], fields)
+    topology = {
+        "nworkers_per_group": workers,
+        "nworker_groups": groups,
+        "nservers_per_group": servers,
+        "nserver_groups": server_groups,
+        "nworkers_per_procs": workers_per_process,
+        "nservers_per_procs": servers_per_process,
+        "sync_freq": sync_freq,
+    }
+    given: dict[str, Any] = {**fields, **{name: value for name, value in topology.items() if value is not None}}
+    if sites is not None:
+        check_whole("sites", sites, 1)
+        numbers = {"groups": groups, "server_groups": server_groups}
+        named = [name for name, value in numbers.items() if value is not None]
+        if named or (named := sorted({"nworker_groups", "nserver_groups", "sync_method"} & {*fields})):
+            raise UserError(f"sites={sites} is the number of groups; leave {named[0]} out")
+        if sites > 1:
+            _check_mean(sites, given)
+            given |= {"nworker_groups": sites, "nserver_groups": sites, "sync_method": SyncMethod.kMean}
+    return ClusterConf(**given)
+
+
+def _check_mean(sites: int, fields: Mapping[str, Any]) -> None:
+    """Raise UserError for sites without the steps between agreements, or with a number as a compression."""
+    if "sync_freq" not in fields:
+        raise UserError(f"sites={sites} agree every sync_freq steps; give sync_freq, such as 100 (1: after each step)")
+    mean = fields.get("mean_conf")
+    number = mean.get("compression") if isinstance(mean, dict) else None
+    if isinstance(number, int):
+        raise UserError(f"compression is a name, such as 'kInt4' for 4 bits, not {number}")
