@@ -14,7 +14,9 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data import RecordNames
 from dsinga.data.array_kinds import ArrayOrder, in_order, order_of
-from dsinga.data.sources.data_loaders import is_iterable, read_batches
+from dsinga.data.sources.data_loaders import is_iterable, read_batches, size_of_batches
+
+Data = tuple[Any, Any, Any]  # records, labels and weights
 
 
 class JobFields(TypedDict, total=False):
@@ -65,7 +67,7 @@ def listed(callbacks: Any) -> list[Any]:
 
 def read_iterable(
     x: Any, y: Any = None, weights: Any = None, count: int | None = None, size: int | None = None, seed: int | None = 0
-) -> tuple[tuple[Any, Any, Any], int | None]:
+) -> tuple[Data, int | None]:
     """Return (x, y, weights) of what is given as ``x``, and the rows of its first batch.
 
     They are arrays where it can only be iterated; for others they are as given, and the rows None.
@@ -78,6 +80,42 @@ def read_iterable(
     parts, rows = read_batches(x, count, size or 32, seed or 0)
     x, y, weights = parts + (None,) * (3 - len(parts))
     return (x, y, weights), rows
+
+
+def read_training(data: Data, steps: int | None, batch_size: int | None, seed: int | None) -> tuple[Data, int | None]:
+    """Return (x, y, weights) of training, and the rows of a batch, None where neither the call nor they say any.
+
+    Of an iterable so many ``steps`` are read, or all batches. Raises UserError for steps of other records.
+    """
+    if not is_iterable(data[0]):
+        if steps is not None:
+            raise UserError(
+                "steps_per_epoch is for batches of a generator: an epoch reads all records; use train_steps"
+            )
+        return data, size_of_batches(data[0]) if batch_size is None else batch_size
+    data, rows = read_iterable(*data, steps, batch_size, seed)
+    return data, rows if batch_size is None else batch_size
+
+
+def read_validation(data: Any, steps: int | None, batch_size: int | None, seed: int | None) -> Data:
+    """Return (x, y, weights) of validation; of an iterable so many ``steps``, or all batches, are read.
+
+    Raises UserError for steps of other records.
+    """
+    if data is not None and is_iterable(data):
+        return read_iterable(data, None, None, steps, batch_size, seed)[0]
+    if steps is not None:
+        raise UserError(
+            "validation_steps is for batches of a generator: validation reads all records; use validate_steps"
+        )
+    return split_data(data)
+
+
+def split_data(data: Any) -> Data:
+    """Return (x, y, weights) of data: a pair (x, y), three things with the weights of records, or records alone."""
+    if isinstance(data, tuple) and len(data) == 3:
+        return data
+    return (data[0], data[1], None) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None, None)
 
 
 def as_codes(x: Any, name: str, encoders: Mapping[str, Any]) -> Any:
@@ -182,9 +220,6 @@ def check_whole_numbers(**arguments: Any) -> None:
     for name, number in arguments.items():
         if number is not None:
             check_whole(name, number, 1)
-
-
-Data = tuple[Any, Any, Any]  # records, labels and weights
 
 
 def split_off(data: Data, share: float) -> tuple[Data, Data]:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -169,14 +170,23 @@ class ModelParams(HasVariables, ABC):
         return net, records, labels or None
 
     @contextmanager
-    def _explained(self, pairs: Mapping[str, Pair]) -> Iterator[None]:
-        """Explain faults by records of another shape than in training, and keep the shape of training then."""
-        trained = dict(self.record_shapes)
+    def _explained(
+        self, pairs: Mapping[str, Pair], held_out: Mapping[str, Pair] = MappingProxyType({})
+    ) -> Iterator[None]:
+        """Explain faults by records of another shape than in training, and keep the shape of training then.
+
+        Those that are ``held_out`` for validation are compared with the others.
+        """
+        known, shapes = dict(self.record_shapes), shapes_of(pairs)
+        trained = {} if self._params is None else known
         try:
-            with naming_shapes(shapes_of(pairs), {} if self._params is None else trained):
+            with (
+                naming_shapes(shapes, trained),
+                naming_shapes(shapes_of(held_out), {name: shape[1:] for name, shape in shapes.items()}),
+            ):
                 yield
         except UserError:
-            self.record_shapes = trained
+            self.record_shapes = known
             raise
 
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:

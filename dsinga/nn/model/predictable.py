@@ -110,9 +110,14 @@ class Predictable(ModelParams):
 
     @overload
     def evaluate(
-        self, x: FieldWindows, *, batch_size: int | None = None, client: Client | None = None,
-        by: str | Iterable[Any] = ..., against: Any = ...,
-    ) -> Dataset: ...  # fmt: skip
+        self,
+        x: FieldWindows,
+        *,
+        batch_size: int | None = None,
+        client: Client | None = None,
+        by: str | Iterable[Any] = ...,
+        against: Any = ...,
+    ) -> Dataset: ...
 
     @checked
     def evaluate(
@@ -171,9 +176,16 @@ class Predictable(ModelParams):
             figures = api.evaluate(job, self._require_params(), client=cluster, data=data)
         return dict(figures) if return_dict else Evaluation(figures, self._reported(figures))
 
-    def _opened(self, pairs: Mapping[str, Pair], weights: Any = None) -> PhaseRecords:
-        """Return the records of each input, opened in the order of those of training, with their weights."""
-        opened = open_inputs(pairs, self.record_names()).in_order_of(self.trained_windows())
+    def _opened(
+        self, pairs: Mapping[str, Pair], weights: Any = None, train: PhaseRecords | None = None
+    ) -> PhaseRecords:
+        """Return the records of each input, opened in the order of those of training, with their weights.
+
+        ``train`` are the records of training where these are opened, too; they count for a model without earlier ones.
+        """
+        train = train or PhaseRecords()
+        opened = open_inputs(pairs, self.record_names() or train.names)
+        opened = opened.in_order_of(self.trained_windows() or train.windows)
         if weights is not None:
             add_weights(opened, weights)
         return opened

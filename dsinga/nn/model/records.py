@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import zarr
@@ -27,6 +27,15 @@ from dsinga.nn.words.losses import loss_kind
 from dsinga.nn.writing.symbol import Symbol
 
 Pair = tuple[Any, Any]  # records and labels
+
+
+class WeighedPairs(NamedTuple):
+    """The records and labels of each input in one phase, and the weights of the records, None without."""
+
+    pairs: dict[str, Pair]
+    weights: Any
+
+
 # The settings of an input layer that say how its store is read, besides its path.
 READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "label", "windows")
 COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
@@ -341,15 +350,3 @@ def in_order(given: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
     if not isinstance(given, (list, tuple)) or count != len(names):
         raise UserError(f"{needs} {count}")
     return dict(zip(names, given, strict=True))
-
-
-def split_data(data: Any) -> tuple[Any, Any, Any]:
-    """Return (x, y, weights) of data: a pair (x, y), three things with the weights of records, or records alone."""
-    if isinstance(data, tuple) and len(data) == 3:
-        return data
-    return (data[0], data[1], None) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None, None)
-
-
-def has_data(data: Any) -> bool:
-    """Whether data are given: not None, and not a pair of None."""
-    return data is not None and not (isinstance(data, tuple) and len(data) == 2 and data[0] is data[1] is None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -13,7 +13,6 @@ import dsinga.api as api
 from dsinga.api.engines import find_runner
 from dsinga.api.workspaces import remove_checkpoints
 from dsinga.base.errors import UserError
-from dsinga.data.sources.data_loaders import is_iterable, size_of_batches
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.extensions.extension import RescuedParams
@@ -22,28 +21,28 @@ from dsinga.job.message import field_names
 from dsinga.monitor import History
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.given_data import (
+    Data,
     FitFields,
     JobFields,
     as_codes,
     batch_in_order,
     check_whole_numbers,
     listed,
-    read_iterable,
+    read_training,
+    read_validation,
+    split_data,
     split_off,
 )
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.records import (
     JobArguments,
     PhaseRecords,
-    has_data,
+    WeighedPairs,
     in_order_given,
     least_batch,
-    naming_shapes,
     open_inputs,
-    shapes_of,
-    split_data,
     with_open_stores,
-)  # fmt: skip
+)
 from dsinga.nn.model.sample_weights import add_weights, weights_of_classes, without_missing
 from dsinga.nn.model.training_state import BatchSteps, FitBegin, TrainingState
 from dsinga.nn.words.keras_arguments import check_names, checked
@@ -105,13 +104,26 @@ class Trainable(Predictable):
         check_names("job", [*inspect.signature(Trainable.job).parameters, *field_names(Job)], fields)
         chosen = {"seed": seed, "cluster": cluster, "name": name}
         given = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
-        data = {"train": (x, y), "val": validation_data, "test": test_data}
-        return self._bound_job(self._job_arguments(data, sample_weight, batch_size, epochs, train_steps, given))
+        phases = self._paired({"train": (x, y, sample_weight), "val": validation_data, "test": test_data})
+        return self._bound_job(self._job_arguments(phases, batch_size, epochs, train_steps, given))
+
+    def _paired(self, data: Mapping[str, Any]) -> dict[str, WeighedPairs]:
+        """Return the records of each input with their labels and weights, by phase that has any.
+
+        ``data`` are those of each phase: (x, y), (x, y, weights), records alone, or None.
+        """
+        phases = {}
+        for phase, source in data.items():
+            x, y, weights = split_data(source)
+            if x is not None or y is not None:
+                phases[phase] = WeighedPairs(self._pairs(x, y), weights)
+            elif weights is not None:
+                raise UserError("sample_weight needs x, the records that it weighs")
+        return phases
 
     def _job_arguments(
         self,
-        data: Mapping[str, Any],
-        sample_weight: Any,
+        data: Mapping[str, WeighedPairs],
         batch_size: int | None,
         epochs: int | None,
         train_steps: int | None,
@@ -120,18 +132,8 @@ class Trainable(Predictable):
         """Return the arguments of a job on ``data``, opened, by phase."""
         check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
         phases: dict[str, PhaseRecords] = {}
-        for phase, source in data.items():
-            if has_data(source):
-                x, y, weights = split_data(source)
-                names = self.record_names() or (phases["train"].names if "train" in phases else {})
-                phases[phase] = open_inputs(self._pairs(x, y), names)
-                weights = sample_weight if phase == "train" else weights
-                if weights is not None:
-                    add_weights(phases[phase], weights)
-        trained = self.trained_windows() or (phases["train"].windows if "train" in phases else {})
-        phases = {phase: records.in_order_of(trained) for phase, records in phases.items()}
-        if sample_weight is not None and "train" not in phases:
-            raise UserError("sample_weight needs x, the records that it weighs")
+        for phase, (pairs, weights) in data.items():
+            phases[phase] = self._opened(pairs, weights, phases.get("train"))
         if "train" in phases:
             batch_size = least_batch(batch_size, phases["train"], self.default_batch_size)
         return JobArguments(phases, batch_size, {**fields, **self._schedule(phases, epochs, train_steps, fields)})
@@ -185,133 +187,151 @@ class Trainable(Predictable):
     ) -> History:
         """Train the model and return the history, whose rows are one an epoch.
 
-        A second call goes on: from the params, the optimizer's state and its step, on which schedules depend.
-        ``compile`` and setting the params begin the optimizer anew.
-
-        Ctrl-C, or the stop button of a notebook, ends training after the round in flight. The model then has the params
-        of that round, or the best ones where a callback keeps these, and KeyboardInterrupt is raised.
+        A second call goes on: from the params, the optimizer's state and its step, on which schedules depend;
+        ``compile`` and setting the params begin the optimizer anew. Ctrl-C, or the stop button of a notebook, ends
+        training after the round in flight: the model has the params of that round, or the best ones where a callback
+        keeps these, and KeyboardInterrupt is raised.
 
         Args:
-            x: records, and labels where they have them; see :meth:`job`. A generator, or another iterable of batches
-                (x, y) or (x, y, weights), is read once, into memory, to its end or for ``steps_per_epoch`` batches.
+            x: records, with labels where they have them, see :meth:`job`; a generator or another iterable of batches
+                (x, y) or (x, y, weights) is read once, into memory.
             y: labels.
-            steps_per_epoch: the number of batches that are read of a generator, and so, where all have as many rows,
-                the steps of an epoch. Without it an endless generator is refused when half of the free memory is full.
-            sample_weight: a factor w for the loss l of each record, (n,), or of each step or point that has a label of
-                its own, (n, ...): the loss is Σ w·l over the number of records, as in Keras, whatever the weights add
-                up to. Shares of right predictions are Σ w·right / Σ w.
-            class_weight: a factor for the loss of each class, by label, 1 for the others; ``sample_weight`` multiplies
-                it. "balanced" stands for n / (k·n_c), where n_c of n labels are of the class, and k classes occur.
             epochs: how many times all records are read, by default once.
-            batch_size: rows of a batch, at most the number of records; by default as many as the first batch of a
-                generator has, or those of a DataLoader or PyDataset, and 32 for other records.
+            batch_size: rows of a batch, at most the number of records; by default those of the first batch of a
+                generator, or of a DataLoader or PyDataset, and 32 for other records.
             train_steps: the number of batches, in place of ``epochs``.
-            validation_data: (x, y), with which the model is validated after each epoch, or (x, y, sample_weight); or a
-                generator of such batches, which is read once.
-            validation_split: the share of the records that validates in its place, the last ones of arrays, before
-                training shuffles them.
-            validation_steps: the number of batches that are read of a generator of ``validation_data``.
-            callbacks: objects of ``dsinga.extensions``, and functions of (step, metrics); a list, or a single one.
+            steps_per_epoch: how many batches of a generator are read; an endless one is refused without it when half of
+                the free memory is full.
+            sample_weight: a factor w for the loss l of each record, (n,), or each step or point with a label, (n, ...):
+                the loss is Σ w·l over the number of records, as in Keras; shares of right ones are Σ w·right / Σ w.
+            class_weight: a factor by label, 1 for the others, which multiplies ``sample_weight``; "balanced" stands for
+                n / (k·n_c), where n_c of n labels are of the class, and k classes occur.
+            validation_data: (x, y), (x, y, sample_weight), or a generator of such, to validate with after each epoch.
+            validation_split: the share of the records that validates in its place, the last ones before shuffling.
+            validation_steps: how many batches of a generator of ``validation_data`` are read.
+            callbacks: objects of ``dsinga.extensions`` and functions of (step, metrics), in a list or a single one.
             client: a Dask client; by default as for :func:`dsinga.train`.
             workers: the number of workers of each worker group.
             seed: determines all random numbers; by default 0, and another number for each further call.
             workspace: folder for metrics and checkpoints.
-            resume: as for :func:`dsinga.train`: continue from the newest checkpoint in the workspace, or from that at a
-                path; "auto" continues if there is one and begins else.
+            resume: True to continue from the newest checkpoint of the workspace, a path from that one, "auto" if any.
             progress: whether to show progress; Keras's ``verbose`` is 0 to show none.
-            shuffle: False reads the records in the order given, in each epoch; several worker groups take the batches
-                in turn.
-            fields: further fields of the job.
+            shuffle: False reads the records in the order given; worker groups take the batches in turn.
+            fields: further fields of the job, such as ``checkpoint_freq``.
 
         Raises:
             UserError: shapes, losses and data do not fit.
-            RunError: where a worker or a server is lost during training, or the checkpoints of a BackupAndRestore
-                cannot be removed after it.
+            RunError: a worker or a server is lost, or checkpoints of a BackupAndRestore cannot be removed.
         """
         self._refuse_while_training("a further fit")
         self.require_loss()
+        check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_names(Job)], fields)
+        # The records.
+        data, batch_size = read_training((x, y, sample_weight), steps_per_epoch, batch_size, seed)
+        held_out = read_validation(validation_data, validation_steps, batch_size, seed)
+        phases = self._phases_of_fit(data, held_out, validation_split, class_weight)
+        # Where it begins.
         callbacks = listed(callbacks)
-        backups = [each for each in callbacks if isinstance(each, BackupAndRestore)]
-        size = None if is_iterable(x) else size_of_batches(x)
-        if steps_per_epoch is not None and not is_iterable(x):
-            raise UserError(
-                "steps_per_epoch is for batches of a generator: an epoch reads all records; use train_steps"
-            )
-        (x, y, sample_weight), rows = read_iterable(x, y, sample_weight, steps_per_epoch, batch_size, seed)
-        batch_size = size or rows if batch_size is None else batch_size
-        if validation_data is not None and is_iterable(validation_data):
-            validation_data, _ = read_iterable(validation_data, None, None, validation_steps, batch_size, seed)
-        elif validation_steps is not None:
-            raise UserError(
-                "validation_steps is for batches of a generator: validation reads all records; use validate_steps"
-            )
-        y, sample_weight = without_missing(y, sample_weight, self.loss_of_labels())
-        held_x, held_y, held_weights = split_data(validation_data)
-        if isinstance(held_y, np.ndarray):
-            validation_data = (held_x, *without_missing(held_y, held_weights, self.loss_of_labels()))
+        backups = [callback for callback in callbacks if isinstance(callback, BackupAndRestore)]
+        settings: dict[str, Any] = {**fields}
+        begin = self._begin(workspace, resume, backups, settings)
+        settings["seed"] = begin.seed if seed is None else seed
+        # The job, and the run.
+        epochs = self.default_epochs if epochs is None and train_steps is None else epochs
+        with self._explained(*(phases[phase].pairs if phase in phases else {} for phase in ("train", "val"))):
+            arguments = self._job_arguments(phases, batch_size, epochs, train_steps, settings)
+            job = self._job_of_fit(arguments, begin, shuffle, has_backups=bool(backups))
+            self.result = self._run(job, arguments, begin, callbacks, client, workers, progress)
+        for backup in backups:
+            if backup.delete_checkpoint:
+                remove_checkpoints(os.fspath(backup.backup_dir))
+        return self.result.history
+
+    def _phases_of_fit(self, data: Data, held_out: Data, share: float, class_weight: Any) -> dict[str, WeighedPairs]:
+        """Return the records of training and validation with labels and weights, also those of classes.
+
+        A ``share`` above 0 is split off the ``data``, and validates. Raises UserError for one beside data held out.
+        """
+        data, held_out = (
+            (x, *without_missing(y, weights, self.loss_of_labels())) for x, y, weights in (data, held_out)
+        )
+        if share:
+            if held_out[0] is not None:
+                raise UserError("give validation_split or validation_data, not both")
+            x, *labels = data
+            if isinstance(x, list) and len(self.input_names()) == 1:  # records, not arrays of several inputs
+                x = np.asarray(as_codes(x, self.input_names()[0], self.text_encoders()))
+            data, held_out = split_off((x, *labels), share)
+        phases = self._paired({"train": data, "val": held_out})
+        if class_weight is not None:
+            if len(self.label_inputs()) > 1:
+                raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
+            phases["train"] = self._with_class_weights(phases.get("train", WeighedPairs({}, None)), class_weight)
+        return phases
+
+    def _with_class_weights(self, data: WeighedPairs, class_weight: Any) -> WeighedPairs:
+        """Return records with the weights of their classes times their own."""
+        labels = next(iter(data.pairs.values()), (None, None))[1]
+        return data._replace(weights=weights_of_classes(class_weight, labels, self.loss_of_labels(), data.weights))
+
+    def _begin(
+        self, workspace: Any, resume: Any, backups: Sequence[BackupAndRestore], fields: dict[str, Any]
+    ) -> FitBegin:
+        """Return what a fit begins with; ``backups`` name the folder that it goes on from, and set some ``fields``."""
         for backup in backups:
             workspace, resume = backup.backup_dir, "auto"
             if isinstance(backup.save_freq, int):
                 fields.setdefault("checkpoint_freq", backup.save_freq)
-        cluster: Any = find_runner(client, waits=True)
-        check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_names(Job)], fields)
-        if epochs is None and train_steps is None:
-            epochs = self.default_epochs
-        if validation_split:
-            if validation_data is not None:
-                raise UserError("give validation_split or validation_data, not both")
-            if isinstance(x, list) and len(self.input_names()) == 1:  # records, not arrays of several inputs
-                x = np.asarray(as_codes(x, self.input_names()[0], self.text_encoders()))
-            (x, y, sample_weight), validation_data = split_off((x, y, sample_weight), validation_split)
-        pairs, held_out = (
-            self._pairs(*split_data(data)[:2]) if has_data(data) else {} for data in ((x, y), validation_data)
-        )
-        trained = {name: shape[1:] for name, shape in shapes_of(pairs).items()}
-        if class_weight is not None:
-            if len(self.label_inputs()) > 1:
-                raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
-            labels = next(iter(pairs.values()), (None, None))[1]
-            sample_weight = weights_of_classes(class_weight, labels, self.loss_of_labels(), sample_weight)
-        with self._explained(pairs), naming_shapes(shapes_of(held_out), trained):
-            begin = FitBegin(self._fits, self._training_state.steps)
-            begin = self._begins.resumed(workspace, resume, begin)
-            arguments = self._job_arguments(
-                {"train": (x, y), "val": validation_data}, sample_weight, batch_size, epochs, train_steps,
-                {**fields, "seed": begin.seed if seed is None else seed},
-            )  # fmt: skip
-            job = with_open_stores(self._bound_job(arguments), arguments.phases)
-            job = job if shuffle else in_order_given(job)
-            kept = RescuedParams("the model")
-            job = job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
-            steps = self._steps_of_epoch(arguments)
-            if backups and not job.checkpoint_freq:
-                job = job.replace(checkpoint_freq=steps)
-            self.stop_training = False
-            events = {"epochs": epochs or 1, "steps": steps, "verbose": int(progress)}
-            others = [each for each in callbacks if each not in backups]
-            params, slots = self._params, self._training_state.slots
-            try:
-                with self._training(begin.steps) as running:
-                    extensions = [
-                        KerasEvents(each, self, running, events) if is_keras_callback(each) else each for each in others
-                    ]
-                    result = api.train(
-                        job, cluster, workers=workers, workspace=workspace, resume=resume, progress=progress,
-                        extensions=[*extensions, kept], params=params, updater_state=slots,
-                    )  # fmt: skip
-            finally:  # an interrupt leaves what was trained until then
-                if kept.params is not None:
-                    self._take(kept, job, arguments, begin, workspace)
-        self.result = result
-        for backup in backups:
-            if backup.delete_checkpoint:
-                remove_checkpoints(os.fspath(backup.backup_dir))
-        return result.history
+        return self._begins.resumed(FitBegin(self._fits, self._training_state.steps, workspace, resume))
 
-    def _steps_of_epoch(self, arguments: JobArguments) -> int:
-        """Return how many steps an epoch of the records of training has."""
-        records = [len(source) for source in arguments.phases["train"].sources.values()] if arguments.phases else [1]
-        return max(1, -(-min(records, default=1) // (arguments.batch_size or 1)))
+    def _job_of_fit(self, arguments: JobArguments, begin: FitBegin, shuffle: bool, has_backups: bool) -> Job:
+        """Return the job that a fit trains: it goes on from the steps that the optimizer has done."""
+        job = with_open_stores(self._bound_job(arguments), arguments.phases)
+        job = job if shuffle else in_order_given(job)
+        if has_backups and not job.checkpoint_freq:
+            job = job.replace(checkpoint_freq=_steps_of_epoch(arguments))
+        return job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
+
+    def _run(
+        self,
+        job: Job,
+        arguments: JobArguments,
+        begin: FitBegin,
+        callbacks: Sequence[Any],
+        client: Any,
+        workers: int | None,
+        progress: bool,
+    ) -> api.Result:
+        """Train the job, whose callbacks may read and set params; keep what was trained also where it ends badly."""
+        runner: Any = find_runner(client, waits=True)
+        rescued = RescuedParams("the model")
+        events = {"epochs": job.epochs or 1, "steps": _steps_of_epoch(arguments), "verbose": int(progress)}
+        params, slots = self._params, self._training_state.slots
+        self.stop_training = False
+        try:
+            with self._training(begin.steps) as running:
+                extensions = [
+                    KerasEvents(callback, self, running, events) if is_keras_callback(callback) else callback
+                    for callback in callbacks
+                    if not isinstance(callback, BackupAndRestore)
+                ]
+                return api.train(
+                    job, runner, workers=workers, workspace=begin.workspace, resume=begin.resume, progress=progress,
+                    extensions=[*extensions, rescued], params=params, updater_state=slots,
+                )  # fmt: skip
+        finally:  # an interrupt leaves what was trained until then
+            if rescued.params is not None:
+                self._take(rescued, job, arguments, begin)
+
+    def _take(self, kept: RescuedParams, job: Job, arguments: JobArguments, begin: FitBegin) -> None:
+        """Go on from what a fit has trained, however it has ended."""
+        assert kept.params is not None
+        assert kept.net is not None
+        self._arguments = arguments.described()
+        self._training_state = TrainingState(begin.steps + kept.step, kept.slots)
+        self._params, self._complete, self._fits = kept.params, True, begin.seed + 1
+        self._begins.note(begin)
+        self.result = api.Result(job, kept.params, kept.history, kept.net, kept.step, begin.workspace)
 
     @checked
     def train_on_batch(
@@ -335,8 +355,7 @@ class Trainable(Predictable):
         y, sample_weight = without_missing(y, sample_weight, self.loss_of_labels())
         pairs = self._pairs(x, y)
         if class_weight is not None:
-            labels = next(iter(pairs.values()))[1]
-            sample_weight = weights_of_classes(class_weight, labels, self.loss_of_labels(), sample_weight)
+            pairs, sample_weight = self._with_class_weights(WeighedPairs(pairs, sample_weight), class_weight)
         shapes = {name: (np.shape(records)[1:], np.shape(labels)[1:]) for name, (records, labels) in pairs.items()}
         key = shapes, sample_weight is None, self.trained_layers()
         with self._explained(pairs):
@@ -386,12 +405,8 @@ class Trainable(Predictable):
         """Return the outputs for a batch of numpy arrays, as :meth:`predict` does."""
         return self.predict(x)
 
-    def _take(self, kept: RescuedParams, job: Job, arguments: JobArguments, begin: FitBegin, workspace: Any) -> None:
-        """Go on from what a fit has trained, however it has ended."""
-        assert kept.params is not None
-        assert kept.net is not None
-        self._arguments = arguments.described()
-        self._training_state = TrainingState(begin.steps + kept.step, kept.slots)
-        self._params, self._complete, self._fits = kept.params, True, begin.seed + 1
-        self._begins.note(workspace, begin)
-        self.result = api.Result(job, kept.params, kept.history, kept.net, kept.step, workspace)
+
+def _steps_of_epoch(arguments: JobArguments) -> int:
+    """Return how many steps an epoch of the records of training has."""
+    records = [len(source) for source in arguments.phases["train"].sources.values()] if arguments.phases else [1]
+    return max(1, -(-min(records, default=1) // (arguments.batch_size or 1)))

@@ -64,31 +64,43 @@ class TrainingState:
 
 
 class FitBegin(NamedTuple):
-    """What a fit begins with: the seed that it has by default, and the steps that the optimizer has done."""
+    """What a fit begins with.
 
-    seed: int = 0
-    steps: int = 0
+    Attributes:
+        seed: the seed that it has by default.
+        steps: how many steps the optimizer has done.
+        workspace: the folder for metrics and checkpoints.
+        resume: from which checkpoint the fit goes on, as for ``fit``.
+    """
+
+    seed: int
+    steps: int
+    workspace: Any
+    resume: Any
 
 
 class FitBegins:
     """What the fits of a model have begun with, by their workspaces: a fit that resumes one of them begins so, too."""
 
     def __init__(self) -> None:
-        self._begins: dict[str, FitBegin] = {}
+        self._begins: dict[str, tuple[int, int]] = {}  # the seed, and the steps of the optimizer
 
-    def note(self, workspace: Any, begin: FitBegin) -> None:
-        """Remember what the fit in a workspace has begun with."""
-        if workspace is not None:
-            self._begins[_place(workspace)] = begin
+    def note(self, begin: FitBegin) -> None:
+        """Remember what a fit has begun with."""
+        if begin.workspace is not None:
+            self._begins[_place(begin.workspace)] = begin.seed, begin.steps
 
-    def resumed(self, workspace: Any, resume: Any, begin: FitBegin) -> FitBegin:
+    def resumed(self, begin: FitBegin) -> FitBegin:
         """Return what a fit begins with: ``begin``, unless it resumes a fit of this model."""
+        workspace, resume = begin.workspace, begin.resume
         if isinstance(resume, (str, os.PathLike)) and resume != "auto":
             workspace = Path(resume).expanduser().absolute().parent.parent
         if workspace is None or not resume or _place(workspace) not in self._begins:
             return begin
-        is_anew = resume == "auto" and not has_checkpoint(os.fspath(workspace))
-        return begin if is_anew else self._begins[_place(workspace)]
+        if resume == "auto" and not has_checkpoint(os.fspath(workspace)):
+            return begin
+        seed, steps = self._begins[_place(workspace)]
+        return begin._replace(seed=seed, steps=steps)
 
 
 def _place(workspace: str | os.PathLike[str]) -> str:
