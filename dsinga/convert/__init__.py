@@ -4,7 +4,6 @@ docs/from-torch.md says what is converted. PyTorch is imported by :func:`from_to
 """
 
 from dsinga.convert.from_torch import from_torch
-from dsinga.convert.torch_names import to_torch
-from dsinga.convert.weights import load_weights, save_weights
+from dsinga.convert.weights import load_weights, save_weights, to_torch
 
 __all__ = ["from_torch", "load_weights", "save_weights", "to_torch"]

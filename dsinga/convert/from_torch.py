@@ -10,7 +10,7 @@ from dsinga import nn
 from dsinga.base.arguments import is_whole, value_text
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.convert.torch_names import names_of, take_arrays
+from dsinga.convert.weights import names_of, take_arrays
 from dsinga.nn.writing.symbol import Symbol
 
 # Modules that wrap another one, with its attribute, and hooks that compute params, with what ends them.

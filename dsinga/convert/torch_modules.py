@@ -1,6 +1,7 @@
 """The layers for modules of PyTorch, by the name of the class, and for functions that take params, as linear does.
 
-They are functions of (place, module, its arguments), and of (place, tensors, ...) with PyTorch's arguments.
+Those for modules are functions of a place, which says where in the net the layer is made and so its name, the module,
+and the arguments of its call. Those for functions take a place and PyTorch's arguments.
 """
 
 from __future__ import annotations
@@ -14,9 +15,15 @@ import torch
 from dsinga import nn
 from dsinga.convert import torch_operations as operations
 from dsinga.convert import torch_shapes as shapes
-from dsinga.convert.torch_attention import attend_heads, scaled_dot_product_attention
-from dsinga.convert.torch_layers import layer_of, layer_type, linear_layer, present
-from dsinga.convert.torch_recurrent import recur
+from dsinga.convert.torch_layers import (
+    layer_of,
+    layer_type,
+    linear_layer,
+    multi_head_attention,
+    present,
+    recur,
+    scaled_dot_product_attention,
+)
 from dsinga.convert.torch_reductions import REDUCTIONS
 from dsinga.convert.torch_tensors import NotConvertible, TracedTensor
 from dsinga.convert.torch_tracing import ModulePlace
@@ -179,7 +186,7 @@ MODULES: Mapping[str, Callable[..., Any]] = {
     "GroupNorm": group_norm,
     **{"PReLU": prelu, "DropPath": drop_branch, "StochasticDepth": drop_branch},
     "Embedding": embed,
-    "MultiheadAttention": attend_heads,
+    "MultiheadAttention": multi_head_attention,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), recur),
     **{name: operation(*form) for name, form in OPERATIONS.items()},
 }

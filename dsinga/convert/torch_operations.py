@@ -1,4 +1,7 @@
-"""The layers for operations of PyTorch: functions of (place, tensors, ...), with PyTorch's names and arguments."""
+"""Makes layers for operations of PyTorch, by functions with PyTorch's names and arguments after a place.
+
+A place is a :class:`dsinga.convert.torch_tracing.ModulePlace`: where in the net a layer is made, and so its name.
+"""
 
 from __future__ import annotations
 

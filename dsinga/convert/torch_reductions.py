@@ -1,4 +1,4 @@
-"""Sums, means and the like along axes of PyTorch's tensors."""
+"""Layers for PyTorch's sums, means, extrema and variances along axes of tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traced tensors as features, and the operations that give them other axes or parts of them."""
+"""Layers for PyTorch's operations on shapes: reshaping, permuting, cutting and joining tensors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from dsinga import nn
-from dsinga.convert.torch_names import AS_IMAGE
 from dsinga.convert.torch_tensors import FREEZE, NotConvertible, TracedTensor, rows_of, tensors_in
 from dsinga.convert.torch_tracing import ModulePlace
+from dsinga.convert.weights import AS_IMAGE
 from dsinga.nn.writing.symbol import Symbol
 
 

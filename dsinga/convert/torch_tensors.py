@@ -1,4 +1,4 @@
-"""Tensors without numbers, which stand for features of layers while the forward of a PyTorch module runs."""
+"""Tensors that have only shapes, and stand for features of layers while the forward of a PyTorch module is traced."""
 
 from __future__ import annotations
 

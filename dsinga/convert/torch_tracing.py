@@ -1,4 +1,4 @@
-"""Runs the forward of a PyTorch module on tensors without numbers, of which each operation makes a layer."""
+"""Traces a PyTorch module: runs its forward on tensors that have only shapes; each operation becomes a layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 
 from dsinga import nn
 from dsinga.base.errors import UserError
-from dsinga.convert.torch_names import CONSTANT
 from dsinga.convert.torch_tensors import (
     FREEZE,
     RESHAPING,
@@ -29,6 +28,7 @@ from dsinga.convert.torch_tensors import (
     traced_in,
     without_numbers,
 )
+from dsinga.convert.weights import CONSTANT
 from dsinga.nn.writing.symbol import Symbol, ancestors
 
 # What depends on numbers, which a traced tensor does not have.
