@@ -84,63 +84,83 @@ def make_plan(
 
     Raises UserError for bad input, and where no alternative can be trained within ``limit``.
     """
-    checked = check_job(job, roots, [Phase.kTrain])
-    if job.train_one_batch.alg is AlgType.kCD:
-        raise job.error("a plan needs a job trained by back-propagation; kCD is always cut by rows", "train_one_batch")
-    conf = job.cluster
+    checked, conf = check_job(job, roots, [Phase.kTrain]), job.cluster
     count = workers if workers is not None else (conf.nworkers_per_group if conf else cores)
-    net = plan_net(checked.with_job(whole_job(job)))
-    batch = net.nodes[0].layer.shape[0]
-    if count < 1 or (count > batch and not has_space(net, count)):
-        raise UserError(f"a batch of {batch} can be cut over 1 to {batch} workers, not {count}")
-    given, job = job, whole_job(job)
-    fitting = None
-    if limit is not None or given != job:
-        fitting = Fitting(open_variants(checked), sys.maxsize if limit is None else limit)
-    if fitting is not None and count == 1:
-        fit_or_refuse(fitting.variants, fitting.limit)  # before anything is timed
-    if memory and limit is None:  # this machine times the whole net
-        check_memory([net], 1, memory)
-    in_one_process = network is None and count <= cores
+    net, fitting = _net_to_price(checked, count, memory, limit)
+    job, batch = whole_job(job), net.nodes[0].layer.shape[0]
     numbers = [number for number in CURVE if number <= batch or has_space(net, number)]
-    curve: list[Alternative] = []
-    subject = f"{counted(count, 'worker')}, all strategies"
-
-    def announce_step(sentence: str) -> None:
-        if announce:
-            announce(f"step {step} of {1 + len(numbers)}, {subject}: {sentence}")
-
-    step = 1
-    create_models = partial(CostModels, job, net, cores, RateStore(rates_file(cache), announce_step))
+    steps = _Steps(announce, 1 + len(numbers))
+    create_models = partial(CostModels, job, net, cores, RateStore(rates_file(cache), steps.announce))
     models = create_models(job.precision)
+
+    steps.begin(f"{counted(count, 'worker')}, all strategies")
+    link, per_process = network or GIGABIT, conf.nworkers_per_procs if conf else cores
     barrier = models.barrier()
-    per_process = conf.nworkers_per_procs if conf else cores
-    link = network or GIGABIT
     links = Links(INSIDE, ENDS, link, barrier_inside=barrier, barrier_between=barrier)
     remote = _on_machines(conf, cores), per_process, links
+    in_one_process = network is None and count <= cores
     layout = (_in_one_process, count, links._replace(wire=LOOPBACK)) if in_one_process else remote
     model = models.create(*layout)
     choices = _choices(job, model, count)
     alternatives = _alternatives(job, model, choices, count, fitting)
     fastest = choices["auto" if count > 1 else "one worker"]
-    precisions: dict[str, float] = {}
-    if not cpu_ops("float32").lacks_bf16():
-        for precision in CPU_PRECISIONS:
-            prediction = create_models(precision).create(*layout).predict(fastest.cuts, fastest.workers)
-            precisions[precision.name] = prediction.seconds
-    model = models.create(*remote)
-    for number in numbers:
-        step, subject = step + 1, counted(number, "worker")
-        curve += _curve(model, number)
+    precisions = _seconds_by_precision(lambda precision: create_models(precision).create(*layout), fastest)
+
+    curve = _curve(models.create(*remote), numbers, steps)
     models.store.save()
     machines = f"machines of {counted(per_process, 'worker')}, joined by {describe_link(link)}"
-    where = "threads of one process" if in_one_process else machines
-    snapshots = snapshot_memory(net, len(create_updater(job.updater).state_slots))
-    together = count if in_one_process else min(count, per_process)
     return Plan(
-        job.name, batch, where, alternatives, machines, curve, snapshots, models.store.warning, precisions,
-        together, memory, limit,
+        job.name, batch, "threads of one process" if in_one_process else machines, alternatives, machines, curve,
+        snapshot_memory(net, len(create_updater(job.updater).state_slots)), models.store.warning, precisions,
+        count if in_one_process else min(count, per_process), memory, limit,
     )  # fmt: skip
+
+
+class _Steps:
+    """Announces what is measured, with the number of the step of the plan that needs it."""
+
+    def __init__(self, announce: Callable[[str], None] | None, count: int):
+        self._announce, self._count = announce, count
+        self._number, self._subject = 0, ""
+
+    def begin(self, subject: str) -> None:
+        """Begin the next step, which prices ``subject``."""
+        self._number, self._subject = self._number + 1, subject
+
+    def announce(self, sentence: str) -> None:
+        """Announce a measurement."""
+        if self._announce:
+            self._announce(f"step {self._number} of {self._count}, {self._subject}: {sentence}")
+
+
+def _net_to_price(checked: CheckedJob, count: int, memory: int, limit: int | None) -> tuple[NeuralNet, Fitting | None]:
+    """Return the net of the job's whole batches, and how it is fitted into a memory; None where it need not be.
+
+    Raises UserError for a job that cannot be priced with ``count`` workers, before anything is timed.
+    """
+    job = checked.job
+    if job.train_one_batch.alg is AlgType.kCD:
+        raise job.error("a plan needs a job trained by back-propagation; kCD is always cut by rows", "train_one_batch")
+    net = plan_net(checked.with_job(whole_job(job)))
+    batch = net.nodes[0].layer.shape[0]
+    if count < 1 or (count > batch and not has_space(net, count)):
+        raise UserError(f"a batch of {batch} can be cut over 1 to {batch} workers, not {count}")
+    fitting = None
+    if limit is not None or job != whole_job(job):
+        fitting = Fitting(open_variants(checked), sys.maxsize if limit is None else limit)
+        if count == 1:
+            fit_or_refuse(fitting.variants, fitting.limit)
+    if memory and limit is None:  # this machine times the whole net
+        check_memory([net], 1, memory)
+    return net, fitting
+
+
+def _seconds_by_precision(create_model: Callable[[Precision], CostModel], choice: PricedCuts) -> dict[str, float]:
+    """Return the seconds of an iteration with these cuts by precision; none where this processor lacks bfloat16."""
+    if cpu_ops("float32").lacks_bf16():
+        return {}
+    models = {precision.name: create_model(precision) for precision in CPU_PRECISIONS}
+    return {name: model.predict(choice.cuts, choice.workers).seconds for name, model in models.items()}
 
 
 class CostModels:
@@ -196,11 +216,14 @@ def _on_machines(conf: ClusterConf | None, cores: int) -> Callable[[int], Proces
     return processes
 
 
-def _curve(model: CostModel, workers: int) -> list[Alternative]:
-    """Return the strategies that are compared for every number of workers."""
-    if workers == 1:
-        return [_alternative(model, "data", predict(model, by_rows(model.net, 1), 1), 1)]
-    return [_alternative(model, name, choice, workers) for name, choice in scaled(model, workers).items()]
+def _curve(model: CostModel, numbers: Sequence[int], steps: _Steps) -> list[Alternative]:
+    """Return the strategies that are compared for every number of workers, each number in a step of its own."""
+    curve: list[Alternative] = []
+    for workers in numbers:
+        steps.begin(counted(workers, "worker"))
+        choices = {"data": predict(model, by_rows(model.net, 1), 1)} if workers == 1 else scaled(model, workers)
+        curve += [_alternative(model, name, choice, workers) for name, choice in choices.items()]
+    return curve
 
 
 def _choices(job: Job, model: CostModel, workers: int) -> dict[str, PricedCuts]:
