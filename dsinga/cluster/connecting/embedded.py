@@ -103,12 +103,19 @@ def connect(
             f"TLS is for a running scheduler or for worker processes; give {option('scheduler', 'ADDRESS')}, or leave "
             "the certificates out: workers in threads of this process have no connections"
         )
-    count = workers or CPU_COUNT
-    if count > max(MOST_WORKERS, CPU_COUNT):
-        raise UserError(
-            f"the job wants {count:,} workers, but a cluster that is started here has at most {MOST_WORKERS}: use "
-            "fewer groups or workers (cluster { }), or name a larger cluster by its scheduler"
-        )
+    # When the cluster is closed on a busy machine, this logger prints tracebacks about connections that are closed.
+    logging.getLogger("distributed.batched").setLevel(logging.WARNING)
+    with dask.config.set(_settings(separate_processes, dashboard)), _explained_spawn(), explained_start():
+        cluster = _start_cluster(workers or CPU_COUNT, separate_processes, dashboard, security)
+    with cluster, Client(cluster, set_as_default=False) as client:
+        client.loop.asyncio_loop.set_exception_handler(_report)
+        if dashboard:
+            _log.info("the dashboard is at %s", client.dashboard_link)
+        yield client
+
+
+def _settings(separate_processes: bool, dashboard: bool) -> dict[str, object]:
+    """Return the settings of Dask with which an embedded cluster starts."""
     settings: dict[str, object] = {
         f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC_SETTINGS.items()
     }
@@ -117,29 +124,33 @@ def connect(
         settings["distributed.scheduler.worker-ttl"] = None
     if not dashboard:
         settings |= QUIET_SETTINGS
-    # When the cluster is closed on a busy machine, this logger prints tracebacks about connections that are closed.
-    logging.getLogger("distributed.batched").setLevel(logging.WARNING)
-    with dask.config.set(settings), _explained_spawn(), explained_start():
-        cluster = LocalCluster(
-            n_workers=count,
-            threads_per_worker=max(1, CPU_COUNT // count),
-            processes=separate_processes,
-            # Where Dask's settings require encryption, it would let threads send each other messages by TLS.
-            protocol=None if separate_processes else "inproc://",
-            security=embedded_credentials(security) if separate_processes else None,
-            # Any free port, so that two runs at once do not warn about each other; for this machine only. Dask has
-            # a web server without a dashboard, too.
-            dashboard_address=f"{LOOPBACK}:0",
-            worker_class=Nanny if separate_processes else ThreadWorker,
-            silence_logs=logging.CRITICAL,  # errors of tasks are raised to the user
-            memory_limit=0,  # a paused worker would stop its whole worker group
-            scheduler_kwargs={"dashboard": dashboard},
+    return settings
+
+
+def _start_cluster(
+    count: int, separate_processes: bool, dashboard: bool, security: Security | bool | None
+) -> LocalCluster:
+    """Start ``count`` Dask workers on this machine, which share its cores. Raises UserError for too many."""
+    if count > max(MOST_WORKERS, CPU_COUNT):
+        raise UserError(
+            f"the job wants {count:,} workers, but a cluster that is started here has at most {MOST_WORKERS}: use "
+            "fewer groups or workers (cluster { }), or name a larger cluster by its scheduler"
         )
-    with cluster, Client(cluster, set_as_default=False) as client:
-        client.loop.asyncio_loop.set_exception_handler(_report)
-        if dashboard:
-            _log.info("the dashboard is at %s", client.dashboard_link)
-        yield client
+    return LocalCluster(
+        n_workers=count,
+        threads_per_worker=max(1, CPU_COUNT // count),
+        processes=separate_processes,
+        # Where Dask's settings require encryption, it would let threads send each other messages by TLS.
+        protocol=None if separate_processes else "inproc://",
+        security=embedded_credentials(security) if separate_processes else None,
+        # Any free port, so that two runs at once do not warn about each other; for this machine only. Dask has
+        # a web server without a dashboard, too.
+        dashboard_address=f"{LOOPBACK}:0",
+        worker_class=Nanny if separate_processes else ThreadWorker,
+        silence_logs=logging.CRITICAL,  # errors of tasks are raised to the user
+        memory_limit=0,  # a paused worker would stop its whole worker group
+        scheduler_kwargs={"dashboard": dashboard},
+    )
 
 
 @contextlib.contextmanager

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import shutil
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from distributed import Client, SpecCluster, Status
+from distributed.deploy.adaptive import Adaptive
+from distributed.deploy.cluster import Cluster
 
 from dsinga.base.errors import ClusterNotReady, SchedulerLost, TooFewWorkers, UserError
 from dsinga.base.settings import read_setting
-from dsinga.cluster.connecting.adaptive import keep_workers, minimum_workers
 from dsinga.cluster.dask.dask_workers import Workers, ask_scheduler, available_workers, require_workers, staying_workers
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
 from dsinga.job import ClusterConf
@@ -37,6 +41,9 @@ QUERY_SECONDS = 20.0
 ANSWER_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
+_lock = threading.Lock()
+# For each adaptive cluster with runs: the minimum that its user has set, and the number of Dask workers of each run.
+_kept: weakref.WeakKeyDictionary[Adaptive, tuple[int, list[int]]] = weakref.WeakKeyDictionary()
 _T = TypeVar("_T")
 
 
@@ -280,3 +287,44 @@ def _query() -> dict[str, str] | None:
         job, state, reason = line.split(maxsplit=2)
         states[job] = state.lower() if reason in ("None", "(null)") else f"{state.lower()} ({reason})"
     return states
+
+
+@contextlib.contextmanager
+def keep_workers(client: Client, count: int) -> Iterator[None]:
+    """Keep ``count`` Dask workers more than other runs need in an adaptive cluster, up to its maximum.
+
+    It would start none for a run that waits for Dask workers, since that has no tasks yet, and might end some while the
+    run pauses. Other clusters stay as they are.
+    """
+    adaptive = _adaptive(getattr(client, "cluster", None))
+    if adaptive is None:
+        yield
+        return
+    with _lock:
+        _kept.setdefault(adaptive, (adaptive.minimum, []))[1].append(count)
+        _set_minimum(adaptive)
+    try:
+        yield
+    finally:
+        with _lock:
+            _kept[adaptive][1].remove(count)
+            _set_minimum(adaptive)
+            if not _kept[adaptive][1]:
+                del _kept[adaptive]
+
+
+def minimum_workers(cluster: SpecCluster) -> int:
+    """Return how many Dask workers an adaptive cluster has at least; 0 for other clusters."""
+    adaptive = _adaptive(cluster)
+    return adaptive.minimum if adaptive else 0
+
+
+def _adaptive(cluster: Cluster | None) -> Adaptive | None:
+    """Return what scales a cluster, None where nothing does."""
+    adaptive = getattr(cluster, "_adaptive", None)
+    return adaptive if isinstance(adaptive, Adaptive) and adaptive.state in ("starting", "running") else None
+
+
+def _set_minimum(adaptive: Adaptive) -> None:
+    minimum, counts = _kept[adaptive]
+    adaptive.minimum = max(minimum, int(min(adaptive.maximum, sum(counts))))

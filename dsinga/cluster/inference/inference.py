@@ -17,8 +17,7 @@ from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.settings import read_setting
-from dsinga.cluster.connecting.adaptive import keep_workers
-from dsinga.cluster.connecting.expected_workers import await_workers
+from dsinga.cluster.connecting.expected_workers import await_workers, keep_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
 from dsinga.cluster.dask.process_memory import give_back_after
 from dsinga.cluster.dask.round_length import RoundLength

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from distributed import Client
 
 from dsinga.base.errors import TooFewWorkers
-from dsinga.cluster.connecting.adaptive import keep_workers
-from dsinga.cluster.connecting.expected_workers import await_workers
+from dsinga.cluster.connecting.expected_workers import await_workers, keep_workers
 from dsinga.cluster.dask.dask_workers import Workers, count_processes
 from dsinga.cluster.queue.usable_workers import WorkerSelection, check_room, usable_workers
 from dsinga.job import ClusterConf, Job

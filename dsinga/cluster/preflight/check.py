@@ -82,15 +82,10 @@ def check_workers_ready(
     reports = _ask(client, sorted(workers.values()), pickled, facts)
     for location, store in stores.items():
         if any(report["stores"].get(location) for report in reports.values()):
-            try:
-                reopened = copy.copy(store)
-            except UserError:  # the store has gone meanwhile
-                continue
-            check_first_block(reopened)
+            _check_here(store)
     lacks = {address: list(find_lacks(report, user_objects)) for address, report in reports.items()}
-    status = {address: info["status"] for address, info in available_workers(client).items()}
-    for address in workers.values():
-        if status.get(address) == "paused":
+    for address, info in available_workers(client).items():
+        if address in workers.values() and info["status"] == "paused":
             lacks[address].append(PAUSED)
     if message := describe_lacks(lacks):
         raise UserError(message)
@@ -100,6 +95,15 @@ def check_workers_ready(
         warn_without_bf16(reports)
     warn_of_differences(reports)
     return not any(report["no_bf16"] for report in reports.values())
+
+
+def _check_here(store: Any) -> None:
+    """Raise UserError where a store that a Dask worker cannot read is damaged: then no process can read it."""
+    try:
+        reopened = copy.copy(store)
+    except UserError:  # the store has gone meanwhile
+        return
+    check_first_block(reopened)
 
 
 def _ask(

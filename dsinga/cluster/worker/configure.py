@@ -71,27 +71,19 @@ def configure(
         updater = create_updater(job.updater.replace(ema_conf=average.replace(every=NEVER)))
     parts = shared_parts(nets)
     check_whole(updater, parts, nets[Phase.kTrain].whole)
+    needs_whole = updater.needs_whole_params or outer_needs_whole_params(topology)
     sizes = {name: math.prod(part.shape) for name, part in parts.items() if served and not part.gathered}
     widths = row_widths(opened.nets[Phase.kTrain], parts, updater)
+    preferred = find_preferred_servers({name: parts[name] for name in sizes})
     slices = slice_for_servers(
-        sizes,
-        topology.servers,
-        topology.slicing,
-        find_preferred_servers({name: parts[name] for name in sizes}),
-        widths,
-        updater.needs_whole_params or outer_needs_whole_params(topology),
-        topology.block_size,
+        sizes, topology.servers, topology.slicing, preferred, widths, needs_whole, topology.block_size,
         topology.block_rows,
-    )
-    if (
-        piece_bytes is not None
-        and conf.compression.by_number
-        and not (updater.needs_whole_params or outer_needs_whole_params(topology))
-    ):
+    )  # fmt: skip
+    if needs_whole or not conf.compression.by_number:
+        piece_bytes = None
+    if piece_bytes is not None:
         dense = {name for name, part in parts.items() if len(part.users) > 1 and name not in widths}
         slices = cut_into_pieces(slices, piece_bytes // 4, dense)
-    else:
-        piece_bytes = None
     return WorkerConfig(
         run=run,
         generation=0,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,13 +23,13 @@ from dsinga.cluster.worker.exchange import COLLECTIVES_SERVER, Exchange, move_lo
 from dsinga.cluster.worker.exchange_options import Meter
 from dsinga.cluster.worker.global_clipping import global_clipping
 from dsinga.cluster.worker.mailbox import GroupPeers
-from dsinga.cluster.worker.server_client import ServerClient, WorkerId, open_send_buffer
+from dsinga.cluster.worker.server_client import ServerClient, WorkerId, gradient_memory
 from dsinga.data import AlgorithmRecords
 from dsinga.job import Compression, Phase, PullTime
 from dsinga.job.topology import group_seed
 from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver, Peers
-from dsinga.net import NeuralNet
+from dsinga.net import NeuralNet, Param
 from dsinga.net.dataflow import row_share
 from dsinga.ops import Array, Processor
 from dsinga.passes.evaluation import EvaluationPass, evaluate, forward_in_order
@@ -75,74 +74,50 @@ class GroupWorker:
         shapes = {name: param.shape for net in nets for name, param in net.params.items()}
         self._names = tuple(shapes)
         replicated = {name: config.params[name] for name in shapes if name in config.replicated}
-        clipping = global_clipping(config, key.worker)
         self._replicated = LocalUpdater(config.updater, replicated, self._ops) if replicated else None
-        inner = Meter() if self._on_device else self._meter
         slices = [slice_ for slice_ in config.slices if slice_.param in shapes]
+        self._transports = _connect(servers, slices)
         worker = WorkerId(key.generation, key.group, key.worker, config.topology.workers)
-        # Not to all servers: each of a thousand workers whose params are cut by features needs a few of a thousand.
-        needed = {COLLECTIVES_SERVER, *(slice_.server for slice_ in slices)}
-        transports = self._transports = {
-            server.server: connect(server.name, connection, server.secret)
-            for server, connection in servers.items()
-            if server.server in needed
-        }
         clients = {
-            server: ServerClient(transport, worker, processor.device) for server, transport in transports.items()
+            server: ServerClient(transport, worker, processor.device) for server, transport in self._transports.items()
         }
         self._gradient_memory: dict[int, list[np.ndarray]] = {}
         if not self._on_device and config.options.compression is Compression.kNone:
-            self._share_gradient_memory(transports, clients, slices, shapes)
+            self._gradient_memory = gradient_memory(config, self._transports, clients, slices, shapes)
+        self._create_exchange(clients, slices, shapes, replicated)
+
+    def _create_exchange(
+        self,
+        clients: Mapping[int, ServerClient],
+        slices: Sequence[Slice],
+        shapes: Mapping[str, tuple[int, ...]],
+        replicated: Mapping[str, Param],
+    ) -> None:
+        """Create the exchange of params with the servers, and the training step, captured where kernels can be."""
+        config = self._config
         lasting = self._shares(name for name in shapes if not config.params[name].trainable)
         is_shared = bool(clients) and all(client.shares_gpu() for client in clients.values())
         homes = param_homes(shapes, slices, clients, lasting, self._replicated, self._ops if is_shared else None)
         move_local_slices(homes, clients)
-        exchange = Exchange(homes, clients, config.options, inner, self._replicated, clipping)
-        self.exchange = self._exchange = exchange
-        local = shapes.keys() - {slice_.param for slice_ in config.slices}
-        if (capture := self._ops.capture()) is not None:
-            self.exchange = capture.exchange(
-                exchange, local=local, replicated=replicated, meter=self._meter, inner=inner,
-                ahead=config.options.pull is PullTime.kAtOnce, is_shared=is_shared,
-            )  # fmt: skip
+        inner = Meter() if self._on_device else self._meter
+        clipping = global_clipping(config, self._key.worker)
+        self._exchange = Exchange(homes, clients, config.options, inner, self._replicated, clipping)
+        self.exchange = self._exchange
         micro_batches = config.readers[Phase.kTrain].micro_batches
         self._training_step = TrainingStep(
             config.algorithm, self.net(Phase.kTrain), micro_batches, config.skip_bad_batches
         )
         self._captured = None
-        if capture is not None:
-            self._captured = capture.iterations(
-                self._training_step, config.updater, self.exchange, self.exchange, len(local) == len(shapes)
-            )
-
-    def _share_gradient_memory(
-        self,
-        transports: Mapping[int, Transport],
-        clients: Mapping[int, ServerClient],
-        slices: Sequence[Slice],
-        shapes: Mapping[str, Sequence[int]],
-    ) -> None:
-        """Let servers that share memory with this process read gradients where they are computed.
-
-        For other hosts keep memory for gradients that are too large for the pool of result arrays. A single worker,
-        whose gradients change large params as soon as they are computed, computes all of them in the same memory.
-        """
-        send_buffer = open_send_buffer(transports, slices, shapes)
-        if send_buffer is not None:
-            self._gradient_memory = send_buffer.bases
-            for client in clients.values():
-                client.use_send_buffer(send_buffer)
-        elif any(transport.crosses_host for transport in transports.values()):
-            params = {slice_.param for slice_ in slices if not slice_.width}
-            sizes = [buffers.base_bytes(4 * math.prod(shapes[name])) for name in sorted(params)]
-            large = [size for size in sizes if size > buffers.LARGEST]
-            for size in large:
-                self._gradient_memory.setdefault(size, []).append(np.empty(size, np.uint8))
-        elif self._config.updater.conf.clip_global_norm:
-            return  # all gradients wait for the last one
-        elif self._config.topology.workers == self._config.topology.groups == 1:
-            params = {slice_.param for slice_ in slices if not slice_.width}
-            self._gradient_memory = buffers.one_base(4 * math.prod(shapes[name]) for name in params)
+        if (capture := self._ops.capture()) is None:
+            return
+        local = shapes.keys() - {slice_.param for slice_ in config.slices}
+        self.exchange = capture.exchange(
+            self._exchange, local=local, replicated=replicated, meter=self._meter, inner=inner,
+            ahead=config.options.pull is PullTime.kAtOnce, is_shared=is_shared,
+        )  # fmt: skip
+        self._captured = capture.iterations(
+            self._training_step, config.updater, self.exchange, self.exchange, len(local) == len(shapes)
+        )
 
     def _shares(self, lasting: Iterable[str]) -> dict[str, float]:
         """Return this worker's share of each lasting param: its share of the rows. All workers' shares add up to 1."""
@@ -381,6 +356,19 @@ class GroupWorker:
         if self._prefetch is not None:
             self._prefetch.close()
         self.exchange.close()
+
+
+def _connect(servers: Mapping[ServerKey, OpenConnection | None], slices: Sequence[Slice]) -> dict[int, Transport]:
+    """Return transports to the servers that keep these slices, and to that of collectives, by their numbers.
+
+    Not to all servers: each of a thousand workers whose params are cut by features needs a few of a thousand.
+    """
+    needed = {COLLECTIVES_SERVER, *(slice_.server for slice_ in slices)}
+    return {
+        server.server: connect(server.name, connection, server.secret)
+        for server, connection in servers.items()
+        if server.server in needed
+    }
 
 
 def _take_regions(

@@ -19,6 +19,7 @@ from dsinga.cluster.server import Push, Slice
 from dsinga.cluster.transport.interface import URGENT, Reply, Transport
 from dsinga.cluster.transport.shared_buffer import create_shared_buffer, offsets
 from dsinga.cluster.transport.shared_memory import SharedMemoryTransport
+from dsinga.cluster.worker.config import WorkerConfig
 from dsinga.ops import Array, SparseRows
 
 
@@ -184,3 +185,29 @@ class ValuesReply:
         for id in self._ids:
             self._unreleased.pop(id, None)
         return dict(zip(self._ids, values, strict=True))
+
+
+def gradient_memory(
+    config: WorkerConfig, transports: Mapping[int, Transport], clients: Mapping[int, ServerClient],
+    slices: Sequence[Slice], shapes: Mapping[str, Sequence[int]],
+) -> dict[int, list[np.ndarray]]:  # fmt: skip
+    """Return memory for a worker's gradients, by size, as :func:`dsinga.base.buffers.use_bases` takes it.
+
+    Servers that share memory with this process read gradients where they are computed. For other hosts there is memory
+    for gradients that are too large for the pool of result arrays. A single worker, whose gradients change large params
+    as soon as they are computed, computes all of them in the same memory.
+    """
+    send_buffer = open_send_buffer(transports, slices, shapes)
+    if send_buffer is not None:
+        for client in clients.values():
+            client.use_send_buffer(send_buffer)
+        return send_buffer.bases
+    params = sorted({slice_.param for slice_ in slices if not slice_.width})
+    memory: dict[int, list[np.ndarray]] = {}
+    if any(transport.crosses_host for transport in transports.values()):
+        for size in (buffers.base_bytes(4 * prod(shapes[name])) for name in params):
+            if size > buffers.LARGEST:
+                memory.setdefault(size, []).append(np.empty(size, np.uint8))
+    elif not config.updater.conf.clip_global_norm and config.topology.workers == config.topology.groups == 1:
+        memory = buffers.one_base(4 * prod(shapes[name]) for name in params)
+    return memory  # with clip_global_norm all gradients wait for the last one

@@ -16,8 +16,7 @@ from distributed import Client, LocalCluster, Status, Worker
 from dsinga.api import evaluate, train
 from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.cluster.connecting import expected_workers
-from dsinga.cluster.connecting.adaptive import keep_workers
-from dsinga.cluster.connecting.expected_workers import SlurmJobs, await_workers
+from dsinga.cluster.connecting.expected_workers import SlurmJobs, await_workers, keep_workers
 from dsinga.cluster.dask import waiting
 from dsinga.cluster.dask.dask_workers import available_workers, require_workers
 from dsinga.job import Job
