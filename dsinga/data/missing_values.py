@@ -40,8 +40,11 @@ def with_nan(value: Any, name: str, is_label: bool = False) -> Any:
         UserError: a mask hides numbers of a numpy array; numbers are packed, or are integers that cannot be NaN; of a
             Dataset :func:`check_decoded` says so, for the variables that are used.
     """
-    if is_a(value, "xarray", "Dataset") or is_data_array(value):
-        return _decoded(value)
+    if is_a(value, "xarray", "Dataset"):
+        return decoded_dataset(value)
+    if is_data_array(value):
+        variable = _decoded_variable(value.variable, value.name or "x", value.indexes)
+        return value if variable is value.variable else type(value)(variable, value.coords, name=value.name)
     if is_a(value, "dask.array", "Array"):
         return _decoded_dask(value, name, is_label)
     parts = value if isinstance(value, list) else [value]
@@ -195,11 +198,8 @@ def _is_move(key: str) -> bool:
     return key.startswith("rechunk") or key.rpartition("-")[0] in _MOVES
 
 
-def _decoded(dataset: Any) -> Any:
-    """Return an xarray Dataset or DataArray with NaN in place of missing values, as xarray opens files by default."""
-    if is_data_array(dataset):
-        variable = _decoded_variable(dataset.variable, dataset.name or "x", dataset.indexes)
-        return dataset if variable is dataset.variable else type(dataset)(variable, dataset.coords, name=dataset.name)
+def decoded_dataset(dataset: Any) -> Any:
+    """Return an xarray Dataset with NaN in place of missing values, as xarray opens files by default."""
     changed = {}
     for name, variable in dataset.variables.items():
         with contextlib.suppress(UserError):  # of a variable that may not be used: see check_decoded

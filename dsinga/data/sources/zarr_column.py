@@ -20,9 +20,8 @@ from dsinga.base.redaction import redact, redacted_cause
 from dsinga.data.column import Column
 from dsinga.data.conversion import as_labels, as_records, label_dtype, record_dtype
 from dsinga.data.missing_values import as_nan, missing_values
-from dsinga.data.stores.chunk_files import RegionReader
+from dsinga.data.stores.chunk_files import RegionReader, version_of
 from dsinga.data.stores.missing_chunks import MissingChunks
-from dsinga.data.stores.store_faults import version_of
 from dsinga.data.stores.store_format import MAX_BLOCK_BYTES, SMALL_BYTES, block_rows, chunk_rows
 
 

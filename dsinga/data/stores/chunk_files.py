@@ -74,11 +74,11 @@ class RegionReader:
 
     def __init__(self, array: zarr.Array):
         check_lengths(array)
+        self._most_bytes = most_chunk_bytes(array)
         self._array, self.reads_files = array, has_plain_chunks(array)
         if not self.reads_files:
             return
         self._folder = os.path.join(local_folder(array) or "", array.path, "")
-        self._most_bytes = most_chunk_bytes(array)
         self._leaves_faults = isinstance(array.store, ReadingStore)  # which refuses what zarr would take for no chunk
         self._key = array.metadata.encode_chunk_key
         self.shape, self.dtype, self.chunks = array.shape, array.dtype, array.chunks
@@ -283,3 +283,12 @@ def _is_appended(before: Any, after: Any) -> bool:
         return False
     same = {**before, "shape": None} == {**after, "shape": None}
     return same and all(last >= first for first, last in zip(old, new, strict=True))
+
+
+def version_of(array: zarr.Array) -> FileVersion | None:
+    """Return the version of the metadata of a local array, None of one at a URL."""
+    folder = local_folder(array)
+    if folder is None:
+        return None
+    name = ".zarray" if array.metadata.zarr_format == 2 else "zarr.json"
+    return FileVersion(os.path.join(folder, array.path, name))

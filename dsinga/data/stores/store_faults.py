@@ -18,7 +18,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed
 from dsinga.data.filesystem import exists, has_zarr_metadata, import_command, is_file, join, zarr_store
-from dsinga.data.stores.chunk_files import FileVersion, RegionReader, axis_parts, local_folder, location_of
+from dsinga.data.stores.chunk_files import RegionReader, axis_parts, local_folder, location_of
 from dsinga.data.stores.store_format import CHECKSUMS_VERSION, DTYPES, LABEL_ROWS, from_text, metadata_checksum
 
 logger = logging.getLogger(__name__)
@@ -172,15 +172,6 @@ MOST_POINTS = 1 << 36  # along an axis of an array
 MOST_MEMBERS = 1000  # of a group that are looked at
 MOST_REQUESTS = 16  # for metadata, at once
 CONSOLIDATE = "consolidate them again: zarr.consolidate_metadata(path)"
-
-
-def version_of(array: zarr.Array) -> FileVersion | None:
-    """Return the version of the metadata of a local array, None of one at a URL."""
-    folder = local_folder(array)
-    if folder is None:
-        return None
-    name = ".zarray" if array.metadata.zarr_format == 2 else "zarr.json"
-    return FileVersion(os.path.join(folder, array.path, name))
 
 
 def check_group(group: zarr.Group, arrays: Iterable[zarr.Array]) -> None:

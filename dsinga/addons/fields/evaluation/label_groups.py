@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.records.axis import Axis
-from dsinga.addons.fields.records.coordinates import CIRCLE, date_index, is_date_index, is_longitude, places_of
-from dsinga.addons.fields.records.dataset import is_time
+from dsinga.addons.fields.records.coordinates import CIRCLE, date_index, is_date_index, is_longitude, is_time, places_of
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.layout import ChannelGroup
 from dsinga.base.arguments import value_text
@@ -89,7 +88,7 @@ class LabelPoints:
     def time(self, what: str) -> str:
         """Return the dimension of time of the targets; raise UserError where there is none."""
         dataset, definition = self.windows.dataset, self.windows.definition
-        times = [dim for dim in self.dims if is_time(dataset, dim, definition)]
+        times = [dim for dim in self.dims if is_time(dataset, definition.along(dim))]
         if not times:
             raise UserError(f"{what} needs targets that lie along time; these have {listed(self.dims)}")
         return max(times, key=lambda dim: self.layout.axes[dim].lead > 0)  # the first with a lead, else the first

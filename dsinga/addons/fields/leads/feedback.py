@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +10,12 @@ import numpy as np
 
 from dsinga.addons.fields.leads.plan import LeadChannels, LeadPlan
 from dsinga.addons.fields.records.axis import Axis
+from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
-from dsinga.addons.fields.records.prediction_windows import PredictionWindows, check_free
+from dsinga.addons.fields.records.prediction_windows import PredictionWindows
 from dsinga.addons.fields.records.readers import VariableReader, coordinate_reader
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import label_text
-
-LEAD, VALID_TIME = "lead", "valid_time"
 
 
 def lead_axis(windows: PredictionWindows) -> Axis:
@@ -75,7 +74,7 @@ def _going_on(windows: PredictionWindows, part: ChannelGroup, axis: Axis, points
     if type(part.reader) is VariableReader or axis.name not in part.reader.dims or not points:
         return part
     dataset = windows.dataset
-    coordinate = windows.continued(axis.name, np.arange(axis.length + points))
+    coordinate = windows.extrapolated(axis.name, np.arange(axis.length + points))
     coordinates: dict[Any, Any] = {
         name: dataset[name].variable for name in dataset.coords if axis.name not in dataset[name].dims
     }
@@ -101,17 +100,11 @@ def check_feedback(inputs: Collection[str], targets: Mapping[str, Collection[str
         )
 
 
-def check_lead_names(layout: Layout, targets: Collection[str]) -> None:
-    """Raise UserError where the data have the dimension of leads, or that of their times, already."""
-    for name in (LEAD, VALID_TIME):
-        check_free(layout, targets, name, ", such as ds.rename(valid_time='time')" if name == VALID_TIME else "")
-
-
 def _check(windows: PredictionWindows, axis: Axis) -> None:
     """Raise UserError where predictions cannot be fed back."""
     targets = {target.name: target.dims for target in windows.targets}
     check_feedback([part.name for part in windows.layout.inputs], targets, axis)
-    check_lead_names(windows.layout, targets)
+    windows.layout.check_lead_names(targets)
     for space in windows.space:
         if sum(windows.margins(space)):
             raise UserError(
@@ -126,16 +119,17 @@ def _check(windows: PredictionWindows, axis: Axis) -> None:
 Source = tuple[int, int, int, float]  # of a channel: as in a LeadChannels
 
 
-def lead_plan(layout: Layout, weights: Sequence[float], starts: Sequence[int]) -> LeadPlan | None:
-    """Return how records of several leads are made; None for windows of one lead.
+def lead_plan(layout: Layout, definition: WindowDefinition) -> LeadPlan | None:
+    """Return how records of several leads are made; None for windows of one lead, and for nets of the direct form.
 
-    ``weights`` and ``starts`` are those of the definition. Raises UserError where predictions cannot be fed back.
+    Raises UserError where predictions cannot be fed back.
     """
-    if layout.leads == 1:
+    if layout.leads == 1 or definition.direct:
         return None
     axis = ahead_axis(layout)
     space = [layout.axes[dim] for dim in layout.space]
     _check_training(layout, axis, space)
+    check_ends(layout, axis)
     first = layout.of_first_lead()
     records = []
     for number in range(layout.leads):
@@ -148,10 +142,10 @@ def lead_plan(layout: Layout, weights: Sequence[float], starts: Sequence[int]) -
         tuple(records),
         tuple(axis.before for axis in space),
         tuple(axis.after for axis in space),
-        tuple("zero" if axis.edge == "inside" else axis.edge for axis in space),  # which has no context
+        tuple("zero" if axis.edge == "inside" else axis.edge for axis in space),  # an edge inside has no context
         layout.weights is not None,
-        tuple(weights) or (1,) * layout.leads,
-        tuple(starts) or (0,) * layout.leads,
+        tuple(definition.lead_weights) or (1,) * layout.leads,
+        tuple(definition.lead_start) or (0,) * layout.leads,
     )
 
 
@@ -237,9 +231,8 @@ def _first_mask(layout: Layout, part: ChannelGroup, number: int = 0) -> int:
     return -1
 
 
-def check_ends(layout: Layout) -> None:
+def check_ends(layout: Layout, axis: Axis) -> None:
     """Raise UserError for an input known in advance that is all NaN at the last lead of the last window."""
-    axis = ahead_axis(layout)
     last = int(axis.starts[-1]) + axis.size + axis.ahead - 1  # the last point that a later lead reads
     for part in layout.inputs:
         if part.number != axis.leads - 1 or not part.reads_variable:

@@ -11,7 +11,7 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dsinga.addons.fields.leads.feedback import check_lead_names, lead_axis, windows_for_leads
+from dsinga.addons.fields.leads.feedback import lead_axis, windows_for_leads
 from dsinga.addons.fields.prediction.predicted_dataset import dataset_of_leads, predicted_dataset
 from dsinga.addons.fields.prediction.prediction_blocks import BlockPlan, PredictionBlocks, map_selections
 from dsinga.addons.fields.prediction.predictor import FieldPredictor, MaskedTarget, described
@@ -145,7 +145,7 @@ def find_windows(
     """
     windows = with_known_times(apply_windows(dataset, definition, starts), leads or direct)
     if direct > 1:
-        check_lead_names(windows.layout, definition.targets)
+        windows.layout.check_lead_names(definition.targets)
     return windows if leads is None else windows_for_leads(windows, leads)
 
 

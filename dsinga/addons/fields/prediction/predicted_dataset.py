@@ -8,10 +8,12 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from dsinga.addons.fields.leads.feedback import LEAD, VALID_TIME, lead_axis
+from dsinga.addons.fields.leads.feedback import lead_axis
 from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.climatology import MARKS
-from dsinga.addons.fields.records.prediction_windows import BOUNDS, CLASS, MAPPING, PredictionWindows, Target, copied
+from dsinga.addons.fields.records.dataset import BOUNDS, MAPPING
+from dsinga.addons.fields.records.layout import LEAD, VALID_TIME
+from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, Target, copied
 
 # Encodings that coordinates keep. Targets do not keep how they were packed: predictions may be larger.
 KEPT = ("units", "calendar", "dtype", "_FillValue")
@@ -113,10 +115,12 @@ def lead_coordinates(windows: PredictionWindows, axis: Axis, points: np.ndarray,
 
     if axis.name not in windows.dataset.coords:
         return {LEAD: (LEAD, ahead)}
-    valid = windows.continued(axis.name, (points[:, None] + ahead).reshape(-1)).values.reshape(len(points), len(ahead))
+    valid = windows.extrapolated(axis.name, (points[:, None] + ahead).reshape(-1)).values.reshape(
+        len(points), len(ahead)
+    )
     coordinate, leads = windows.dataset[axis.name], ahead
     if coordinate.dtype.kind in "iufMO" and not isinstance(valid[0, 0], str):
-        differences = valid - windows.continued(axis.name, points).values[:, None]
+        differences = valid - windows.extrapolated(axis.name, points).values[:, None]
         leads = differences[0] if (differences == differences[0]).all() else ahead
     leads = leads.astype("timedelta64[us]").astype("timedelta64[ns]") if leads.dtype.kind == "O" else leads  # of cftime
     known = {key: value for key, value in coordinate.attrs.items() if key not in BOUNDS}
@@ -179,7 +183,7 @@ def predicted_coordinates(windows: PredictionWindows, points: Mapping[str, np.nd
         if name in left_out or any(dim not in points for dim in dims):
             continue
         if dims == [str(name)]:
-            coordinates[str(name)] = windows.continued(dims[0], points[dims[0]])
+            coordinates[str(name)] = windows.extrapolated(dims[0], points[dims[0]])
         elif all(0 <= points[dim].min() and points[dim].max() < coordinate.sizes[dim] for dim in dims):
             coordinates[str(name)] = coordinate.variable.isel({dim: points[dim] for dim in dims})
     return coordinates

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.records.coordinates import crossing
-from dsinga.addons.fields.records.definition import WindowDefinition
+from dsinga.addons.fields.records.definition import WindowDimConf
 from dsinga.base.errors import UserError
 
 GAP_REMEDY = "; fill the gaps (ds.resample or ds.reindex), or cut windows that count points (over_gaps=True)"
@@ -146,9 +146,9 @@ class Axis:
 
 
 def make_axis(
-    name: str,
+    conf: WindowDimConf,
     length: int,
-    definition: WindowDefinition,
+    leads: int,
     has_targets: bool,
     starts: Any = None,
     gaps: np.ndarray | None = None,
@@ -158,52 +158,60 @@ def make_axis(
     ``starts`` takes the place of the first points of windows at the stride, all of which remain. Raises UserError where
     not even one window fits.
     """
-    conf = definition.along(name)
-    size = length if conf.size in (None, -1) else conf.size
-    before, after, lead, edge = conf.before, conf.after, conf.lead, conf.edges
-    leads = definition.leads if has_targets and lead else 1
-    last = leads * lead  # the offset of the last target
-    stride = size - conf.overlap
-    if stride < 1:
+    size = length if conf.size in (None, -1) else int(conf.size or 0)
+    leads = leads if has_targets and conf.lead else 1
+    _check_length(conf, size, length, leads, has_targets)
+    stride, edge, last = size - conf.overlap, conf.edges, leads * conf.lead  # the offset of the last target
+    if edge == "periodic":
+        first, stop = 0, length
+    else:
+        before, after = (conf.before, conf.after) if edge == "inside" else (0, 0)
+        first = max(before, -conf.lead if has_targets else 0)
+        later = last - conf.lead if leads > 1 else 0  # the offset of the inputs of the last lead
+        stop = length - size - max(after + later, last if has_targets else 0) + 1
+    points = np.asarray(np.arange(first, stop, stride) if starts is None else starts, np.int64)
+    if not len(points) or points[0] < first or points[-1] >= stop:
+        raise _no_window(conf, size, length, last)
+    axis = Axis(
+        conf.name, length, size, stride, conf.before, conf.after, conf.lead, edge, has_targets, points, leads=leads,
+        gaps=np.empty(0, np.int64) if gaps is None else gaps,
+    )  # fmt: skip
+    axis = axis if starts is not None else axis.without_gaps()
+    if not len(axis.starts):
+        raise UserError(f"all windows along {conf.name!r} ({len(points)}) reach over a gap of time{GAP_REMEDY}")
+    return axis
+
+
+def _check_length(conf: WindowDimConf, size: int, length: int, leads: int, has_targets: bool) -> None:
+    """Raise UserError for windows or leads that are longer than the data, and for windows without a stride."""
+    name, lead = conf.name, conf.lead
+    if conf.overlap >= size:
         raise UserError(
-            f"input_overlap of {name!r} is {size - stride}, but a window has {size} points; give less, such as "
+            f"input_overlap of {name!r} is {conf.overlap}, but a window has {size} points; give less, such as "
             f"{size - 1}"
         )
     if size > length:
         raise UserError(
             f"windows have {size} points of {name!r}, but the data {length}; give input_dims of at most that"
         )
-    if leads > 1 and last + size > length:
+    if leads > 1 and leads * lead + size > length:
         raise UserError(
-            f"leads={leads} with a lead of {lead} takes targets up to {last + size - 1} points of {name!r} after the "
-            f"first, but the data have {length} points; give fewer leads, or more data"
+            f"leads={leads} with a lead of {lead} takes targets up to {leads * lead + size - 1} points of {name!r} "
+            f"after the first, but the data have {length} points; give fewer leads, or more data"
         )
     if has_targets and abs(lead) >= length:
         raise UserError(
             f"lead of {name!r} is {lead} points, which lies beyond the {length} points of the data; give a shorter one"
         )
-    if edge == "periodic":
-        first, stop = 0, length
-    else:
-        inside_before, inside_after = (before, after) if edge == "inside" else (0, 0)
-        first = max(inside_before, -lead if has_targets else 0)
-        later = last - lead if leads > 1 else 0  # the offset of the inputs of the last lead
-        stop = length - size - max(inside_after + later, last if has_targets else 0) + 1
-    is_given = starts is not None
-    starts = np.asarray(starts if is_given else np.arange(first, stop, stride), np.int64)
-    if not len(starts) or starts[0] < first or starts[-1] >= stop:
-        parts = {"of its own": size, "of context": before + after if edge == "inside" else 0, "of lead": abs(last)}
-        points = " + ".join(f"{number} {what}" for what, number in parts.items() if number)
-        remedy = "give fewer, or edges other than 'inside'" if parts["of context"] else "give fewer"
-        raise UserError(
-            f"no window fits along {name!r}: it takes {sum(parts.values())} points ({points}), and the data have "
-            f"{length}; {remedy}"
-        )
-    axis = Axis(name, length, size, stride, before, after, lead, edge, has_targets, starts, leads=leads)
-    if gaps is None or not len(gaps):
-        return axis
-    axis = replace(axis, gaps=gaps)
-    axis = axis if is_given else axis.without_gaps()
-    if not len(axis.starts):
-        raise UserError(f"all windows along {name!r} ({len(starts)}) reach over a gap of time{GAP_REMEDY}")
-    return axis
+
+
+def _no_window(conf: WindowDimConf, size: int, length: int, last: int) -> UserError:
+    """Return the error for a dimension along which no window fits; ``last`` is the offset of the last target."""
+    context = conf.before + conf.after if conf.edges == "inside" else 0
+    parts = {"of its own": size, "of context": context, "of lead": abs(last)}
+    points = " + ".join(f"{number} {what}" for what, number in parts.items() if number)
+    remedy = "give fewer, or edges other than 'inside'" if context else "give fewer"
+    return UserError(
+        f"no window fits along {conf.name!r}: it takes {sum(parts.values())} points ({points}), and the data have "
+        f"{length}; {remedy}"
+    )

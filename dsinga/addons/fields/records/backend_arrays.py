@@ -17,8 +17,8 @@ from xarray.core.indexing import BasicIndexer, IndexingSupport, LazilyIndexedArr
 
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redacted_cause
-from dsinga.data.stores.chunk_files import FileVersion, RegionReader
-from dsinga.data.stores.store_faults import chunk_fault, version_of
+from dsinga.data.stores.chunk_files import FileVersion, RegionReader, version_of
+from dsinga.data.stores.store_faults import chunk_fault
 
 
 def reading_files(dataset: Any) -> Any:

@@ -1,18 +1,15 @@
-"""Coordinates of a Dataset: steps of dates and their gaps, points beyond the data, longitudes round the circle."""
+"""Coordinates of a Dataset: which dimensions are time, steps of dates and their gaps, longitudes round the circle."""
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from dataclasses import dataclass
-from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from dsinga.addons.fields.records.definition import WindowDimConf
 from dsinga.base.errors import UserError
-from dsinga.data.array_kinds import is_number
+from dsinga.data.array_kinds import has_labels, is_number, label_text
 
 # Where dates lie, after a step of months: in the middle of each, or at the begin of the day that has the middle.
 MIDDLES, MIDDLE_DAYS = ", in their middles", ", at the days of their middles"
@@ -128,150 +125,6 @@ def crossing(gaps: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.searchsorted(gaps, low) != np.searchsorted(gaps, high - 1)
 
 
-DAYS_360 = "360_day"  # a calendar whose months have 30 days each
-MOST_DATES = 1000  # of a coordinate, from which its frequency is told
-
-
-@dataclass(frozen=True)
-class StepRule:
-    """How a coordinate goes on: by a difference, or by a frequency of dates.
-
-    Attributes:
-        step: the difference of neighbouring points; None where they lie by ``frequency``.
-        frequency: as pandas has it, such as "MS", or months as :func:`step_text` has them.
-    """
-
-    step: Any = None
-    frequency: str = ""
-
-    def after(self, index: Any, steps: int) -> Any:
-        """Return the coordinate that lies so many steps after the only one of an index, or before it where negative."""
-        if self.step is not None:
-            return index[0] + steps * self.step
-        if months := months_in(self.frequency):
-            return _in_months(index[0], steps * months, self.frequency.partition(" months")[2])
-        return shifted(index, steps, self.frequency)[0]
-
-
-def continued(coordinate: Any, points: np.ndarray, step: str = "", gaps: Any = ()) -> Any:
-    """Return the coordinate of a dimension at points (n,), maybe before or beyond the data, as an xarray Variable.
-
-    Its steps are equal, or those of months, years and the like; ``step`` takes their place where there are too few
-    points to tell. Points next to one of the ``gaps`` follow the steps on their side of it. Raises UserError where
-    they follow no such rule; see :func:`goes_on`.
-    """
-    import xarray
-
-    (dim,) = coordinate.dims
-    length = coordinate.sizes[dim]
-    values = np.array(coordinate.variable.isel({dim: points.clip(0, length - 1)}).values)
-    for end, outside in ((0, np.flatnonzero(points < 0)), (length - 1, np.flatnonzero(points >= length))):
-        if not len(outside):
-            continue
-        index = coordinate.to_index()
-        rule = _rule(_run(index, gaps, end), step)
-        if rule is None:
-            raise UserError(f"the coordinate {coordinate.name!r} follows no rule by which it could go on")
-        numbers, places = np.unique(points[outside], return_inverse=True)
-        try:
-            later = [rule.after(index[[end]], int(number) - end) for number in numbers]
-        except (OverflowError, ValueError) as error:  # dates that the coordinate cannot have
-            most = int(np.abs(numbers - end).max())
-            raise UserError(f"the coordinate {coordinate.name!r} cannot go on for {most} points ({error})") from error
-        for place, number in zip(outside, places, strict=True):
-            values[place] = later[number]
-    return xarray.Variable(coordinate.dims, values, coordinate.attrs)
-
-
-def goes_on(coordinate: Any, step: str = "", gaps: Any = (), before: bool = False) -> bool:
-    """Whether the steps of a coordinate follow a rule by which it goes on beyond its last point, or before its first.
-
-    With ``gaps`` these are the steps after the last gap, or before the first.
-    """
-    index = coordinate.to_index()
-    return _rule(_run(index, gaps, 0 if before else len(index) - 1), step) is not None
-
-
-def step_text(coordinate: Any, is_time: bool = False) -> str:
-    """Return the step of a coordinate: a number, of dates a frequency as pandas has it; "" for none or unequal ones.
-
-    Of numbers it is the mean step. Dates in the middles of months have the step "1 months, in their middles", those of
-    one day of months "1 months". Of a coordinate along time that has gaps it is the step of the longest part without.
-    """
-    index = coordinate.to_index()
-    if len(index) < 2 or not (is_date_index(index) or index.dtype.kind in "iuf"):
-        return ""
-    if is_time and len(gaps := gaps_of(index)):
-        ends = np.array([-1, *gaps, len(index) - 1])
-        longest = int(np.argmax(np.diff(ends)))
-        index = index[ends[longest] + 1 : ends[longest + 1] + 1]
-    if is_date_index(index):
-        return _frequency(index[:MOST_DATES])
-    if len(index) < 2:
-        return ""
-    return f"{(float(index[-1]) - float(index[0])) / (len(index) - 1):.9g}"
-
-
-def _run(index: Any, gaps: Any, end: int) -> Any:
-    """Return the part of an index between its first or last point, ``end``, and the nearest gap."""
-    if not len(gaps):
-        return index
-    return index[: gaps[0] + 1] if end == 0 else index[gaps[-1] + 1 :]
-
-
-def _rule(index: Any, trained: str) -> StepRule | None:
-    """Return the rule that an index follows, or that of training where it has too few points; None for no rule."""
-    is_date = is_date_index(index)
-    if not is_date and index.dtype.kind not in "iuf":
-        return None
-    if len(index) == 1 and not is_date and is_number(trained):
-        return StepRule(index.dtype.type(float(trained)))
-    steps = index[1:] - index[:-1] if len(index) > 1 else index[:0]  # of one date of cftime xarray takes no difference
-    if len(steps) and (steps == steps[0]).all() and not (len(steps) == 1 and is_date and trained):
-        return StepRule(steps[0])
-    if is_date and (frequency := trained if len(index) < 3 and trained else _frequency(index)):
-        return StepRule(frequency=frequency)
-    return None
-
-
-def _frequency(index: Any) -> str:
-    """Return the frequency of dates, "" where they have none."""
-    import xarray
-
-    infer: Any = xarray.infer_freq
-    if len(index) < 3:
-        return ""
-    if getattr(index, "calendar", "") == DAYS_360 and (months := _monthly(index)):
-        return infer(index) if index[0].day == 1 else months  # 30 days, which are a month of other calendars
-    return infer(index) or ("" if index.dtype.kind == "m" else _monthly(index))
-
-
-def _monthly(index: Any) -> str:
-    """Return the step of dates at one day and hour of months, or in their middles; "" for others."""
-    numbers = np.array([12 * date.year + date.month for date in index])
-    months = int(numbers[1] - numbers[0])
-    if months < 1 or (np.diff(numbers) != months).any():
-        return ""
-    for place in (MIDDLES, "") if getattr(index, "calendar", "") == DAYS_360 else ("", MIDDLES, MIDDLE_DAYS):
-        with contextlib.suppress(ValueError):  # of a day that not all months have
-            if all(_in_months(date, months, place) == after for date, after in pairwise(index)):
-                return f"{months} months{place}"
-    return ""
-
-
-def _in_months(date: Any, months: int, place: str) -> Any:
-    """Return the date so many months after another: at the same day and hour, or in the middle of its month."""
-    number = 12 * date.year + date.month - 1 + months
-    if not place:
-        return date.replace(year=number // 12, month=number % 12 + 1)
-    first, after = (
-        date.replace(year=each // 12, month=each % 12 + 1, day=1, hour=0, minute=0, second=0, microsecond=0)
-        for each in (number, number + 1)
-    )
-    half = (after - first) / 2
-    return first + (half if place == MIDDLES else timedelta(days=half.days))
-
-
 LONGITUDES = ("lon", "longitude")
 CIRCLE = 360.0  # degrees
 SAME_POINT = 1e-3  # of a step, by which longitudes of one point may differ
@@ -366,3 +219,107 @@ def places_of(dataset: Any, array: Any, dim: str) -> np.ndarray | None:
     before = np.maximum(after - 1, 0)
     nearest = np.where(np.abs(line[after] - points) <= np.abs(line[before] - points), after, before)
     return order[nearest] if (np.abs(line[nearest] - points) <= least).all() else None
+
+
+def check_increasing(dataset: Any, conf: WindowDimConf) -> None:
+    """Raise UserError unless the coordinates of a dimension increase; numbers may as well decrease, as latitudes do.
+
+    Texts along time that are no dates have no order, but none is there twice.
+    """
+    dim, along_time = conf.name, is_time(dataset, conf)
+    if dim not in dataset.indexes or dataset.sizes[dim] < 2:
+        return
+    index = date_index(dataset[dim]) if along_time else dataset.indexes[dim]
+    is_date, values = is_date_index(index), dataset[dim].values
+    if not is_date and index.dtype.kind not in "iuf":
+        if along_time and not index.is_unique:
+            place = int(np.argmax(index.duplicated()))
+            raise UserError(
+                f"the coordinates of {dim!r} have {label_text(values[place])} twice, again at index {place}; leave out "
+                f"what is there twice, ds.drop_duplicates({dim!r})"
+            )
+        return
+    if index.is_monotonic_increasing and index.is_unique:
+        return
+    if not is_date and index.is_monotonic_decreasing and index.is_unique:
+        return
+    steps = index.values[1:] > index.values[:-1]
+    place = int(np.argmin(steps)) if is_date or steps.mean() >= 0.5 else int(np.argmax(steps))
+    raise UserError(
+        f"the coordinates of {dim!r} do not increase: {label_text(values[place + 1])} (index {place + 1}) follows "
+        f"{label_text(values[place])}; sort them, ds.sortby({dim!r}), and leave out what is there twice, "
+        f"ds.drop_duplicates({dim!r})"
+    )
+
+
+def is_time(dataset: Any, conf: WindowDimConf) -> bool:
+    """Whether a dimension is one of time: its coordinate is dates, a target lies ahead along it, or it is so called."""
+    if conf.name == "time" or conf.lead:
+        return True
+    return conf.name in dataset.coords and is_date(dataset[conf.name])
+
+
+def time_gaps(dataset: Any, conf: WindowDimConf, over_gaps: bool) -> np.ndarray | None:
+    """Return the points of a dimension of time after which there is a gap; None where windows may reach over gaps.
+
+    They may where they have all points.
+    """
+    is_whole, dim = conf.size in (None, -1), conf.name
+    if is_whole or over_gaps or dim not in dataset.indexes or dataset.indexes[dim].nlevels > 1:
+        return None
+    return gaps_of(date_index(dataset[dim]), conf.step)
+
+
+def check_steps(dataset: Any, conf: WindowDimConf, over_gaps: bool) -> None:
+    """Raise UserError where windows reach over steps of time that are longer or shorter than those of training."""
+    dim, reaches = conf.name, conf.lead or conf.before or conf.after or (conf.size or 0) > 1
+    if over_gaps or not reaches or not has_labels(dataset, dim) or not is_time(dataset, conf):
+        return
+    index = date_index(dataset[dim])
+    if steps := other_steps(index, conf.step):
+        unit = " h" if is_date_index(index) else ""
+        raise UserError(
+            f"the usual step of {dim!r} is {steps[0]:g}{unit}, in training it was {steps[1]:g}{unit} ({conf.step}), so "
+            "that inputs and targets would lie at other times than those that the net knows; give data of that step "
+            "(ds.resample or ds.isel), or train from windows that count points (over_gaps=True)"
+        )
+
+
+OF_TIME = ("day of year", "hour of day")
+
+
+def is_date(array: Any) -> bool:
+    """Whether a coordinate is dates: datetime64, or those of cftime."""
+    return kind_of(array) == "date"
+
+
+def kind_of(array: Any) -> str:
+    """Return what a coordinate has: "date", "number" or "other"."""
+    if array.dtype.kind == "M":
+        return "date"
+    if array.dtype.kind == "O" and array.size and hasattr(array.values.flat[0], "dayofyr"):
+        return "date"
+    return "number" if array.dtype.kind in "buif" else "other"
+
+
+def turns_of(dates: np.ndarray, quantity: str) -> np.ndarray:
+    """Return the share of the year, or of the day, that has passed at each date, float64."""
+    if dates.dtype.kind == "O":  # of cftime
+        passed = np.vectorize(_cftime_turn, otypes=[np.float64])
+        return passed(dates, quantity)
+    unit = "Y" if quantity == "day of year" else "D"
+    begins = dates.astype(f"datetime64[{unit}]")
+    ends = begins + np.array(1, f"timedelta64[{unit}]")
+    first, end, date = (moments.astype("datetime64[s]").astype(np.float64) for moments in (begins, ends, dates))
+    return (date - first) / (end - first)
+
+
+def _cftime_turn(date: Any, quantity: str) -> float:
+    hours = date.hour + date.minute / 60 + date.second / 3600
+    if quantity == "hour of day":
+        return hours / 24
+    days = (
+        date.replace(year=date.year + 1, month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
+        - date.replace(month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
+    ).days
+    return (date.dayofyr - 1 + hours / 24) / days

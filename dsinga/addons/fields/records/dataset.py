@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import zarr
 
 from dsinga.addons.fields.microscopes.opening import open_path_of_image
-from dsinga.addons.fields.records.coordinates import date_index, is_date_index
+from dsinga.addons.fields.records.coordinates import check_increasing
 from dsinga.addons.fields.records.definition import WindowDefinition
-from dsinga.addons.fields.records.readers import is_date
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed, nearest
 from dsinga.base.regular_files import open_regular
-from dsinga.data.array_kinds import is_a, is_data_array, label_text
+from dsinga.data.array_kinds import is_a, is_data_array, is_path
 from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
-from dsinga.data.missing_values import with_nan
+from dsinga.data.missing_values import decoded_dataset
 from dsinga.data.sources.xarray_objects import missing_name
 from dsinga.data.stores.store_faults import check_group, check_members
 
@@ -43,7 +41,11 @@ def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tup
     Of a path nothing but coordinates is read. The Dataset has the targets of a definition that are made from label
     images, such as "border(cells)". Raises UserError where there is none.
     """
-    dataset, path = _opened(source)
+    path = None
+    if is_path(source):
+        path = os.fspath(source)
+        path = path if is_url(path) else os.path.abspath(path)
+    dataset = reading_files(_given(source) if path is None else open_path(path))
     names = (*definition.inputs, *definition.targets) if definition else ()
     if any("(" in name for name in names):
         from dsinga.addons.fields.microscopes.instance_targets import with_instance_targets
@@ -52,30 +54,21 @@ def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tup
     return dataset, path
 
 
-def _opened(source: Any) -> tuple[Any, str | None]:
-    if is_a(source, "xarray", "Dataset"):
-        return reading_files(with_nan(source, "x")), None
+def _given(source: Any) -> Any:
+    """Return a Dataset, or that of a DataArray, with NaN in place of values that mean "missing"."""
     if is_data_array(source):
-        return reading_files(with_nan(source.to_dataset(name=str(source.name or "x")), "x")), None
-    if not isinstance(source, (str, os.PathLike)):
-        remedy = "name its dimensions: xarray.DataArray(array, dims=('time', 'lat', 'lon'))"
-        if isinstance(source, (list, tuple)):
-            remedy = OPEN_SEVERAL
-        elif is_a(source, "xarray", "DataTree"):
-            remedy = "give a node of it: tree['GROUP'].to_dataset()"
-        raise UserError(
-            f"windows are cut out of an xarray Dataset or DataArray, or the path of one, not a {type(source).__name__}"
-            f"; {remedy}"
-        )
-    path = os.fspath(source)
-    path = path if is_url(path) else os.path.abspath(path)
-    opened = open_path(path)
-    if not opened.data_vars:
-        raise UserError(
-            f"{redact(path)} has no variables at its root; where they are in a group, give that: the path of the group "
-            "in a zarr store, or xarray.open_dataset(path, group='GROUP')"
-        )
-    return reading_files(opened), path
+        source = source.to_dataset(name=str(source.name or "x"))
+    if is_a(source, "xarray", "Dataset"):
+        return decoded_dataset(source)
+    remedy = "name its dimensions: xarray.DataArray(array, dims=('time', 'lat', 'lon'))"
+    if isinstance(source, (list, tuple)):
+        remedy = OPEN_SEVERAL
+    elif is_a(source, "xarray", "DataTree"):
+        remedy = "give a node of it: tree['GROUP'].to_dataset()"
+    raise UserError(
+        f"windows are cut out of an xarray Dataset or DataArray, or the path of one, not a {type(source).__name__}"
+        f"; {remedy}"
+    )
 
 
 def check_dataset(dataset: Any, definition: WindowDefinition) -> None:
@@ -94,7 +87,7 @@ def check_dataset(dataset: Any, definition: WindowDefinition) -> None:
     _check_grids(dataset, definition)
     for conf in definition.dim:
         if conf.size is not None or conf.lead:
-            check_increasing(dataset, conf.name, is_time(dataset, conf.name, definition))
+            check_increasing(dataset, conf)
 
 
 def _check_grids(dataset: Any, definition: WindowDefinition) -> None:
@@ -121,43 +114,6 @@ def _check_grids(dataset: Any, definition: WindowDefinition) -> None:
 
 def _listed(dims: Iterable[Any]) -> str:
     return f"({', '.join(map(str, dims))})"
-
-
-def check_increasing(dataset: Any, dim: str, is_time: bool) -> None:
-    """Raise UserError unless the coordinates of a dimension increase; numbers may as well decrease, as latitudes do.
-
-    Texts along time that are no dates have no order, but none is there twice.
-    """
-    if dim not in dataset.indexes or dataset.sizes[dim] < 2:
-        return
-    index = date_index(dataset[dim]) if is_time else dataset.indexes[dim]
-    is_date, values = is_date_index(index), dataset[dim].values
-    if not is_date and index.dtype.kind not in "iuf":
-        if is_time and not index.is_unique:
-            place = int(np.argmax(index.duplicated()))
-            raise UserError(
-                f"the coordinates of {dim!r} have {label_text(values[place])} twice, again at index {place}; leave out "
-                f"what is there twice, ds.drop_duplicates({dim!r})"
-            )
-        return
-    if index.is_monotonic_increasing and index.is_unique:
-        return
-    if not is_date and index.is_monotonic_decreasing and index.is_unique:
-        return
-    steps = index.values[1:] > index.values[:-1]
-    place = int(np.argmin(steps)) if is_date or steps.mean() >= 0.5 else int(np.argmax(steps))
-    raise UserError(
-        f"the coordinates of {dim!r} do not increase: {label_text(values[place + 1])} (index {place + 1}) follows "
-        f"{label_text(values[place])}; sort them, ds.sortby({dim!r}), and leave out what is there twice, "
-        f"ds.drop_duplicates({dim!r})"
-    )
-
-
-def is_time(dataset: Any, dim: str, definition: WindowDefinition) -> bool:
-    """Whether a dimension is one of time: its coordinate is dates, a target lies ahead along it, or it is so called."""
-    if dim == "time" or definition.along(dim).lead:
-        return True
-    return dim in dataset.coords and is_date(dataset[dim])
 
 
 def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
@@ -194,10 +150,9 @@ def open_path(path: str) -> Any:
                 opened = xarray.open_zarr(zarr_store(path, read_only=True), chunks=None)
             _check_group(path, map(str, opened.variables))
             opened.encoding["source"] = path  # as xarray says of files
-            return opened
-        if not is_url(path):
+        else:
             _check_file(path)
-        return xarray.open_dataset(path)
+            opened = xarray.open_dataset(path)
     except UserError:
         raise
     except Exception as error:  # of any engine: any class
@@ -208,6 +163,12 @@ def open_path(path: str) -> Any:
         raise UserError(f"{path} cannot be opened as a Dataset ({redact(fault, path)}){remedy}") from redacted_cause(
             error, path
         )
+    if not opened.data_vars:
+        raise UserError(
+            f"{redact(path)} has no variables at its root; where they are in a group, give that: the path of the group "
+            "in a zarr store, or xarray.open_dataset(path, group='GROUP')"
+        )
+    return opened
 
 
 def _check_group(path: str, names: Iterable[str]) -> None:
@@ -219,7 +180,7 @@ def _check_group(path: str, names: Iterable[str]) -> None:
 
 def _check_file(path: str) -> None:
     """Raise an error where there is no regular file, or one of HDF5 that is damaged."""
-    if os.path.isdir(path):  # of an engine that reads folders
+    if is_url(path) or os.path.isdir(path):  # some engines of xarray read folders
         return
     with open_regular(path) as file:
         is_hdf5 = file.read(4) == b"\x89HDF"
@@ -240,3 +201,22 @@ def _name_fault(path: str) -> None:
         raise
     except Exception:  # of the group itself, of which the error that was raised first says as much
         return
+
+
+MAPPING, BOUNDS = "grid_mapping", ("bounds", "climatology")  # attributes of variables, and of coordinates
+
+
+def related_names(dataset: Any) -> tuple[str, ...]:
+    """Return the names of the grid mappings and bounds that variables and coordinates of a Dataset name."""
+    names = {
+        name for variable in dataset.variables.values() for key in (MAPPING, *BOUNDS) for name in _named(variable, key)
+    }
+    return tuple(str(name) for name in dataset.variables if name in names)
+
+
+def _named(variable: Any, key: str) -> Iterator[str]:
+    """Yield the names in an attribute of a variable, such as "crs", or "crs: x y other: lat lon"."""
+    text = variable.attrs.get(key, variable.encoding.get(key))
+    words = text.replace(":", ": ").split() if isinstance(text, str) else []
+    mappings = [word[:-1] for word in words if word.endswith(":")]
+    yield from mappings or words

@@ -193,15 +193,6 @@ class WindowDefinition(Settings):
         of_dim = {name: {dim.name: getattr(dim, OF_DIM[name][0]) for dim in other.dim} for name in OF_TRAINED}
         return self.replace(variable=other.variable, **of_dim)
 
-    def is_masked(self, name: str) -> bool:
-        """Whether NaN of a variable is masked."""
-        return name in self.mask or "*" in self.mask
-
-    def fill_of(self, name: str) -> float:
-        """Return the number in place of NaN of a variable."""
-        numbers = {fill.variable: fill.value for fill in self.fill}
-        return numbers.get(name, numbers.get("*", 0.0))
-
     def trained_dims(self, name: str) -> tuple[str, ...]:
         """Return the dimensions of a variable in the data of training, none where these are not known."""
         return next((tuple(variable.dims) for variable in self.variable if variable.name == name), ())

@@ -9,21 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.leads.feedback import check_ends, check_lead_names, lead_plan
+from dsinga.addons.fields.leads.feedback import lead_plan
 from dsinga.addons.fields.records.climatology import FieldClimatology
-from dsinga.addons.fields.records.dataset import check_dataset, open_dataset, used_variables
+from dsinga.addons.fields.records.dataset import check_dataset, open_dataset, related_names, used_variables
 from dsinga.addons.fields.records.definition import (
     DEFAULT_MEMORY,
     SAMPLER_SHARE,
     WindowDefinition,
 )
 from dsinga.addons.fields.records.layout import Layout, make_layout
-from dsinga.addons.fields.records.prediction_windows import related_names
-from dsinga.addons.fields.records.remarks import chunk_texts, gap_texts, left_out_texts, period_texts, uneven_texts
 from dsinga.addons.fields.records.trained_layout import align, describe_layout, select, split_ends
 from dsinga.addons.fields.records.window_arguments import define_windows, documented_settings, names_of
 from dsinga.addons.fields.records.window_blocks import BlockCache, WindowBlocks
-from dsinga.addons.fields.records.window_column import WindowColumn
+from dsinga.addons.fields.records.window_column import window_columns, window_numbers
+from dsinga.addons.fields.records.window_warnings import advice_texts, left_out_texts
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
@@ -31,7 +30,6 @@ from dsinga.base.registry import register
 from dsinga.data.column import PointRanges
 from dsinga.data.record_source import RecordSource
 
-FILTERED_BYTES = 16 << 20  # of the windows whose share of NaN is counted at once
 logger = logging.getLogger(__name__)
 
 
@@ -74,35 +72,24 @@ class FieldWindows(RecordSource):
         path: str | None = None,
     ):
         dataset, opened = open_dataset(dataset, definition)
-        self.path = path or opened
-        self._is_plain = starts is None and has_targets
+        self.definition, self.path, self._is_plain = definition, path or opened, starts is None and has_targets
         check_dataset(dataset, definition)
         dataset, _ = align(used_variables(dataset, definition), definition)
-        self.definition, self.dataset = definition, select(dataset, definition)
+        self.dataset = select(dataset, definition)
         has_targets = has_targets and bool(definition.targets)
         self.layout: Layout = make_layout(self.dataset, definition, has_targets, starts)
-        self.leads = None
         if self.layout.leads > 1:
-            check_lead_names(self.layout, definition.targets)
-        if self.layout.leads > 1 and not definition.direct:
-            self.leads = lead_plan(self.layout, definition.lead_weights, definition.lead_start)
-            check_ends(self.layout)
-        self._blocks = WindowBlocks(self.layout, definition.memory // SAMPLER_SHARE)
-        self._cache = BlockCache()
+            self.layout.check_lead_names(definition.targets)
+        self.leads = lead_plan(self.layout, definition)
+        self._blocks, self._cache = WindowBlocks(self.layout, definition.memory // SAMPLER_SHARE), BlockCache()
         self._register()
         location = "xarray Dataset" if self.path is None else self.path
-        axes, labels = self.layout.axes, self.layout.coordinates
-        self.left_out = [*left_out_texts(axes, labels), *gap_texts(axes, labels)]
-        self.window_numbers = self._filtered(location)
-        columns = [
-            WindowColumn(self._blocks, self._cache, self.window_numbers, is_target, location)
-            for is_target in ((False, True) if has_targets else (False,))
-        ]
-        super().__init__(location, *columns)
+        self.window_numbers = window_numbers(self._blocks, self._cache, location, definition.max_nan)
+        super().__init__(location, *window_columns(self._blocks, self._cache, self.window_numbers, location))
         if self.leads is not None:
             self.shape, self.label_shape = self.leads.shape, self.leads.label_shape
-        advice = [*chunk_texts(self._blocks), *uneven_texts(axes, labels), *period_texts(axes, labels)]
-        for sentence in [*self.left_out, *advice]:
+        self.left_out = left_out_texts(self._blocks, self.window_numbers, definition.max_nan)
+        for sentence in [*self.left_out, *advice_texts(self._blocks)]:
             logger.warning("%s: %s", redact(location), sentence)
 
     def _register(self) -> None:
@@ -131,10 +118,7 @@ class FieldWindows(RecordSource):
             return self
         layout, cache = self.layout.in_region(data, labels), BlockCache()
         blocks = WindowBlocks(layout, 0, self._blocks.block_counts)
-        columns = [
-            WindowColumn(blocks, cache, self.window_numbers, is_target, self.location)
-            for is_target in ((False, True) if self.has_labels else (False,))
-        ]
+        columns = window_columns(blocks, cache, self.window_numbers, self.location)
         shapes = [column.shape for column in columns]
         return self._changed(
             layout=layout,
@@ -145,29 +129,6 @@ class FieldWindows(RecordSource):
             _data=columns[0],
             _labels=columns[-1] if self.has_labels else None,
         )
-
-    def _filtered(self, location: str) -> np.ndarray | None:
-        """Return the numbers of the windows that have at most ``max_nan`` of NaN, None where it is not given."""
-        most = self.definition.max_nan
-        if most is None:
-            return None
-        roles = (False, True) if self.layout.targets else (False,)
-        columns = [WindowColumn(self._blocks, self._cache, None, is_target, location) for is_target in roles]
-        step = max(1, FILTERED_BYTES // max(column.row_bytes for column in columns))
-        numbers = [
-            start + np.flatnonzero(np.max([column.nan_shares(rows) for column in columns], axis=0) <= most)
-            for start in range(0, len(self._blocks), step)
-            for rows in [np.arange(start, min(start + step, len(self._blocks)))]
-        ]
-        kept = np.concatenate(numbers)
-        count = len(self._blocks) - len(kept)
-        if not len(kept):
-            raise UserError(
-                f"{location}: all {count} windows have more than max_nan={most:g} of NaN; give a larger share"
-            )
-        if count:
-            self.left_out.append(f"{count} of {len(self._blocks)} windows have more than max_nan={most:g} of NaN")
-        return kept
 
     @property
     def cached_bytes(self) -> int:

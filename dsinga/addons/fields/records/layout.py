@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.records.axis import Axis, make_axis
-from dsinga.addons.fields.records.coordinates import date_index, gaps_of
-from dsinga.addons.fields.records.dataset import is_time
+from dsinga.addons.fields.records.coordinates import is_time, time_gaps
 from dsinga.addons.fields.records.definition import WindowDefinition
-from dsinga.addons.fields.records.readers import VariableReader, coordinate_reader
+from dsinga.addons.fields.records.readers import VariableReader, coordinate_reader, point_reader
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import label_text
 from dsinga.data.column import PointRanges
 
+LEAD, VALID_TIME = "lead", "valid_time"  # the dimension of leads, and the coordinate of their times
 MOST_SPACE = 3  # axes of space of a record
 
 
@@ -132,6 +132,18 @@ class Layout:
             weights=None if self.weights is None else of(self.weights, is_target=True),
         )
 
+    def check_free(self, targets: Collection[str], name: str, example: str = "") -> None:
+        """Raise UserError where a dimension or a target has a name that predictions need for a dimension of theirs."""
+        if name in self.axes or name in targets:
+            raise UserError(
+                f"the data have {name!r} already, which predictions need for themselves; rename it{example}"
+            )
+
+    def check_lead_names(self, targets: Collection[str]) -> None:
+        """Raise UserError where the data have the dimension of leads, or that of their times, already."""
+        self.check_free(targets, LEAD)
+        self.check_free(targets, VALID_TIME, ", such as ds.rename(valid_time='time')")
+
     def channel_names(self) -> tuple[str, ...]:
         """Return what each channel of a record has, such as "t2m", "z level=500 time-1" or "mask of sst"."""
         names = [name for part in self.inputs for name in self._names(part, lead=False)]
@@ -169,115 +181,106 @@ def make_layout(
 ) -> Layout:
     """Return the layout of the windows of a Dataset, which :func:`check_dataset` has passed.
 
+    The stages: the dimensions in their order, what reads the variables, and which part of it is which channel.
     ``starts`` takes the place of the first points of windows by dimension.
     """
-    names = [*definition.inputs, *definition.targets, *definition.static]
-    dims = tuple(dict.fromkeys(dim for name in names for dim in definition.ordered_dims(name, dataset[name].dims)))
-    times = [dim for dim in dims if is_time(dataset, dim, definition)]
-    gaps = {dim: time_gaps(dataset, dim, definition) for dim in times}
+    names = dict.fromkeys([*definition.inputs, *definition.targets, *definition.static])
+    orders = {name: definition.ordered_dims(name, dataset[name].dims) for name in names}
+    confs = [definition.along(dim) for dim in dict.fromkeys(dim for dims in orders.values() for dim in dims)]
+    times = [conf.name for conf in confs if is_time(dataset, conf)]
+    gaps = {conf.name: time_gaps(dataset, conf, definition.over_gaps) for conf in confs if conf.name in times}
+    leads = definition.leads if has_targets else 1
     axes = {
-        dim: make_axis(dim, dataset.sizes[dim], definition, has_targets, (starts or {}).get(dim), gaps.get(dim))
-        for dim in dims
-    }
-    channels = _channel_dims(definition, dims, times)
-    space = tuple(dim for dim in dims if dim not in channels)
-    if len(space) > MOST_SPACE:
-        raise UserError(
-            f"windows would have {len(space)} axes of space ({', '.join(space)}), at most {MOST_SPACE} do; name those "
-            f"whose points are channels, as channels=[{space[0]!r}]"
+        conf.name: make_axis(
+            conf, dataset.sizes[conf.name], leads, has_targets, (starts or {}).get(conf.name), gaps.get(conf.name)
         )
-    variables = {name: VariableReader(dataset[name].variable, name) for name in dict.fromkeys(names)}
+        for conf in confs
+    }
     time = times[0] if times else None
-    parts = _ChannelGroups(axes, space, times, definition)
+    readers = {name: VariableReader(dataset[name].variable, name) for name in names}
     coordinates = [coordinate_reader(dataset, expression, time) for expression in definition.coordinates]
-    inputs = [variables[name] for name in (*definition.inputs, *definition.static)]
-    weights, scale = None, 1.0
-    if definition.weights and has_targets:
-        weights, scale = _weights(dataset, definition, parts, time)
-    leads = max(axis.leads for axis in axes.values())
-    first = [parts.make(reader, is_target=False) for reader in [*inputs, *coordinates]]
-    known = [part for part in first if part.name not in definition.targets and set(part.dims) & _ahead(axes)]
-    read = () if definition.direct else range(1, leads)  # each has the inputs that are not predicted
-    targets = [parts.make(variables[name], is_target=True) for name in definition.targets] if has_targets else []
+    weight = point_reader(dataset, definition.weights, time) if definition.weights and has_targets else None
+    groups = _ChannelGroups(definition, axes, _space_of(definition, axes, times), times, orders)
+    first = [groups.of_inputs(readers[name]) for name in (*definition.inputs, *definition.static)]
+    first += [groups.of_inputs(reader) for reader in coordinates]
+    targets = [groups.of_targets(readers[name]) for name in definition.targets] if has_targets else []
+    weights = None if weight is None else groups.of_targets(weight)
+    ahead = {name for name, axis in axes.items() if axis.leads > 1}
+    later = [part for part in first if part.name not in definition.targets and set(part.dims) & ahead]
+    numbers = range(1, leads if ahead and not definition.direct else 1)  # of leads that read their own inputs
     return Layout(
         axes,
-        space,
-        (*first, *(replace(part, number=number) for number in read for part in known)),
-        tuple(replace(part, number=number) for number in range(leads) for part in targets),
+        groups.space,
+        (*first, *(replace(part, number=number) for number in numbers for part in later)),
+        tuple(replace(part, number=number) for number in range(leads if ahead else 1) for part in targets),
         weights,
-        {dim: dataset[dim].variable for dim in dims if dim in dataset.coords},
-        scale,
+        {dim: dataset[dim].variable for dim in axes if dim in dataset.coords},
+        1.0 if weights is None else _mean_weight(weights),
     )
 
 
-def _ahead(axes: Mapping[str, Axis]) -> set[str]:
-    """Return the dimensions along which there are several leads."""
-    return {name for name, axis in axes.items() if axis.leads > 1}
-
-
+@dataclass(frozen=True)
 class _ChannelGroups:
-    """Makes parts of the layout that has these dimensions."""
+    """Makes the parts of records and labels; the attributes are those of a layout, ``orders`` has dims by variable."""
 
-    def __init__(self, axes: Mapping[str, Axis], space: Sequence[str], times: Sequence[str], definition: Any):
-        self.axes, self.space, self.times, self.definition = axes, tuple(space), times, definition
+    definition: WindowDefinition
+    axes: Mapping[str, Axis]
+    space: tuple[str, ...]
+    times: Sequence[str]
+    orders: Mapping[str, tuple[str, ...]]
 
-    def make(self, reader: VariableReader, is_target: bool) -> ChannelGroup:
-        """Return the part of a variable."""
+    def of_inputs(self, reader: VariableReader) -> ChannelGroup:
+        """Return the part of records that a variable or a coordinate is; coordinates have no NaN to mask."""
+        fills = {fill.variable: fill.value for fill in self.definition.fill}
+        is_masked = type(reader) is VariableReader and not {"*", reader.name}.isdisjoint(self.definition.mask)
+        dims = self._dims(reader)
+        sizes = tuple(self.axes[dim].input_size for dim in dims)
+        return ChannelGroup(reader, dims, self.space, sizes, is_masked, fills.get(reader.name, fills.get("*", 0.0)))
+
+    def of_targets(self, reader: VariableReader) -> ChannelGroup:
+        """Return the part of labels that a variable is."""
+        part = self.of_inputs(reader)
+        return replace(part, sizes=tuple(self.axes[dim].size for dim in part.dims))
+
+    def _dims(self, reader: VariableReader) -> tuple[str, ...]:
+        """Return the dimensions of a variable: those of channels, of which time is the last, then those of space."""
         for dim in reader.dims:
             if dim not in self.axes:
                 raise UserError(
                     f"{reader.name!r} has the dimension {dim!r}, which none of the inputs and targets has "
                     f"({', '.join(self.axes)}); choose one of theirs: .isel({dim}=0)"
                 )
-        ordered = self.definition.ordered_dims(reader.name, reader.dims)
-        channels = [dim for dim in ordered if dim not in self.space and dim not in self.times]
-        channels += [dim for dim in ordered if dim in self.times and dim not in self.space]
-        dims = (*channels, *(dim for dim in self.space if dim in reader.dims))
-        sizes = tuple(self.axes[dim].size if is_target else self.axes[dim].input_size for dim in dims)
-        is_masked = self.definition.is_masked(reader.name) and _may_mask(reader)
-        return ChannelGroup(reader, dims, self.space, sizes, is_masked, self.definition.fill_of(reader.name))
+        channels = [dim for dim in self.orders.get(reader.name, reader.dims) if dim not in self.space]
+        channels.sort(key=lambda dim: dim in self.times)
+        return (*channels, *(dim for dim in self.space if dim in reader.dims))
 
 
-def _may_mask(reader: VariableReader) -> bool:
-    """Whether a variable is one of the data: coordinates have no NaN to mask."""
-    return type(reader) is VariableReader
-
-
-def time_gaps(dataset: Any, dim: str, definition: WindowDefinition) -> np.ndarray | None:
-    """Return the points of a dimension of time after which there is a gap; None where windows may reach over gaps.
-
-    They may where they have all points.
-    """
-    conf = definition.along(dim)
-    is_whole = conf.size in (None, -1)
-    if is_whole or definition.over_gaps or dim not in dataset.indexes or dataset.indexes[dim].nlevels > 1:
-        return None
-    return gaps_of(date_index(dataset[dim]), conf.step)
-
-
-def _channel_dims(definition: WindowDefinition, dims: Iterable[str], times: Iterable[str]) -> list[str]:
-    """Return the dimensions whose points are channels; docs/fields.md has the rule."""
+def _space_of(definition: WindowDefinition, dims: Iterable[str], times: Iterable[str]) -> tuple[str, ...]:
+    """Return the dimensions of space, whose points are no channels; docs/fields.md has the rule."""
     if definition.channels:
-        return [dim for dim in definition.channels if dim]
-    single = [dim.name for dim in definition.dim if dim.size == 1 and not dim.before + dim.after]
-    channels = list(dict.fromkeys([*times, *single]))
-    if set(definition.input_dims) - set(times):
-        channels += [dim for dim in dims if dim not in definition.input_dims]
-    return channels
+        channels = [dim for dim in definition.channels if dim]
+    else:
+        channels = [*times, *(dim.name for dim in definition.dim if dim.size == 1 and not dim.before + dim.after)]
+        if set(definition.input_dims) - set(times):
+            channels += [dim for dim in dims if dim not in definition.input_dims]
+    space = tuple(dim for dim in dims if dim not in channels)
+    if len(space) > MOST_SPACE:
+        raise UserError(
+            f"windows would have {len(space)} axes of space ({', '.join(space)}), at most {MOST_SPACE} do; name those "
+            f"whose points are channels, as channels=[{space[0]!r}]"
+        )
+    return space
 
 
-def _weights(
-    dataset: Any, definition: WindowDefinition, parts: _ChannelGroups, time: str | None
-) -> tuple[ChannelGroup, float]:
-    """Return the part of the weights of points, and their mean over the data."""
-    name = definition.weights
-    is_variable = name in dataset.data_vars
-    reader = VariableReader(dataset[name].variable, name) if is_variable else coordinate_reader(dataset, name, time)
-    part = parts.make(reader, is_target=True)
+def _mean_weight(part: ChannelGroup) -> float:
+    """Return the mean of the weights of points over the data. Raises UserError for a weight below 0, or NaN."""
     if part.channels != 1:
-        raise UserError(f"the weights {name!r} have {part.channels} numbers for a point of a window; give one for each")
+        raise UserError(
+            f"the weights {part.name!r} have {part.channels} numbers for a point of a window; give one for each"
+        )
+    reader = part.reader
     values = reader.read(tuple(slice(0, size) for size in reader.shape)).astype(np.float64)
     mean = float(values.mean())
     if not values.min() > -1e-6 or not mean > 0:  # a cosine at the pole may be a little below 0
-        raise UserError(f"the weights {name!r} have a number below 0, NaN, or zeros only; give numbers from 0")
-    return part, mean
+        raise UserError(f"the weights {reader.name!r} have a number below 0, NaN, or zeros only; give numbers from 0")
+    return mean

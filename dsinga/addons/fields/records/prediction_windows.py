@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dsinga.addons.fields.records.axis import Axis
-from dsinga.addons.fields.records.coordinates import continued, goes_on
-from dsinga.addons.fields.records.dataset import check_dataset, is_time, open_dataset, used_variables
+from dsinga.addons.fields.records.coordinate_extrapolation import extrapolated, goes_on
+from dsinga.addons.fields.records.coordinates import is_time
+from dsinga.addons.fields.records.dataset import check_dataset, open_dataset, related_names, used_variables
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.layout import Layout, make_layout
-from dsinga.addons.fields.records.remarks import gap_texts
 from dsinga.addons.fields.records.trained_layout import Alignment, align
+from dsinga.addons.fields.records.window_warnings import gap_texts
 from dsinga.base.errors import UserError
 
 CLASS = "class"  # the dimension of scores of classes
@@ -85,9 +86,9 @@ class PredictionWindows:
         """Whether the coordinate of a dimension follows a rule by which it goes on beyond the data, or before them."""
         return goes_on(self.dataset[dim], self.step(dim), self.axis(dim).gaps, before)
 
-    def continued(self, dim: str, points: np.ndarray) -> Any:
+    def extrapolated(self, dim: str, points: np.ndarray) -> Any:
         """Return the coordinate of a dimension at points that may lie beyond the data, as an xarray Variable."""
-        return continued(self.dataset[dim], points, self.step(dim), self.axis(dim).gaps)
+        return extrapolated(self.dataset[dim], points, self.step(dim), self.axis(dim).gaps)
 
     def axis(self, dim: str) -> Axis:
         """Return the axis of a dimension of the data, or that of ``numbers``."""
@@ -106,7 +107,7 @@ class PredictionWindows:
         It stands before those of space. The channels of these numbers are neighbours. Raises UserError where the data
         have it already.
         """
-        check_free(self.layout, [target.name for target in self.targets], dim)
+        self.layout.check_free([target.name for target in self.targets], dim)
         targets = []
         for target in self.targets:
             place = min((target.dims.index(name) for name in self.layout.space), default=len(target.dims))
@@ -118,12 +119,6 @@ class PredictionWindows:
         """Return the channels of a target among those of all."""
         first = sum(self.channels(other) for other in self.targets[: self.targets.index(target)])
         return slice(first, first + self.channels(target))
-
-
-def check_free(layout: Layout, targets: Collection[str], name: str, example: str = "") -> None:
-    """Raise UserError where a dimension, or a target, has a name that predictions need for a dimension of their own."""
-    if name in layout.axes or name in targets:
-        raise UserError(f"the data have {name!r} already, which predictions need for themselves; rename it{example}")
 
 
 def apply_windows(
@@ -151,7 +146,7 @@ def apply_windows(
     sketch = _without_numbers(dataset)
     # Sizes of 1 and of time decide which dimensions are channels; the others are whole, with any context.
     sizes = {
-        dim: size if size == 1 or is_time(dataset, dim, definition) else -1
+        dim: size if size == 1 or is_time(dataset, definition.along(dim)) else -1
         for dim, size in definition.input_dims.items()
     }
     edges = {dim: "edge" if sizes[dim] == -1 else definition.along(dim).edges for dim in sizes}
@@ -172,7 +167,7 @@ def apply_windows(
     definition_here = definition_here.replace(input_dims=sizes, channels=channels or [""])
     given = {dim: starts[dim] for dim in channels if dim in starts} if starts else None
     layout = make_layout(sketch, definition_here, has_targets=False, starts=given)
-    times = tuple(dim for dim in channels if is_time(dataset, dim, definition))
+    times = tuple(dim for dim in channels if is_time(dataset, definition.along(dim)))
     targets = tuple(_target(dataset, layout, name, times, definition) for name in definition.targets)
     samples = tuple(layout.axes[dim] for dim in channels)
     for sentence in gap_texts(layout.axes, layout.coordinates):
@@ -245,25 +240,6 @@ def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...], def
     return Target(name, (*missing, *dims), tuple(channels), known)
 
 
-MAPPING, BOUNDS = "grid_mapping", ("bounds", "climatology")  # attributes of variables, and of coordinates
-
-
-def related_names(dataset: Any) -> tuple[str, ...]:
-    """Return the names of the grid mappings and bounds that variables and coordinates of a Dataset name."""
-    names = {
-        name for variable in dataset.variables.values() for key in (MAPPING, *BOUNDS) for name in _named(variable, key)
-    }
-    return tuple(str(name) for name in dataset.variables if name in names)
-
-
-def _named(variable: Any, key: str) -> Iterator[str]:
-    """Yield the names in an attribute of a variable, such as "crs", or "crs: x y other: lat lon"."""
-    text = variable.attrs.get(key, variable.encoding.get(key))
-    words = text.replace(":", ": ").split() if isinstance(text, str) else []
-    mappings = [word[:-1] for word in words if word.endswith(":")]
-    yield from mappings or words
-
-
 def copied(
     related: Mapping[str, Any], dataset: Any, points: Mapping[str, np.ndarray], gaps: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -301,4 +277,4 @@ def _column(variable: Any, points: np.ndarray, gaps: Any) -> Any:
     before, after = bool(points.min() < 0), bool(points.max() >= side.size)
     if before and not goes_on(side, gaps=gaps, before=True) or after and not goes_on(side, gaps=gaps):
         return None
-    return continued(side, points, gaps=gaps)
+    return extrapolated(side, points, gaps=gaps)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.fields.records.coordinates import OF_TIME, kind_of, turns_of
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redacted_cause
 from dsinga.base.registry import listed, nearest
@@ -19,7 +20,6 @@ from dsinga.data.sources.dask_arrays import DaskRegions, cluster_futures
 
 Region = tuple[slice, ...]
 _CALL = re.compile(r"(sin|cos)\((.+)\)")
-_OF_TIME = ("day of year", "hour of day")
 
 
 class VariableReader:
@@ -132,6 +132,12 @@ class CoordinateReader(VariableReader):
         return as_float32(numbers, self.name)
 
 
+def point_reader(dataset: Any, name: str, time: str | None) -> VariableReader:
+    """Return the reader of a variable, or of a function of a coordinate, with a number for each point of a target."""
+    is_variable = name in dataset.data_vars
+    return VariableReader(dataset[name].variable, name) if is_variable else coordinate_reader(dataset, name, time)
+
+
 @contextlib.contextmanager
 def naming_variable(name: str) -> Iterator[None]:
     """Raise UserError, with the name of the variable that is read within, where a part of it cannot be read."""
@@ -169,55 +175,19 @@ def coordinate_reader(dataset: Any, expression: str, time: str | None) -> Coordi
     """
     call = _CALL.fullmatch(expression.strip())
     function, name = (call[1], call[2].strip()) if call else ("", expression.strip())
-    if name in _OF_TIME:
-        if time is None or time not in dataset.coords or _kind(dataset[time]) != "date":
+    if name in OF_TIME:
+        if time is None or time not in dataset.coords or kind_of(dataset[time]) != "date":
             raise UserError(
                 f"the coordinate channel {expression!r} needs a dimension with dates, and the Dataset has none"
             )
         return CoordinateReader(dataset[time].variable, expression, function, name)
     if name not in dataset.variables:
         names = [str(known) for known in dataset.coords]
-        hint = nearest(name, [*names, *_OF_TIME]) or f"; it has {listed(map(repr, names))}"
+        hint = nearest(name, [*names, *OF_TIME]) or f"; it has {listed(map(repr, names))}"
         raise UserError(f"the Dataset has no coordinate {name!r} for the channel {expression!r}{hint}")
-    if _kind(dataset[name]) != "number":
+    if kind_of(dataset[name]) != "number":
         raise UserError(
             f"the coordinate {name!r} of the channel {expression!r} is not numbers; of dates there are sin(day of "
             "year), cos(day of year), sin(hour of day) and cos(hour of day)"
         )
     return CoordinateReader(dataset[name].variable, expression, function)
-
-
-def is_date(array: Any) -> bool:
-    """Whether a coordinate is dates: datetime64, or those of cftime."""
-    return _kind(array) == "date"
-
-
-def _kind(array: Any) -> str:
-    if array.dtype.kind == "M":
-        return "date"
-    if array.dtype.kind == "O" and array.size and hasattr(array.values.flat[0], "dayofyr"):
-        return "date"
-    return "number" if array.dtype.kind in "buif" else "other"
-
-
-def turns_of(dates: np.ndarray, quantity: str) -> np.ndarray:
-    """Return the share of the year, or of the day, that has passed at each date, float64."""
-    if dates.dtype.kind == "O":  # of cftime
-        passed = np.vectorize(_cftime_turn, otypes=[np.float64])
-        return passed(dates, quantity)
-    unit = "Y" if quantity == "day of year" else "D"
-    begins = dates.astype(f"datetime64[{unit}]")
-    ends = begins + np.array(1, f"timedelta64[{unit}]")
-    first, end, date = (moments.astype("datetime64[s]").astype(np.float64) for moments in (begins, ends, dates))
-    return (date - first) / (end - first)
-
-
-def _cftime_turn(date: Any, quantity: str) -> float:
-    hours = date.hour + date.minute / 60 + date.second / 3600
-    if quantity == "hour of day":
-        return hours / 24
-    days = (
-        date.replace(year=date.year + 1, month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
-        - date.replace(month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
-    ).days
-    return (date.dayofyr - 1 + hours / 24) / days

@@ -11,20 +11,21 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.addons.fields.records.coordinate_extrapolation import step_text
 from dsinga.addons.fields.records.coordinates import (
     CIRCLE,
     LONG,
     as_before,
+    check_steps,
     date_index,
     is_circle,
     is_date_index,
     is_longitude,
+    is_time,
     months_in,
-    other_steps,
-    step_text,
     with_begin,
 )
-from dsinga.addons.fields.records.dataset import check_dataset, is_time, open_dataset, used_variables
+from dsinga.addons.fields.records.dataset import check_dataset, open_dataset, used_variables
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.layout import Layout, make_layout
 from dsinga.base.arguments import check_whole
@@ -63,7 +64,7 @@ def describe_layout(dataset: Any, definition: WindowDefinition, layout: Layout) 
     for dim, axis in layout.axes.items():
         if not has_labels(dataset, dim):
             continue
-        along_time = is_time(dataset, dim, definition)
+        along_time = is_time(dataset, definition.along(dim))
         if is_circle(dataset[dim]):
             begins[dim] = point_text(dataset[dim].values[0])
         if dim in layout.space or along_time:
@@ -100,9 +101,12 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
         if conf.points:
             dataset = chosen(dataset, conf.name, conf.points)
     flipped = []
-    for dim, trained in [(conf.name, conf.step) for conf in definition.dim if conf.step]:
-        _check_times(dataset, dim, definition, trained)
-        step = step_text(dataset[dim], is_time(dataset, dim, definition)) if has_labels(dataset, dim) else ""
+    for conf in definition.dim:
+        dim, trained = conf.name, conf.step
+        if not trained or not has_labels(dataset, dim):
+            continue
+        check_steps(dataset, conf, definition.over_gaps)
+        step = step_text(dataset[dim], is_time(dataset, conf))
         if not step or step == trained or months_in(step) and months_in(step) == months_in(trained):
             continue
         if is_number(step) and is_number(trained):
@@ -125,22 +129,6 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
             before, dataset = dataset, with_begin(dataset, dim, float(begin))
             turned |= {} if dataset is before else {dim: before[dim]}
     return dataset, Alignment(tuple(flipped), turned)
-
-
-def _check_times(dataset: Any, dim: str, definition: WindowDefinition, trained: str) -> None:
-    """Raise UserError where windows reach over steps of time that are longer or shorter than those of training."""
-    conf = definition.along(dim)
-    reaches = conf.lead or conf.before or conf.after or (conf.size or 0) > 1
-    if definition.over_gaps or not reaches or not has_labels(dataset, dim) or not is_time(dataset, dim, definition):
-        return
-    index = date_index(dataset[dim])
-    if steps := other_steps(index, trained):
-        unit = " h" if is_date_index(index) else ""
-        raise UserError(
-            f"the usual step of {dim!r} is {steps[0]:g}{unit}, in training it was {steps[1]:g}{unit} ({trained}), so "
-            "that inputs and targets would lie at other times than those that the net knows; give data of that step "
-            "(ds.resample or ds.isel), or train from windows that count points (over_gaps=True)"
-        )
 
 
 def backwards(dataset: Any, dims: Any) -> Any:

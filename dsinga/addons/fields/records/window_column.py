@@ -16,6 +16,7 @@ from dsinga.base.errors import UserError
 from dsinga.data.column import Column
 
 SAMPLE_BYTES = 16 << 20
+FILTERED_BYTES = 16 << 20  # of the windows whose share of NaN is counted at once
 SMALL_WINDOW = 32  # numbers of a variable in a window, up to which all windows of a block are cut at once
 
 
@@ -168,6 +169,33 @@ class WindowColumn(Column):
         return UserError(
             f"{self.location}: variable {part.name!r} has {what} at {labels} (index {tuple(points.values())}); {remedy}"
         )
+
+
+def window_columns(
+    blocks: WindowBlocks, cache: BlockCache, numbers: np.ndarray | None, location: str
+) -> list[WindowColumn]:
+    """Return the inputs of windows and, where the layout has any, their targets."""
+    roles = (False, True) if blocks.layout.targets else (False,)
+    return [WindowColumn(blocks, cache, numbers, is_target, location) for is_target in roles]
+
+
+def window_numbers(blocks: WindowBlocks, cache: BlockCache, location: str, most: float | None) -> np.ndarray | None:
+    """Return the numbers of the windows with at most a share ``most`` of NaN; None for all windows."""
+    if most is None:
+        return None
+    columns = window_columns(blocks, cache, None, location)
+    step = max(1, FILTERED_BYTES // max(column.row_bytes for column in columns))
+    numbers = [
+        start + np.flatnonzero(np.max([column.nan_shares(rows) for column in columns], axis=0) <= most)
+        for start in range(0, len(blocks), step)
+        for rows in [np.arange(start, min(start + step, len(blocks)))]
+    ]
+    kept = np.concatenate(numbers)
+    if not len(kept):
+        raise UserError(
+            f"{location}: all {len(blocks)} windows have more than max_nan={most:g} of NaN; give a larger share"
+        )
+    return kept
 
 
 class _Cut:

@@ -1,4 +1,4 @@
-"""What the log says of windows: points and windows that are left out, uneven steps, chunks that are decoded often."""
+"""Warnings about windows: points and windows that are left out, uneven steps, chunks that are decoded often."""
 
 from __future__ import annotations
 
@@ -14,25 +14,35 @@ from dsinga.addons.fields.records.definition import SAMPLER_SHARE
 from dsinga.addons.fields.records.window_blocks import WindowBlocks
 from dsinga.data.array_kinds import label_text
 
-MOST_DECODED = 4  # times in an epoch, above which it is said
+MOST_DECODED = 4  # times that a chunk may be decoded in an epoch without a warning
 
 
-def left_out_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each dimension that has points which fill no window.
+def left_out_texts(blocks: WindowBlocks, kept: np.ndarray | None, most_nan: float | None) -> list[str]:
+    """Return a sentence for each dimension with points or windows that are left out, and for windows with much NaN.
 
-    ``labels`` has the coordinates of a dimension, where there are any.
+    ``kept`` has the numbers of the windows that have at most ``most_nan`` of NaN, None for all.
     """
-    sentences = []
+    axes, labels, sentences = blocks.layout.axes, blocks.layout.coordinates, []
     for name, axis in axes.items():
         for points, which, place in zip(axis.left_out(), ("first", "last"), (0, -1), strict=True):
             if points:
                 ends = (0, points - 1) if place == 0 else (axis.length - points, axis.length - 1)
-                words = " to ".join(dict.fromkeys(_label(labels.get(name), end) for end in ends))
+                words = " to ".join(dict.fromkeys(blocks.layout.label(name, end) for end in ends))
                 sentences.append(
                     f"the {which} {points} of {axis.length} points of {name!r} ({words}) fill no window: windows have "
                     f"{axis.input_size} points, a new one every {axis.stride}"
                 )
+    sentences += gap_texts(axes, labels)
+    if kept is not None and len(kept) < len(blocks):
+        count = len(blocks) - len(kept)
+        sentences.append(f"{count} of {len(blocks)} windows have more than max_nan={most_nan:g} of NaN")
     return sentences
+
+
+def advice_texts(blocks: WindowBlocks) -> list[str]:
+    """Return sentences about chunks that are decoded often, uneven steps of time, and circles that are not closed."""
+    axes, labels = blocks.layout.axes, blocks.layout.coordinates
+    return [*_chunk_texts(blocks), *_uneven_texts(axes, labels), *_period_texts(axes, labels)]
 
 
 def gap_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
@@ -51,7 +61,7 @@ def gap_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def uneven_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+def _uneven_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each dimension of dates whose steps differ within windows.
 
     Months are equal steps: the longest must be one and a half times the shortest.
@@ -75,7 +85,7 @@ def uneven_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[st
     return sentences
 
 
-def period_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
+def _period_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each periodic dimension of longitudes in degrees that are not once round a circle."""
     sentences = []
     for name, axis in axes.items():
@@ -93,11 +103,7 @@ def period_texts(axes: Mapping[str, Axis], labels: Mapping[str, Any]) -> list[st
     return sentences
 
 
-def _label(labels: Any, index: int) -> str:
-    return str(index) if labels is None else label_text(labels[index])
-
-
-def chunk_texts(blocks: WindowBlocks) -> list[str]:
+def _chunk_texts(blocks: WindowBlocks) -> list[str]:
     """Return a sentence for each variable whose chunks are decoded more than four times in an epoch."""
     extents = {
         axis.name: int(axis.starts[count - 1] - axis.starts[0]) + axis.size
