@@ -19,6 +19,7 @@ import contextlib
 import difflib
 import importlib
 import os
+import re
 import sys
 import traceback
 import types
@@ -254,18 +255,26 @@ def is_user_code(entry: Any) -> bool:
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the most similar of ``names``, or the empty string if none is similar.
 
-    Case counts only between names that differ in nothing else. Texts that are too long for names are like none.
+    Names with all words of ``name`` come first. Case counts only between names that differ in nothing else. Texts that
+    are too long for names are like none.
     """
     if len(name) > LONGEST_NAME:
         return ""
     spellings: dict[str, list[str]] = {}
     for known in names:
         spellings.setdefault(known.casefold(), []).append(known)
-    matches = difflib.get_close_matches(name.casefold(), spellings, n=1)
+    words = _words(name)
+    with_words = [known for known, spelled in spellings.items() if len(words) > 1 and words <= _words(spelled[0])]
+    matches = difflib.get_close_matches(name.casefold(), with_words or spellings, n=1)
     if not matches:
         return ""
     best = difflib.get_close_matches(name, spellings[matches[0]], n=1, cutoff=0)
     return f"; did you mean {best[0]!r}?"
+
+
+def _words(name: str) -> set[str]:
+    """Return the words of a name, as those of ``mean_loss`` and ``MeanLoss``."""
+    return {word.casefold() for word in re.findall("[A-Z]+[a-z0-9]*|[a-z0-9]+", name)}
 
 
 def listed(names: Iterable[str]) -> str:

@@ -63,6 +63,7 @@ NAMES_AND_HABITS = {
     "nn.Dens": "dsinga.nn has no 'Dens'; did you mean 'Dense'?",
     "nn.MaxPool2D": "dsinga.nn has no 'MaxPool2D'; did you mean 'MaxPooling2D'?",
     "from dsinga.nn import GlobalAvgPool1D": "did you mean 'GlobalAveragePooling1D'?",
+    "model(loss='sparse_crossentropy')": "'sparse_crossentropy'; did you mean 'sparse_categorical_crossentropy'?",
     "nn.HuberLos()": "dsinga.nn has no 'HuberLos'; did you mean 'HuberLoss'?",  # which follows from its class
     "nn.losses.Poisson": 'has no \'Poisson\'; write nn.DistributionLoss("poisson"), and nn.DistributionParams("po',
     "nn.losses.Tversky": "dsinga.nn.losses has no 'Tversky'; there is no such loss; register a loss layer of your own",
