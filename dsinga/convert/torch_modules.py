@@ -27,7 +27,7 @@ from dsinga.convert.torch_layers import (
 from dsinga.convert.torch_reductions import REDUCTIONS
 from dsinga.convert.torch_tensors import NotConvertible, TracedTensor
 from dsinga.convert.torch_tracing import ModulePlace
-from dsinga.nn.words.image_layers import sides
+from dsinga.nn.words.windows import sides
 from dsinga.nn.writing.symbol import Symbol
 
 AXES = (1, 2, 3)

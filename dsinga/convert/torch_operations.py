@@ -16,7 +16,7 @@ from dsinga import nn
 from dsinga.convert.torch_shapes import SHAPES, align, as_image, as_sequence, feature, like, operand, permuted, reshaped
 from dsinga.convert.torch_tensors import NotConvertible, TracedTensor, rows_of
 from dsinga.convert.torch_tracing import ModulePlace
-from dsinga.nn.words.image_layers import sides
+from dsinga.nn.words.windows import sides
 from dsinga.nn.writing.operators import SIMPLE
 
 HIDDEN = -1e9  # added to the scores of what is not seen; the softmax of numbers with it is 0 there

@@ -27,22 +27,41 @@ if TYPE_CHECKING:
     from dsinga.nn.model.from_job import from_job, load_model
     from dsinga.nn.model.model import CD, Model
     from dsinga.nn.model.sequential import Sequential, clone_model
-    from dsinga.nn.words.activations import ELU, Activation, Softmax
+    from dsinga.nn.words.activations import ELU, GELU, Activation, LeakyReLU, PReLU, ReLU, Softmax
+    from dsinga.nn.words.attention import Attention, MultiHeadAttention
     from dsinga.nn.words.basic_layers import (
-        BatchNormalization,
+        Add,
+        Average,
         Concatenate,
+        CosineSimilarity,
+        Dense,
+        Dropout,
         Flatten,
         Identity,
         Layer,
-        LayerNormalization,
-        Masking,
-        Normalization,
+        Maximum,
+        Minimum,
+        Multiply,
+        Permute,
+        RepeatVector,
+        Reshape,
         Slice,
         SpatialDropout1D,
+        SpatialDropout2D,
+        SpatialDropout3D,
         Split,
+        Subtract,
     )
     from dsinga.nn.words.cluster import Cluster
-    from dsinga.nn.words.composed_layers import Bidirectional, MultiHeadAttention, SeparableConv2D, TimeDistributed
+    from dsinga.nn.words.convolutions import (
+        Conv2D,
+        Conv2DTranspose,
+        Conv3D,
+        Conv3DTranspose,
+        ConvLSTM2D,
+        DepthwiseConv2D,
+        SeparableConv2D,
+    )
     from dsinga.nn.words.derived_functions import all_functions, derived_functions
     from dsinga.nn.words.energy import RBM, decoder, encoder
     from dsinga.nn.words.functional import (
@@ -57,6 +76,24 @@ if TYPE_CHECKING:
         subtract,
         to_categorical,
     )
+    from dsinga.nn.words.image_layers import (
+        AveragePooling2D,
+        AveragePooling3D,
+        Cropping2D,
+        Cropping3D,
+        GlobalAveragePooling2D,
+        GlobalAveragePooling3D,
+        GlobalMaxPooling2D,
+        GlobalMaxPooling3D,
+        MaxPooling2D,
+        MaxPooling3D,
+        Padding2D,
+        Padding3D,
+        UpSampling2D,
+        UpSampling3D,
+        ZeroPadding2D,
+        ZeroPadding3D,
+    )
     from dsinga.nn.words.initialisers import Constant, Param, RandomNormal, RandomUniform
     from dsinga.nn.words.inputs import (
         Input,
@@ -67,6 +104,14 @@ if TYPE_CHECKING:
         Rescaling,
         image_data_format,
         set_image_data_format,
+    )
+    from dsinga.nn.words.normalisation import (
+        BatchNormalization,
+        GroupNormalization,
+        LayerNormalization,
+        LocalResponseNormalization,
+        Normalization,
+        RMSNorm,
     )
     from dsinga.nn.words.optimizers import (
         SGD,
@@ -95,6 +140,23 @@ if TYPE_CHECKING:
         PolynomialDecay,
         Schedule,
         SequentialSchedule,
+    )
+    from dsinga.nn.words.sequence_layers import (
+        GRU,
+        LSTM,
+        AveragePooling1D,
+        Bidirectional,
+        Conv1D,
+        Embedding,
+        GlobalAveragePooling1D,
+        GlobalMaxPooling1D,
+        Masking,
+        MaxPooling1D,
+        OneHot,
+        PositionalEncoding,
+        SequenceLength,
+        SimpleRNN,
+        TimeDistributed,
     )
 
 __all__ = [

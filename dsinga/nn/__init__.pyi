@@ -20,10 +20,10 @@ from dsinga.nn.model.sequential import Sequential as Sequential
 from dsinga.nn.words import augment as augment
 from dsinga.nn.words.cluster import ClusterFields
 from dsinga.nn.words.cluster import Unpack
-from dsinga.nn.words.composed_layers import Sides
-from dsinga.nn.words.composed_layers import Size
-from dsinga.nn.words.function_specs import Sides
-from dsinga.nn.words.function_specs import Size
+from dsinga.nn.words.convolutions import Sides
+from dsinga.nn.words.convolutions import Size
+from dsinga.nn.words.image_layers import Sides
+from dsinga.nn.words.image_layers import Size
 from dsinga.nn.words.metric_layers import MetricLayer
 from dsinga.nn.words.optimizers import Momentum
 from dsinga.nn.words.optimizers import Rate
@@ -122,6 +122,28 @@ def Adam(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999
         ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
         ema_every: every how many steps the average moves."""
 
+def AdamW(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-07,
+        weight_decay: float = 0.004, *, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
+        clip_global_norm: float = 0.0, clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (),
+        use_ema: bool = False, ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
+    """AdamW (Loshchilov and Hutter, 2019): Adam, whose ``weight_decay`` is always decoupled (kAdamW).
+
+    Args:
+        learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the second moment, the running mean of squared gradients.
+        epsilon: what is added to the divisor.
+        weight_decay: the factor of the param that, times the learning rate, is subtracted from it.
+        decoupled_weight_decay: whether the param times the decay and the learning rate is subtracted from it instead.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_global_norm: the largest norm of all gradients together, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
+        param_settings: nn.ParamSettings(...) of some params; of several that match a param's name, the first holds.
+        use_ema: whether an exponential moving average of the params is kept, for tests and the result.
+        ema_momentum: the decay of the moving average.
+        ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
+        ema_every: every how many steps the average moves."""
+
 def Adamax(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-07,
         weight_decay: float = 0.0, *, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
         clip_global_norm: float = 0.0, clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (),
@@ -148,7 +170,7 @@ def Add(*, name: str | None = None, param: Sequence[Any] | None = None, lr_scale
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """The sum of the sources, such as x + f(x) of a residual net (He et al., Deep Residual Learning, 2016) (kAdd)."""
+    """Sum of the sources, number by number (kAdd), such as x + f(x) of a residual net."""
 
 def Arithmetic(operator: str, number: float | None = None, swapped: bool = False, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -170,57 +192,35 @@ def Attention(score_mode: str = 'dot', num_heads: int = 1, use_causal_mask: bool
     """Weighted means of values (kAttention), called on [query, value] or, as in Keras, on [query, value, key].
 
     The labels of a last source (B, Tk), an input of codes, give the lengths of keys and values; so do those of any
-    fourth source.
-
-    Args:
-        score_mode: the score of key k for query q (n numbers): q·k/√n, q·k, or v·tanh(q + k) with a param v: dot, scaled_dot, additive.
-        num_heads: the number of heads.
-        use_causal_mask: whether a query sees no later keys.
-        score_initializer: the initialiser of the additive score, or its name."""
+    fourth source. ``score_mode`` is "dot", "scaled_dot" or "additive", whose param ``score_initializer`` initialises;
+    with ``use_causal_mask`` a query sees no later keys."""
 
 def Average(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """The mean of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+    """Mean of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
 
 def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Mean of each window of steps before the end of a sequence (kPooling1D); ``strides`` are ``pool_size`` by
-    default, as in Keras.
-
-    Args:
-        pool_size: how many steps are pooled together; all without it.
-        strides: by how many steps the window moves; by kernel without it."""
+    """Mean of each window of steps before the end of a sequence; ``strides`` are ``pool_size`` by default."""
 
 def AveragePooling2D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid', *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Mean of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras. Padding is left
-    out.
-
-    Args:
-        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
-        strides: by how much the window moves, a number or one for each axis.
-        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+    """Mean of each window of images without the padding (kPooling); ``strides`` are ``pool_size`` by default."""
 
 def AveragePooling3D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid', *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Mean of each window of volumes (B, C, D, H, W) (kPooling); ``strides`` are ``pool_size`` by default, as in
-    Keras. Padding is left out.
-
-    Args:
-        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
-        strides: by how much the window moves, a number or one for each axis.
-        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+    """Mean of each window of volumes without the padding (kPooling); ``strides`` are ``pool_size`` by default."""
 
 def BM(momentum: float = 0.1, use_global_stats: bool = False, synchronized: bool = True, epsilon: float = 1e-05,
         keep_initial: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
@@ -348,7 +348,7 @@ def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, *, name: str | None
         margin: the distance from which rows that do not belong together count no more.
         scale: the factor of the loss and its gradient."""
 
-def Conv1D(filters: int, kernel_size: int, strides: int = 1, padding: str | Sides = 'valid', activation: Any = None,
+def Conv1D(filters: int, kernel_size: int, strides: int = 1, padding: str | int = 'valid', activation: Any = None,
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros',
         kernel_regularizer: Any = None, bias_regularizer: Any = None, dilation_rate: int = 1, groups: int = 1, *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -357,119 +357,63 @@ def Conv1D(filters: int, kernel_size: int, strides: int = 1, padding: str | Side
         exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Convolution over the steps of sequences (B, T, n), and its activation (kConvolution1D).
 
-    A second source gives the lengths of the sequences.
+    ``padding`` is "valid", "same", "causal", or how many steps of zeros are before and after each sequence; the other
+    arguments are those of :func:`dsinga.nn.Conv2D`."""
+
+def Conv2D(filters: int, kernel_size: Size, strides: Size = 1, padding: str | Sides = 'valid', activation: Any = None,
+        use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros',
+        kernel_regularizer: Any = None, bias_regularizer: Any = None, dilation_rate: Size = 1, groups: int = 1, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """Convolution of images (B, C, H, W) to (B, filters, H', W'), and its activation (kConvolution).
 
     Args:
-        filters: the number of filters.
-        kernel_size: how many steps a window has.
-        strides: by how many steps the window moves.
+        filters: the number of channels of the feature.
+        kernel_size: the window, a number or (rows, columns).
+        strides: by how much the window moves.
         padding: "valid", "same", as in Keras, or how many zeros are on each side.
         activation: the function after the layer: its name, or a function of your own.
-        use_bias: whether a bias is added.
+        use_bias: whether each filter has a bias.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias.
-        dilation_rate: how many steps apart neighbours in a window are.
-        groups: into how many equal groups filters and features are divided, as in kConvolution."""
+        dilation_rate: how far apart neighbours in a window are.
+        groups: into how many equal groups filters and channels are divided; filters take the channels of their group."""
 
-def Conv2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
-        activation: Any = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None,
-        dilation_rate: Size = 1, groups: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Convolution (cross-correlation) of images (B, C, H, W) to (B, filters, H', W'), also of volumes (kConvolution).
-
-    Args:
-        filters: the number of filters.
-        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
-        strides: by how much the window moves, a number or one for each axis.
-        padding: "valid", "same", as in Keras, or how many zeros are on each side.
-        activation: the function after the layer: its name, or a function of your own.
-        use_bias: whether a bias is added; beyond SINGA.
-        kernel_initializer: the initialiser of the weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name.
-        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        bias_regularizer: the penalty of the bias.
-        dilation_rate: how far apart neighbours in a window are, a number or one for each axis.
-        groups: into how many equal groups filters and channels are divided, as in Caffe; beyond SINGA."""
-
-def Conv2DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
+def Conv2DTranspose(filters: int, kernel_size: Size, strides: Size = 1, padding: str | Sides = 'valid',
         output_padding: Size | None = None, activation: Any = None, use_bias: bool = True,
         kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', kernel_regularizer: Any = None,
         bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Transposed convolution of images, and its activation (kTransposedConvolution): images become ``strides`` times
-    as large.
+    """Transposed convolution of images, which become ``strides`` times as large (kTransposedConvolution).
 
-    As a number ``padding`` says how many pixels of the result are left out on each side.
+    As a number ``padding`` says how many pixels of the result are left out on each side; ``output_padding`` says how
+    many pixels the result has more, by default as in Keras."""
 
-    Args:
-        filters: the number of channels of the result.
-        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
-        strides: by how much the window moves, a number or one for each axis.
-        padding: "valid", "same", as in Keras, or how many zeros are on each side.
-        output_padding: how many pixels the result has more, a number or (rows, columns); by default as in Keras.
-        activation: the function after the layer: its name, or a function of your own.
-        use_bias: whether a bias is added.
-        kernel_initializer: the initialiser of the weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name.
-        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        bias_regularizer: the penalty of the bias."""
+def Conv3D(filters: int, kernel_size: Size, strides: Size = 1, padding: str | Sides = 'valid', activation: Any = None,
+        use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros',
+        kernel_regularizer: Any = None, bias_regularizer: Any = None, dilation_rate: Size = 1, groups: int = 1, *,
+        name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
+        wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
+        location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None) -> LayerBuilder:
+    """Convolution of volumes (B, C, D, H, W), and its activation (kConvolution); arguments as of :func:`Conv2D`."""
 
-def Conv3D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
-        activation: Any = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
-        bias_initializer: Any = 'zeros', kernel_regularizer: Any = None, bias_regularizer: Any = None,
-        dilation_rate: Size = 1, groups: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
-        lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
-        trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
-        include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Convolution of volumes (B, C, D, H, W), and its activation (kConvolution).
-
-    Args:
-        filters: the number of filters.
-        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
-        strides: by how much the window moves, a number or one for each axis.
-        padding: "valid", "same", as in Keras, or how many zeros are on each side.
-        activation: the function after the layer: its name, or a function of your own.
-        use_bias: whether a bias is added; beyond SINGA.
-        kernel_initializer: the initialiser of the weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name.
-        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        bias_regularizer: the penalty of the bias.
-        dilation_rate: how far apart neighbours in a window are, a number or one for each axis.
-        groups: into how many equal groups filters and channels are divided, as in Caffe; beyond SINGA."""
-
-def Conv3DTranspose(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
+def Conv3DTranspose(filters: int, kernel_size: Size, strides: Size = 1, padding: str | Sides = 'valid',
         output_padding: Size | None = None, activation: Any = None, use_bias: bool = True,
         kernel_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', kernel_regularizer: Any = None,
         bias_regularizer: Any = None, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Transposed convolution of volumes, and its activation (kTransposedConvolution): volumes become ``strides`` times
-    as large.
+    """Transposed convolution of volumes (kTransposedConvolution), with the arguments of :func:`Conv2DTranspose`."""
 
-    As a number ``padding`` says how many pixels of the result are left out on each side.
-
-    Args:
-        filters: the number of channels of the result.
-        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
-        strides: by how much the window moves, a number or one for each axis.
-        padding: "valid", "same", as in Keras, or how many zeros are on each side.
-        output_padding: how many pixels the result has more, a number or (rows, columns); by default as in Keras.
-        activation: the function after the layer: its name, or a function of your own.
-        use_bias: whether a bias is added.
-        kernel_initializer: the initialiser of the weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name.
-        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        bias_regularizer: the penalty of the bias."""
-
-def ConvLSTM2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
+def ConvLSTM2D(filters: int, kernel_size: Size, strides: Size = 1, padding: str | Sides = 'valid',
         use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         recurrent_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros', return_sequences: bool = False,
         kernel_regularizer: Any = None, recurrent_regularizer: Any = None, bias_regularizer: Any = None, *,
@@ -477,22 +421,9 @@ def ConvLSTM2D(filters: int, kernel_size: Size, strides: Size | None = 1, paddin
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Convolutional LSTM over images (B, T, C, H, W) (kConvLSTM), with tanh and sigmoid; the bias of the forget gate
-    begins at 0, in Keras at 1.
+    """Convolutional LSTM over images (B, T, C, H, W), with tanh and sigmoid (kConvLSTM).
 
-    Args:
-        filters: the number of channels of the hidden state.
-        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
-        strides: by how much the window moves, a number or one for each axis.
-        padding: "valid", "same", as in Keras, or how many zeros are on each side.
-        use_bias: whether a bias is added.
-        kernel_initializer: the initialiser of the weight, or its name.
-        recurrent_initializer: the initialiser of the hidden state's weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n).
-        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        recurrent_regularizer: the penalty of the weight of the hidden state.
-        bias_regularizer: the penalty of the bias."""
+    The bias of the forget gate begins at 0, in Keras at 1. It gives the last step, or with ``return_sequences`` all."""
 
 def Convolution(num_filters: int, kernel: int | None = None, pad: int | None = None, stride: int | None = None,
         kernel_x: int | None = None, kernel_y: int | None = None, pad_x: int | None = None, pad_y: int | None = None,
@@ -544,6 +475,22 @@ def CosineDecay(initial_learning_rate: float, decay_steps: int, alpha: float = 0
         warmup_steps: the number of the first steps, in which the rate rises to the initial one; the schedule follows.
         warmup_lr: the rate at the beginning of these steps."""
 
+def CosineDecayRestarts(initial_learning_rate: float, first_decay_steps: int, t_mul: float = 2.0, m_mul: float = 1.0,
+        alpha: float = 0.0, *, minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
+        warmup_lr: float = 0.0) -> LRGenConf:
+    """Half a cosine from the initial rate down to ``alpha`` times that rate, again and again (kCosineRestarts).
+
+    Args:
+        initial_learning_rate: the rate at the beginning.
+        first_decay_steps: the number of steps of the first period.
+        t_mul: how many times as long each period is as the one before.
+        m_mul: what the height of the cosine is multiplied by in each period.
+        alpha: the lowest rate, as a share of the initial one.
+        minimum_lr: the least rate.
+        start_step: the step before which the rate is the initial one.
+        warmup_steps: the number of the first steps, in which the rate rises to the initial one; the schedule follows.
+        warmup_lr: the rate at the beginning of these steps."""
+
 def CosineLoss(scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
@@ -557,10 +504,7 @@ def CosineSimilarity(scale: float = 1.0, *, name: str | None = None, param: Sequ
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """``scale``·x·y / (|x|·|y|) of each row of two sources (B, ...) of equal size: (B, 1) (kCosineSimilarity).
-
-    Args:
-        scale: the factor of the cosine."""
+    """Cosine of the angle between rows of two sources, times ``scale`` (kCosineSimilarity): (B, n) to (B, 1)."""
 
 def Cropping(before: list[int] = [], after: list[int] = [], *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -577,19 +521,13 @@ def Cropping2D(cropping: Sides = 0, *, name: str | None = None, param: Sequence[
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Images without their outermost pixels (kCropping).
-
-    Args:
-        cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))."""
+    """Images without their outermost pixels (kCropping): ``cropping`` of each side, as ``padding`` of Padding2D."""
 
 def Cropping3D(cropping: Sides = 0, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Volumes without their outermost pixels (kCropping).
-
-    Args:
-        cropping: how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))."""
+    """Volumes without their outermost points (kCropping): ``cropping`` of each side."""
 
 def Dense(units: int, activation: Any = None, use_bias: bool = True, kernel_initializer: Any = 'glorot_uniform',
         bias_initializer: Any = 'zeros', transpose: bool = False, kernel_regularizer: Any = None,
@@ -599,8 +537,7 @@ def Dense(units: int, activation: Any = None, use_bias: bool = True, kernel_init
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """Fully connected layer with ``units`` outputs (kInnerProduct), and its activation.
 
-    Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened. A weight that is
-    transposed, (inputs, units), can share another layer's (units, inputs).
+    Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened.
 
     Args:
         units: the number of outputs for each row.
@@ -608,33 +545,21 @@ def Dense(units: int, activation: Any = None, use_bias: bool = True, kernel_init
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        transpose: whether the weight has the shape (inputs, units), not (units, inputs).
+        transpose: whether the weight is (inputs, units); so it can share that of another layer, (units, inputs).
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         bias_regularizer: the penalty of the bias."""
 
-def DepthwiseConv2D(kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
-        depth_multiplier: int = 1, dilation_rate: Size = 1, activation: Any = None, use_bias: bool = True,
+def DepthwiseConv2D(kernel_size: Size, strides: Size = 1, padding: str | Sides = 'valid', depth_multiplier: int = 1,
+        dilation_rate: Size = 1, activation: Any = None, use_bias: bool = True,
         depthwise_initializer: Any = 'glorot_uniform', bias_initializer: Any = 'zeros',
         depthwise_regularizer: Any = None, bias_regularizer: Any = None, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Depthwise convolution of images, and its activation (kConvolution, a group for each channel): each channel has
-    ``depth_multiplier`` filters of its own, (B, C, H, W) to (B, depth_multiplier·C, H', W').
+    """Depthwise convolution of images, and its activation (kConvolution, a group for each channel).
 
-    Args:
-        kernel_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
-        strides: by how much the window moves, a number or one for each axis.
-        padding: "valid", "same", as in Keras, or how many zeros are on each side.
-        depth_multiplier: how many filters each channel has.
-        dilation_rate: how far apart neighbours in a window are, a number or one for each axis.
-        activation: the function after the layer: its name, or a function of your own.
-        use_bias: whether a bias is added; beyond SINGA.
-        depthwise_initializer: the initialiser of the weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name.
-        depthwise_regularizer: the penalty of the weight, as nn.L2(0.01), or its name.
-        bias_regularizer: the penalty of the bias."""
+    Each channel has ``depth_multiplier`` filters of its own: (B, C, H, W) to (B, depth_multiplier·C, H', W')."""
 
 def Dice(smooth: float = 1e-05, scale: float = 1.0, weighted: bool = False, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -679,11 +604,7 @@ def Dropout(rate: float, unit: str = 'kNumber', *, name: str | None = None, para
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
-
-    Args:
-        rate: the fraction of units set to zero.
-        unit: what is set to zero together: single numbers, channels, rows, or features at all steps; beyond SINGA."""
+    """In training a share ``rate`` of the numbers is 0, or of the channels or features ``unit`` says (kDropout)."""
 
 def Dueling(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -715,14 +636,14 @@ def Embedding(input_dim: int, output_dim: int, embeddings_initializer: Any = 'un
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Look up codes (B, T) in a table: (B, T, ``output_dim``), or (B, ``output_dim``) for one step (B,) (kEmbedding).
+    """Vectors of codes, looked up in a table: (B, T) to (B, T, output_dim), or (B,) to (B, output_dim) (kEmbedding).
 
     Args:
         input_dim: the number of different codes.
         output_dim: the width of the vectors.
         embeddings_initializer: the initialiser of the table, or its name.
         dense_gradient: whether the gradient is a whole array, so that updaters move all rows in each step.
-        embeddings_regularizer: the penalty of the table.
+        embeddings_regularizer: the penalty of the table, as nn.L2(0.01), or its name.
         mask_zero: whether steps of the code 0 are left out, as those after the end of a sequence."""
 
 def EnsembleLoss(members: int, fairness: float = 0.0, scale: float = 1.0, masked: bool = False, weighted: bool = False,
@@ -850,19 +771,19 @@ def GRU(units: int, activation: str | None = 'tanh', recurrent_activation: str |
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Gated recurrent units (Cho et al. 2014), as in SINGA (kGRU).
+    """Gated recurrent units over sequences (B, T, n) (kGRU).
 
     Args:
         units: the width of the hidden state.
-        activation: the activation of the candidate c: sigmoid, tanh, relu, linear.
-        recurrent_activation: the activation of the gates z and r: sigmoid, tanh, relu, linear.
+        activation: that of the candidate: sigmoid, tanh, relu or linear.
+        recurrent_activation: that of the gates, likewise.
         use_bias: whether a bias is added.
         kernel_initializer: the initialiser of the weight, or its name.
         recurrent_initializer: the initialiser of the hidden state's weight, or its name.
         bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n).
-        bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
-        carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
+        return_sequences: whether it gives all steps, (B, T, units), else the last one, (B, units).
+        bidirectional: whether a second direction, from the last step to the first, is joined to it.
+        carry: whether the state goes on from that of the same row of the batch before.
         kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
         recurrent_regularizer: the penalty of the weight of the hidden state.
         bias_regularizer: the penalty of the bias.
@@ -872,9 +793,7 @@ def GlobalAveragePooling1D(*, name: str | None = None, param: Sequence[Any] | No
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n).
-
-    A second source gives the lengths of the sequences; without it they have all T steps."""
+    """Mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
 
 def GlobalAveragePooling2D(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -892,9 +811,7 @@ def GlobalMaxPooling1D(*, name: str | None = None, param: Sequence[Any] | None =
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n).
-
-    A second source gives the lengths of the sequences; without it they have all T steps."""
+    """Maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
 
 def GlobalMaxPooling2D(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -923,11 +840,7 @@ def GroupNormalization(groups: int = 32, epsilon: float = 1e-05, *, name: str | 
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Group normalisation (kGroupNorm): each row over groups of channels, with a scale and bias for each channel.
-
-    Args:
-        groups: into how many equal groups the channels are divided.
-        epsilon: what is added to the variance; beyond SINGA."""
+    """Group normalisation of each row over groups of channels, with a scale and bias for each channel (kGroupNorm)."""
 
 def HingeLoss(norm: str = 'L1', margin: float = 1.0, topk: int = 1, scale: float = 1.0, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1082,25 +995,10 @@ def LSTM(units: int, activation: str | None = 'tanh', recurrent_activation: str 
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Long short-term memory over sequences (kLSTM); the bias of the forget gate begins at 0, in Keras at 1.
+    """Long short-term memory over sequences (kLSTM), with the arguments of :func:`GRU`.
 
-    ``activation`` is that of the candidate and of the cell state.
-
-    Args:
-        units: the width of the hidden state.
-        activation: the activation of the candidate g: sigmoid, tanh, relu, linear.
-        recurrent_activation: the activation of the gates i, f and o: sigmoid, tanh, relu, linear.
-        use_bias: whether a bias is added.
-        kernel_initializer: the initialiser of the weight, or its name.
-        recurrent_initializer: the initialiser of the hidden state's weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n).
-        bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
-        carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
-        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        recurrent_regularizer: the penalty of the weight of the hidden state.
-        bias_regularizer: the penalty of the bias.
-        dropout: the share of the features of the source that training leaves out, at all steps."""
+    ``activation`` is that of the candidate and of the cell state. The bias of the forget gate begins at 0, in Keras
+    at 1."""
 
 def Label(first: int = 0, count: int = 0, weighted: bool = False, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1113,6 +1011,28 @@ def Label(first: int = 0, count: int = 0, weighted: bool = False, *, name: str |
         first: the first channel that is taken.
         count: how many channels are taken, 0 for all.
         weighted: whether the last channel of the labels has weights, which are taken, too."""
+
+def Lamb(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-07,
+        weight_decay: float = 0.0, *, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
+        clip_global_norm: float = 0.0, clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (),
+        use_ema: bool = False, ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
+    """LAMB (You et al., 2020): steps of Adam, as long as a share of the param (kLamb).
+
+    Args:
+        learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
+        beta_1: the decay of the first moment, the running mean of gradients.
+        beta_2: the decay of the second moment, the running mean of squared gradients.
+        epsilon: what is added to the divisor.
+        weight_decay: the factor of the param that is added to its gradient.
+        decoupled_weight_decay: whether the param times the decay and the learning rate is subtracted from it instead.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_global_norm: the largest norm of all gradients together, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
+        param_settings: nn.ParamSettings(...) of some params; of several that match a param's name, the first holds.
+        use_ema: whether an exponential moving average of the params is kept, for tests and the result.
+        ema_momentum: the decay of the moving average.
+        ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
+        ema_every: every how many steps the average moves."""
 
 def Lambda(function: Callable[..., Any], output_shape: Any = None, mask: Any = None,
         arguments: Mapping[str, Any] | None = None, name: str | None = None) -> LayerBuilder:
@@ -1176,10 +1096,7 @@ def LeakyReLU(negative_slope: float = 0.3, *, name: str | None = None, param: Se
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault (kReLU).
-
-    Args:
-        negative_slope: the slope for negative inputs."""
+    """Rectifier max(x, 0) + negative_slope·min(x, 0) with a slope for negative numbers (kReLU)."""
 
 def LearnedVector(num_output: int, leading: list[int] = [], *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1195,18 +1112,33 @@ def LearnedVector(num_output: int, leading: list[int] = [], *, name: str | None 
 def LinearMomentum(base_momentum: float, final_momentum: float, saturation_step: int) -> MomentumConf:
     """A momentum that moves in a line from ``base_momentum`` at step 0 to ``final_momentum`` at ``saturation_step``."""
 
+def Lion(learning_rate: Rate = 0.001, beta_1: float = 0.9, beta_2: float = 0.99, weight_decay: float = 0.0, *,
+        decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
+        clip_value: float = 0.0, param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False,
+        ema_momentum: float = 0.99, ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
+    """Lion (Chen et al., 2023): each number of a param moves by the learning rate, up or down (kLion).
+
+    Args:
+        learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
+        beta_1: the weight of the mean, beside the newest gradient, in the direction of a step.
+        beta_2: the decay of the running mean of gradients.
+        weight_decay: the factor of the param that is added to its gradient.
+        decoupled_weight_decay: whether the param times the decay and the learning rate is subtracted from it instead.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_global_norm: the largest norm of all gradients together, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
+        param_settings: nn.ParamSettings(...) of some params; of several that match a param's name, the first holds.
+        use_ema: whether an exponential moving average of the params is kept, for tests and the result.
+        ema_momentum: the decay of the moving average.
+        ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
+        ema_every: every how many steps the average moves."""
+
 def LocalResponseNormalization(size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0, *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Local response normalisation of images (B, C, H, W), over ``size`` neighbouring channels (kLRN).
-
-    Args:
-        size: how many channels are normalised together; an odd number.
-        alpha: the factor of the mean of squares.
-        beta: the exponent of the norm.
-        k: what is added to the mean of squares."""
+    """Local normalisation x·(k + alpha·mean(x²))^-beta over ``size`` neighbouring channels of images (kLRN)."""
 
 def Masking(mask_value: float = 0.0, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -1222,43 +1154,27 @@ def MaxPooling1D(pool_size: int | None = 2, strides: int | None = None, *, name:
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Maximum of each window of steps before the end of a sequence (kPooling1D); ``strides`` are ``pool_size`` by
-    default, as in Keras.
-
-    Args:
-        pool_size: how many steps are pooled together; all without it.
-        strides: by how many steps the window moves; by kernel without it."""
+    """Maximum of each window of steps before the end of a sequence; ``strides`` are ``pool_size`` by default."""
 
 def MaxPooling2D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid', *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras.
-
-    Args:
-        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
-        strides: by how much the window moves, a number or one for each axis.
-        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+    """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras."""
 
 def MaxPooling3D(pool_size: Size = 2, strides: Size | None = None, padding: str | Sides = 'valid', *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Maximum of each window of volumes (B, C, D, H, W) (kPooling); ``strides`` are ``pool_size`` by default, as in
-    Keras.
-
-    Args:
-        pool_size: the window, a number or (rows, columns), of volumes (depth, rows, columns).
-        strides: by how much the window moves, a number or one for each axis.
-        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+    """Maximum of each window of volumes (kPooling); ``strides`` are ``pool_size`` by default, as in Keras."""
 
 def Maximum(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """The larger ones of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+    """Larger number of two sources at each place (kArithmetic); axes of length 1 are repeated."""
 
 def MeanAbsoluteError(masked: bool = False, weighted: bool = False, std: list[float] = [], scale: float = 1.0, *,
         name: str | None = None, param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1303,7 +1219,7 @@ def Minimum(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """The smaller ones of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+    """Smaller number of two sources at each place (kArithmetic); axes of length 1 are repeated."""
 
 def Mnist(norm_a: float = 1.0, norm_b: float = 0.0, kernel: int = 0, sigma: float = 0.0, alpha: float = 0.0,
         beta: float = 0.0, gamma: float = 0.0, resize: int = 0, elastic_freq: int = 0, *, name: str | None = None,
@@ -1340,7 +1256,33 @@ def Multiply(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """The product of the sources, such as x·gate(x) (kMultiply)."""
+    """Product of the sources, number by number (kMultiply), such as x·gate(x)."""
+
+def Muon(learning_rate: Rate = 0.001, beta: float = 0.95, rms: float = 0.2, adamw_match: Sequence[str] = (),
+        beta_1: float = 0.9, beta_2: float = 0.999, weight_decay: float = 0.0, *, decoupled_weight_decay: bool = False,
+        clip_norm: float = 0.0, clip_global_norm: float = 0.0, clip_value: float = 0.0,
+        param_settings: Sequence[ParamSettingsConf] = (), use_ema: bool = False, ema_momentum: float = 0.99,
+        ema_warmup: bool = False, ema_every: int = 1) -> UpdaterConf:
+    """Muon (Jordan, 2024) for matrices, scaled as by Liu et al. (2025), and AdamW for all other params (kMuon).
+
+    Args:
+        learning_rate: a number, a schedule such as nn.ExponentialDecay(...), or a function of the step, from 0.
+        beta: the decay of the running mean of a matrix's gradients.
+        rms: the root mean square of a step of a square matrix of full rank, times the learning rate.
+        adamw_match: names of matrices that AdamW updates, such as "embedding*": embeddings and the last layer are
+            better so.
+        beta_1: the decay of the first moment of AdamW.
+        beta_2: the decay of the second moment of AdamW.
+        weight_decay: the factor of the param that, times the learning rate, is subtracted from it.
+        decoupled_weight_decay: whether the param times the decay and the learning rate is subtracted from it instead.
+        clip_norm: the largest norm of the gradient of a param, 0 for no bound.
+        clip_global_norm: the largest norm of all gradients together, 0 for no bound.
+        clip_value: the largest absolute value of a number of a gradient, 0 for no bound.
+        param_settings: nn.ParamSettings(...) of some params; of several that match a param's name, the first holds.
+        use_ema: whether an exponential moving average of the params is kept, for tests and the result.
+        ema_momentum: the decay of the moving average.
+        ema_warmup: whether the decay begins at 0 and rises to ``ema_momentum``.
+        ema_every: every how many steps the average moves."""
 
 def Normalization(mean: Any = None, variance: Any = None, mean_file: str | None = None, std_file: str | None = None,
         std: Any = None, invert: bool = False, axis: Any = -1, *, name: str | None = None,
@@ -1377,14 +1319,11 @@ def OneCycle(max_lr: float, total_steps: int, pct_start: float = 0.3, div_factor
 def OneCycleMomentum(highest: float = 0.95, lowest: float = 0.85) -> MomentumConf:
     """A momentum that moves against the rate of nn.OneCycle: ``lowest`` where that is highest."""
 
-def OneHot(num_tokens: int | None, *, name: str | None = None, param: Sequence[Any] | None = None,
+def OneHot(num_tokens: int, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """One-hot vectors (B, T, ``num_tokens``) of codes (B, T), or (B, ``num_tokens``) of the codes (B,) of one step (kOneHot).
-
-    Args:
-        num_tokens: the number of different codes; must be given."""
+    """One-hot vectors (B, T, num_tokens) of codes (B, T), or (B, num_tokens) of codes (B,) (kOneHot)."""
 
 def PPOLoss(distribution: str = 'kCategorical', clip: float = 0.2, scale: float = 1.0, *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1403,11 +1342,7 @@ def PReLU(initial_slope: float = 0.25, shared: bool = False, *, name: str | None
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Rectifier with learnt slopes, x where x > 0 and slope·x elsewhere, (B, C, ...) with a slope for each channel (kPReLU).
-
-    Args:
-        initial_slope: the slope for negative inputs with which training begins.
-        shared: whether all channels have the same slope."""
+    """Rectifier with a learnt slope for negative numbers of each channel, or with ``shared`` one for all (kPReLU)."""
 
 def Padding(before: list[int] = [], after: list[int] = [], mode: list[str] = [], *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -1421,27 +1356,22 @@ def Padding(before: list[int] = [], after: list[int] = [], mode: list[str] = [],
         after: how many points are added after the last; 0 by default.
         mode: what is added; kZero by default."""
 
-def Padding2D(padding: str | Sides = 1, padding_mode: str | tuple[str, str] = 'zero', *, name: str | None = None,
+def Padding2D(padding: Sides = 1, padding_mode: str | tuple[str, str] = 'zero', *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Images with pixels added on every side (kPadding): zeros, the edge, a mirror image, or the opposite side.
+    """Images with pixels added on every side (kPadding).
 
-    Args:
-        padding: "valid", "same", as in Keras, or how many zeros are on each side.
-        padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)."""
+    ``padding_mode`` is "zero", "edge", "reflect" (without the edge) or "periodic", the opposite side, or one for each
+    axis. ``padding`` is a number, (rows, columns), or ((above, below), (left, right))."""
 
-def Padding3D(padding: str | Sides = 1, padding_mode: str | tuple[str, str] = 'zero', *, name: str | None = None,
+def Padding3D(padding: Sides = 1, padding_mode: str | tuple[str, ...] = 'zero', *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Volumes with pixels added on every side (kPadding): zeros, the edge, a mirror image, or the opposite side.
-
-    Args:
-        padding: "valid", "same", as in Keras, or how many zeros are on each side.
-        padding_mode: "zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)."""
+    """Volumes with points added on every side (kPadding), as images by :func:`Padding2D`."""
 
 def Param(name: str = '', init: Any = None, lr_scale: float = 1.0, wd_scale: float = 1.0, share_from: str | None = None,
         static: bool = False) -> ParamConf:
@@ -1463,14 +1393,13 @@ def ParamSettings(match: str, learning_rate: Rate | None = None, momentum: Momen
         clip_norm: the largest norm of the gradient of a param, 0 for no bound.
         clip_value: the largest absolute value of a number of a gradient."""
 
-def Permute(dims: list[int], *, name: str | None = None, param: Sequence[Any] | None = None,
+def Permute(dims: Sequence[int], *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Its source with the axes of rows in another order: (B, n1, n2, ...) to (B, n_dims[0], n_dims[1], ...) (kPermute).
+    """Axes of rows in the order ``dims``, counted from 1 (kPermute): (2, 1) swaps those of matrices.
 
-    Args:
-        dims: the axes of a row in their new order, counted from 1; each once."""
+    Where records have their channels last, axes count as there."""
 
 def PiecewiseConstantDecay(boundaries: Sequence[int], values: Sequence[float]) -> LRGenConf:
     """The schedule values[0] up to step boundaries[0], then values[1] up to boundaries[1], ... (kFixedStep).
@@ -1489,6 +1418,21 @@ def PolicyGradientLoss(distribution: str = 'kCategorical', scale: float = 1.0, *
     Args:
         distribution: what the policy's numbers are: scores of actions, or means and logs of deviations.
         scale: the factor of the loss."""
+
+def PolynomialDecay(initial_learning_rate: float, decay_steps: int, end_learning_rate: float = 0.0, power: float = 1.0,
+        *, minimum_lr: float | None = None, start_step: int = 0, warmup_steps: int = 0,
+        warmup_lr: float = 0.0) -> LRGenConf:
+    """The schedule (initial - end)·(1 - r)^power + end, r = step / decay_steps, at most 1 (kPolynomial).
+
+    Args:
+        initial_learning_rate: the rate at the beginning.
+        decay_steps: the number of steps to ``end_learning_rate``.
+        end_learning_rate: the rate after these steps, and from there on.
+        power: the exponent: 1 for a line.
+        minimum_lr: the least rate.
+        start_step: the step before which the rate is the initial one.
+        warmup_steps: the number of the first steps, in which the rate rises to the initial one; the schedule follows.
+        warmup_lr: the rate at the beginning of these steps."""
 
 def Pooling(kernel: int | None = None, pad: int | None = None, stride: int | None = None, kernel_x: int | None = None,
         kernel_y: int | None = None, pad_x: int | None = None, pad_y: int | None = None, stride_x: int | None = None,
@@ -1535,10 +1479,7 @@ def PositionalEncoding(scale: float = 1.0, *, name: str | None = None, param: Se
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """(B, T, n) to x·``scale`` + p, where p[t, 2i] = sin(t/10000^(2i/n)) and p[t, 2i + 1] = cos(t/10000^(2i/n)) (kPositionalEncoding).
-
-    Args:
-        scale: what the source is multiplied by before the encoding is added."""
+    """Sequences times ``scale``, plus the sines and cosines of the positions of their steps (kPositionalEncoding)."""
 
 def QuantileLoss(quantile: list[float] = [0.1, 0.5, 0.9], scale: float = 1.0, masked: bool = False,
         weighted: bool = False, *, name: str | None = None, param: Sequence[Any] | None = None,
@@ -1595,11 +1536,7 @@ def RMSNorm(first_axis: int = 1, epsilon: float = 1e-05, *, name: str | None = N
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Division of (B, ...) by its root mean square: scale·x/√(mean(x²) + epsilon), elementwise, without mean or bias (kRMSNorm).
-
-    Args:
-        first_axis: the first axis normalised: 1 for all numbers of a row, 2 for each step.
-        epsilon: what is added to the mean square; beyond SINGA."""
+    """Division by the root mean square of a row, or of its axes from ``first_axis`` on, times a scale (kRMSNorm)."""
 
 def RMSprop(learning_rate: Rate = 0.001, rho: float = 0.9, epsilon: float = 1e-07, weight_decay: float = 0.0, *,
         centered: bool = False, decoupled_weight_decay: bool = False, clip_norm: float = 0.0,
@@ -1687,19 +1624,13 @@ def ReLU(negative_slope: float = 0.0, *, name: str | None = None, param: Sequenc
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Rectifier, max(x, 0) + negative_slope·min(x, 0). SINGA 0.3 ignores negative_slope, which is a fault (kReLU).
-
-    Args:
-        negative_slope: the slope for negative inputs."""
+    """Rectifier max(x, 0) + negative_slope·min(x, 0) (kReLU)."""
 
 def RepeatVector(n: int, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images.
-
-    Args:
-        n: the number of steps."""
+    """The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images."""
 
 def Rescaling(scale: float, offset: float = 0.0, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -1707,14 +1638,13 @@ def Rescaling(scale: float, offset: float = 0.0, *, name: str | None = None, par
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
     """x·scale + offset, computed where records are read directly after nn.Input, elsewhere by kArithmetic."""
 
-def Reshape(target_shape: list[int], *, name: str | None = None, param: Sequence[Any] | None = None,
+def Reshape(target_shape: Sequence[int], *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Its source with rows of another shape: (B, ...) to (B, *shape) (kReshape).
+    """Rows of another shape (kReshape), of which one axis may be -1, the size that is left.
 
-    Args:
-        target_shape: the shape of a row, without the batch; one axis may be -1, the size that is left; by default a vector."""
+    The numbers keep their order, that of the records where these have their channels last."""
 
 def SGD(learning_rate: Rate = 0.01, momentum: Momentum = 0.0, nesterov: bool = False, weight_decay: float = 0.0, *,
         decoupled_weight_decay: bool = False, clip_norm: float = 0.0, clip_global_norm: float = 0.0,
@@ -1765,7 +1695,7 @@ def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
         base_lr: the rate at the beginning.
         fields: further fields of ``learning_rate { }`` in a job, such as ``linear_conf={...}``."""
 
-def SeparableConv2D(filters: int, kernel_size: Size, strides: Size | None = 1, padding: str | Sides = 'valid',
+def SeparableConv2D(filters: int, kernel_size: Size, strides: Size = 1, padding: str | Sides = 'valid',
         dilation_rate: Size = 1, depth_multiplier: int = 1, activation: Any = None, use_bias: bool = True,
         depthwise_initializer: Any = 'glorot_uniform', pointwise_initializer: Any = 'glorot_uniform',
         bias_initializer: Any = 'zeros', depthwise_regularizer: Any = None, pointwise_regularizer: Any = None,
@@ -1773,7 +1703,7 @@ def SeparableConv2D(filters: int, kernel_size: Size, strides: Size | None = 1, p
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """A depthwise convolution of images without a bias, then a convolution of single pixels, and its activation.
+    """Depthwise convolution of images without a bias, then a convolution of single pixels, and its activation.
 
     (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first called as the layer with ``_depthwise``
     after it. Chollet, Xception (2017)."""
@@ -1783,11 +1713,11 @@ def SequenceLength(end: int | None = None, anywhere: bool = False, mask_value: f
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """The codes (B, T) of its source, -1 after the end, as the feature and as the labels of the steps (kSequenceLength).
+    """Lengths of sequences, as the labels of its feature, which is its source (kSequenceLength).
 
     Args:
         end: the code of the steps after the end, beside -1.
-        anywhere: whether steps of the code end may be before others, which move forward.
+        anywhere: whether steps of the code ``end`` may be before others, which move forward.
         mask_value: the number that all features have at the steps after the end."""
 
 def SequentialSchedule(schedules: Sequence[Rate], boundaries: Sequence[int], *, minimum_lr: float | None = None,
@@ -1825,21 +1755,7 @@ def SimpleRNN(units: int, use_bias: bool = True, kernel_initializer: Any = 'glor
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """A simple recurrent layer (Elman 1990): h' = tanh(x hxᵀ + h hhᵀ + b), b unless ``use_bias`` is false (kRNN).
-
-    Args:
-        units: the width of the hidden state.
-        use_bias: whether a bias is added.
-        kernel_initializer: the initialiser of the weight, or its name.
-        recurrent_initializer: the initialiser of the hidden state's weight, or its name.
-        bias_initializer: the initialiser of the bias, or its name.
-        return_sequences: whether it gives all steps, (B, T, n), else the last one, (B, n).
-        bidirectional: whether a second direction, from the last step to the first, is joined to it; beyond SINGA.
-        carry: whether a batch begins with the last state of the batch before; by default, where batches continue the same texts (kCharRNN) in a job with one worker group; beyond SINGA.
-        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
-        recurrent_regularizer: the penalty of the weight of the hidden state.
-        bias_regularizer: the penalty of the bias.
-        dropout: the share of the features of the source that training leaves out, at all steps."""
+    """Recurrent layer tanh(x hxᵀ + h hhᵀ + b) over sequences (kRNN), with the arguments of :func:`GRU`."""
 
 def Slice(parts: int, axis: int = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -1877,19 +1793,13 @@ def SpatialDropout2D(rate: float, *, name: str | None = None, param: Sequence[An
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
-
-    Args:
-        rate: the fraction of units set to zero."""
+    """In training a share ``rate`` of the channels of images is 0, each at all pixels (kDropout)."""
 
 def SpatialDropout3D(rate: float, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Inverted dropout: in training a random share ``rate`` of the units is 0, the others are x/(1 - ratio) (kDropout).
-
-    Args:
-        rate: the fraction of units set to zero."""
+    """In training a share ``rate`` of the channels of volumes is 0, each at all points (kDropout)."""
 
 def Split(parts: int, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -1901,7 +1811,7 @@ def Subtract(*, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """The difference of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+    """Difference of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
 
 def TDLoss(delta: float = 1.0, scale: float = 1.0, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
@@ -1970,22 +1880,14 @@ def UpSampling2D(size: Size = 2, interpolation: str = 'nearest', *, name: str | 
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Images with ``size`` times as many pixels, repeated or interpolated (kUpsampling).
-
-    Args:
-        size: the factor of the size, a number or (rows, columns).
-        interpolation: whether points are repeated or interpolated: nearest, bilinear."""
+    """Images with ``size`` times as many pixels, repeated ("nearest") or interpolated ("bilinear") (kUpsampling)."""
 
 def UpSampling3D(size: Size = 2, interpolation: str = 'nearest', *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
         wd_scale: float | Sequence[float] | None = None, trainable: bool = True, partition_dim: int | None = None,
         location: int | None = None, recompute: bool = False, include: Sequence[str] | None = None,
         exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Volumes with ``size`` times as many pixels, repeated or interpolated (kUpsampling).
-
-    Args:
-        size: the factor of the size, a number or (rows, columns).
-        interpolation: whether points are repeated or interpolated: nearest, trilinear."""
+    """Volumes with ``size`` times as many points, repeated ("nearest") or interpolated ("trilinear") (kUpsampling)."""
 
 def Upsampling(factor: list[int] = [2], method: str = 'kNearest', *, name: str | None = None,
         param: Sequence[Any] | None = None, lr_scale: float | Sequence[float] | None = None,
@@ -2011,23 +1913,17 @@ def VTraceLoss(distribution: str = 'kCategorical', rho_clip: float = 1.0, c_clip
         c_clip: the largest such ratio in the factors that carry later errors back.
         value_scale: the factor of the loss of the values."""
 
-def ZeroPadding2D(padding: str | Sides = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+def ZeroPadding2D(padding: Sides = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Images with ``padding`` pixels of zeros on every side (kPadding).
+    """Images with ``padding`` pixels of zeros on every side (kPadding)."""
 
-    Args:
-        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
-
-def ZeroPadding3D(padding: str | Sides = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
+def ZeroPadding3D(padding: Sides = 1, *, name: str | None = None, param: Sequence[Any] | None = None,
         lr_scale: float | Sequence[float] | None = None, wd_scale: float | Sequence[float] | None = None,
         trainable: bool = True, partition_dim: int | None = None, location: int | None = None, recompute: bool = False,
         include: Sequence[str] | None = None, exclude: Sequence[str] | None = None) -> LayerBuilder:
-    """Volumes with ``padding`` pixels of zeros on every side (kPadding).
-
-    Args:
-        padding: "valid", "same", as in Keras, or how many zeros are on each side."""
+    """Volumes with ``padding`` points of zeros on every side (kPadding)."""
 
 def add(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
     """Return the sum of features, number by number."""
@@ -2062,16 +1958,24 @@ def from_job(job: Job | str | os.PathLike[str]) -> JobModel:
 def image_data_format() -> str:
     """Return the order of the axes of images, "channels_first" or "channels_last"."""
 
+def lazy_names(package: str,
+        otherwise: Callable[[str], Any] | None = None) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the ``__getattr__`` and ``__dir__`` of a package that import its names when they are first used.
+
+    The names, and the module of each, are read where type checkers read them: in the block ``if TYPE_CHECKING:`` of
+    ``__init__.py``, or else in ``__init__.pyi``, where the core has the names of add-ons, since it imports none.
+    ``otherwise`` is called for any other name."""
+
 def load_model(folder: str | os.PathLike[str]) -> JobModel:
     """Return the model that :meth:`dsinga.nn.Model.save` wrote to a folder, with its params and its optimizer's state.
 
     Raises UserError where a file is missing or damaged, or was saved with others."""
 
 def maximum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the larger numbers of features, number by number."""
+    """Return the larger numbers of features."""
 
 def minimum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-    """Return the smaller numbers of features, number by number."""
+    """Return the smaller numbers of features."""
 
 def multiply(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
     """Return the product of features, number by number."""

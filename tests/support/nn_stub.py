@@ -27,7 +27,8 @@ BUILT_IN = {"int", "float", "str", "bool", "None", "tuple", "list", "dict", "obj
 
 def stub() -> str:
     """Return the text of the stub."""
-    functions = {name: value for name in nn.__all__ if is_function(value := getattr(nn, name))}
+    names = {name for name in {*nn.__all__, *nn._names()} if name[0] != "_"}
+    functions = {name: value for name in names if is_function(value := getattr(nn, name))}
     functions |= {name: value for name, value in nn.derived_functions.items() if not is_user_code(value.cls)}  # type: ignore[attr-defined]
     functions = {name: getattr(nn, name) for name in sorted(functions)}
     others = sorted(set(nn.__all__) - functions.keys())
@@ -44,7 +45,7 @@ def stub() -> str:
 
 def is_function(value: Any) -> bool:
     """Whether a value is a function, whose decorator hides its signature from type checkers."""
-    return callable(value) and not isinstance(value, type)
+    return callable(value) and inspect.isfunction(inspect.unwrap(value))
 
 
 def imports_for(function: Callable[..., Any], signature: inspect.Signature) -> list[str]:

@@ -11,7 +11,7 @@ from dsinga.base.functions import name_of
 from dsinga.nn.words.keras_arguments import missing_names
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerArguments, layer
-from dsinga.nn.writing.writer import LayerWriter, Write
+from dsinga.nn.writing.writer import LayerWriter, Write, simple
 
 # The names of Keras for functions that are layers without settings, and SINGA's scaled tanh.
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -96,6 +96,30 @@ def own_activation(writer: LayerWriter, activation: Any) -> Feature:
 def ELU(**common: Unpack[LayerArguments]) -> Write:
     """x for x > 0, else e^x - 1 (kActivation)."""
     return lambda writer: own_activation(writer, "elu")
+
+
+@layer
+def GELU(**common: Unpack[LayerArguments]) -> Write:
+    """Gaussian error linear unit x·Φ(x), with the normal distribution Φ in its exact form (kActivation)."""
+    return lambda writer: own_activation(writer, "gelu")
+
+
+@layer
+def ReLU(negative_slope: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
+    """Rectifier max(x, 0) + negative_slope·min(x, 0) (kReLU)."""
+    return simple("ReLU", "kReLU", negative_slope=negative_slope)
+
+
+@layer
+def LeakyReLU(negative_slope: float = 0.3, **common: Unpack[LayerArguments]) -> Write:
+    """Rectifier max(x, 0) + negative_slope·min(x, 0) with a slope for negative numbers (kReLU)."""
+    return simple("LeakyReLU", "kReLU", negative_slope=negative_slope)
+
+
+@layer
+def PReLU(initial_slope: float = 0.25, shared: bool = False, **common: Unpack[LayerArguments]) -> Write:
+    """Rectifier with a learnt slope for negative numbers of each channel, or with ``shared`` one for all (kPReLU)."""
+    return simple("PReLU", "kPReLU", initial_slope=initial_slope, shared=shared)
 
 
 @layer

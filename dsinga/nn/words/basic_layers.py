@@ -1,27 +1,63 @@
-"""Layers of rows and channels: dense, dropout, normalisation, sums and parts of features; layers of any type."""
+"""Layers of rows and channels: dense, dropout, sums, parts and shapes of features; layers of any type."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any, Unpack
 
-import numpy as np
-
-from dsinga.base.arguments import check_bool
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, lookup, nearest, registered
-from dsinga.data import open_records
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
-from dsinga.layers.dense.normalisation import statistics_lists
-from dsinga.nn.words.image_layers import refuse_channels_last
-from dsinga.nn.words.inputs import normalise
+from dsinga.nn.words.activations import activate, check_activation
 from dsinga.nn.words.keras_arguments import check_names
-from dsinga.nn.words.layer_adapters import channels_back, pixels_first
+from dsinga.nn.words.regularisers import weights
 from dsinga.nn.writing.feature import Feature, axis_of, row_shape
 from dsinga.nn.writing.symbol import COMMON, LayerArguments, LayerBuilder, layer
-from dsinga.nn.writing.writer import LayerWriter, Write
+from dsinga.nn.writing.writer import LayerWriter, Write, layer_settings, simple
+
+
+@layer
+def Dense(
+    units: int,
+    activation: Any = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+    transpose: bool = False,
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Fully connected layer with ``units`` outputs (kInnerProduct), and its activation.
+
+    Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened.
+
+    Args:
+        units: the number of outputs for each row.
+        activation: the function after the layer: its name, or a function of your own.
+        use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        transpose: whether the weight is (inputs, units); so it can share that of another layer, (units, inputs).
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        bias_regularizer: the penalty of the bias.
+    """
+    check_activation("Dense", activation)
+    settings = {"num_output": units, "bias_term": use_bias, "transpose": transpose}
+    conf = layer_settings("Dense", "kInnerProduct", settings)
+    params = weights(weight=(kernel_initializer, kernel_regularizer), bias=(bias_initializer, bias_regularizer))
+
+    def write(writer: LayerWriter) -> Feature:
+        rows = writer.rows(writer.source)
+        per_step = True if len(rows) == 2 else None
+        fans = {"weight": (rows[-1] if per_step else math.prod(rows), units)}
+        feature = writer.add("kInnerProduct", **conf, per_step=per_step, fans=fans, **params)
+        return activate(writer, feature, activation)
+
+    return write
 
 
 @layer
@@ -39,25 +75,33 @@ def Flatten(**common: Unpack[LayerArguments]) -> Write:
 
 
 @layer
-def SpatialDropout1D(rate: float, **common: Unpack[LayerArguments]) -> Write:
-    """In training a share ``rate`` of the features of sequences (B, T, n) is 0, each at all steps (kDropout)."""
-    return lambda writer: writer.add("kDropout", dropout_conf={"dropout_ratio": rate, "unit": "kFeature"})
+def Dropout(rate: float, unit: str = "kNumber", **common: Unpack[LayerArguments]) -> Write:
+    """In training a share ``rate`` of the numbers is 0, or of the channels or features ``unit`` says (kDropout)."""
+    return dropout("Dropout", rate, unit)
+
+
+def dropout(function: str, rate: float, unit: str) -> Write:
+    """Return what writes a layer that leaves out this share of units."""
+    conf = layer_settings(function, "kDropout", {"dropout_ratio": rate, "unit": unit})
+    return lambda writer: writer.add("kDropout", **{"dropout_conf": {}, **conf})
 
 
 @layer
-def Masking(mask_value: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
-    """Leaves out the steps of sequences (B, T, n) at which all features are ``mask_value``, in the layers above.
+def SpatialDropout1D(rate: float, **common: Unpack[LayerArguments]) -> Write:
+    """In training a share ``rate`` of the features of sequences (B, T, n) is 0, each at all steps (kDropout)."""
+    return dropout("SpatialDropout1D", rate, "kFeature")
 
-    These learn where each sequence ends (kSequenceLength); later steps move forward. A sequence without any other step
-    is refused.
-    """
 
-    def write(writer: LayerWriter) -> Feature:
-        feature = writer.add("kSequenceLength", sequencelength_conf={"mask_value": mask_value, "anywhere": True})
-        rows = row_shape(feature)
-        return feature._replace(lengths=Feature(writer.name, None if rows is None else rows[:1]))
+@layer
+def SpatialDropout2D(rate: float, **common: Unpack[LayerArguments]) -> Write:
+    """In training a share ``rate`` of the channels of images is 0, each at all pixels (kDropout)."""
+    return dropout("SpatialDropout2D", rate, "kChannel")
 
-    return write
+
+@layer
+def SpatialDropout3D(rate: float, **common: Unpack[LayerArguments]) -> Write:
+    """In training a share ``rate`` of the channels of volumes is 0, each at all points (kDropout)."""
+    return dropout("SpatialDropout3D", rate, "kChannel")
 
 
 @layer
@@ -67,64 +111,45 @@ def Identity(**common: Unpack[LayerArguments]) -> Write:
 
 
 @layer
-def BatchNormalization(
-    momentum: float | None = None,
-    epsilon: float = 1e-5,
-    synchronized: bool = True,
-    axis: int | None = None,
-    **common: Unpack[LayerArguments],
-) -> Write:
-    """Batch normalisation of each channel, axis 1, or -1 where records have their channels last (kBM).
-
-    ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
-    ``synchronized`` the statistics are those of the whole batch over all workers, as in one process; without it, which
-    is Keras's default, those of each worker's rows. A layer that is not trainable normalises with its running
-    statistics in training, too, and does not move them.
-    """
-
-    def write(writer: LayerWriter) -> Feature:
-        rows = writer.rows(writer.source)
-        if len(rows) == 2:
-            raise writer.fail("normalises channels, axis 1, which of sequences are steps; use nn.LayerNormalization")
-        refuse_channels_last(writer)
-        if axis is not None and axis_of(writer.source, axis, rows) != 1:
-            raise writer.fail(f"normalises channels, which are not the axis {axis} here; leave axis out")
-        if momentum is not None and not 0 <= momentum < 1:
-            raise writer.fail(f"momentum, the share of the old statistics, must be in [0, 1), not {momentum}")
-        check_bool(f"synchronized of {writer.name}", synchronized)
-        settings: dict[str, Any] = {} if momentum is None else {"momentum": round(1 - momentum, 12)}
-        settings |= {} if epsilon == 1e-5 else {"epsilon": epsilon}
-        settings |= {} if writer.settings["trainable"] else {"use_global_stats": True}
-        settings |= {} if synchronized else {"synchronized": False}
-        return writer.add("kBM", bm_conf=settings or None)
-
-    return write
+def Add(**common: Unpack[LayerArguments]) -> Write:
+    """Sum of the sources, number by number (kAdd), such as x + f(x) of a residual net."""
+    return simple("Add", "kAdd")
 
 
 @layer
-def LayerNormalization(
-    axis: int | Sequence[int] = -1, epsilon: float = 1e-5, **common: Unpack[LayerArguments]
-) -> Write:
-    """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm).
+def Multiply(**common: Unpack[LayerArguments]) -> Write:
+    """Product of the sources, number by number (kMultiply), such as x·gate(x)."""
+    return simple("Multiply", "kMultiply")
 
-    Where records have their channels last, -1 are the channels.
-    """
 
-    def write(writer: LayerWriter) -> Feature:
-        count = len(writer.rows(writer.source)) + 1
-        axes = sorted(number % count for number in ([axis] if isinstance(axis, int) else axis))
-        if not axes or axes != list(range(axes[0], count)) or axes[0] == 0:
-            raise writer.fail(f"normalises the last axes of {count}, not the axes {axis}; give -1, or (-2, -1), ...")
-        is_last = writer.source.channels_last and count in (4, 5) and axes[0] > 1
-        if is_last and len(axes) > 1:
-            raise writer.fail(f"of channels that are last normalises these, axis=-1, or all axes, not the axes {axis}")
-        settings: dict[str, Any] = {} if axes[0] == 1 else {"first_axis": axes[0]}
-        settings |= {} if epsilon == 1e-5 else {"epsilon": epsilon}
-        if not is_last:
-            return writer.add("kLayerNorm", layernorm_conf=settings or None)
-        return channels_back(writer, writer.add("kLayerNorm", sources=pixels_first(writer), layernorm_conf=settings))
+@layer
+def Subtract(**common: Unpack[LayerArguments]) -> Write:
+    """Difference of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+    return simple("Subtract", "kArithmetic", operator="SUBTRACT")
 
-    return write
+
+@layer
+def Maximum(**common: Unpack[LayerArguments]) -> Write:
+    """Larger number of two sources at each place (kArithmetic); axes of length 1 are repeated."""
+    return simple("Maximum", "kArithmetic", operator="MAXIMUM")
+
+
+@layer
+def Minimum(**common: Unpack[LayerArguments]) -> Write:
+    """Smaller number of two sources at each place (kArithmetic); axes of length 1 are repeated."""
+    return simple("Minimum", "kArithmetic", operator="MINIMUM")
+
+
+@layer
+def Average(**common: Unpack[LayerArguments]) -> Write:
+    """Mean of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+    return simple("Average", "kArithmetic", operator="AVERAGE")
+
+
+@layer
+def CosineSimilarity(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
+    """Cosine of the angle between rows of two sources, times ``scale`` (kCosineSimilarity): (B, n) to (B, 1)."""
+    return simple("CosineSimilarity", "kCosineSimilarity", scale=scale)
 
 
 @layer
@@ -167,6 +192,61 @@ def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
     return whole._replace(parts=tuple(parts))
 
 
+@layer
+def Reshape(target_shape: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
+    """Rows of another shape (kReshape), of which one axis may be -1, the size that is left.
+
+    The numbers keep their order, that of the records where these have their channels last.
+    """
+    conf = layer_settings("Reshape", "kReshape", {"shape": target_shape})
+
+    def write(writer: LayerWriter) -> Feature:
+        feature = writer.add("kReshape", sources=pixels_first(writer), **conf)
+        axes = len(target_shape) if isinstance(target_shape, (list, tuple)) else 1
+        return channels_back(writer, feature) if writer.source.channels_last and axes in (3, 4) else feature
+
+    return write
+
+
+@layer
+def Permute(dims: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
+    """Axes of rows in the order ``dims``, counted from 1 (kPermute): (2, 1) swaps those of matrices.
+
+    Where records have their channels last, axes count as there.
+    """
+    conf = layer_settings("Permute", "kPermute", {"dims": dims})
+
+    def write(writer: LayerWriter) -> Feature:
+        axes = len(row_shape(writer.source) or ())
+        if not writer.source.channels_last or axes != len(dims) or axes not in (3, 4):
+            return writer.add("kPermute", **conf)
+        inside = [axis % axes + 1 for axis in dims]
+        return writer.add("kPermute", **layer_settings("Permute", "kPermute", {"dims": [*inside[-1:], *inside[:-1]]}))
+
+    return write
+
+
+def pixels_first(writer: LayerWriter) -> list[Feature]:
+    """Return the source with its channels last inside, too, after a layer that moves them: images of such records."""
+    source = writer.source._replace(flat=False)
+    axes = len(source.shape or ())
+    if not source.channels_last or axes not in (3, 4):
+        return [writer.source]
+    return [writer.extra("pixels", "kPermute", source, permute_conf={"dims": [*range(2, axes + 1), 1]})]
+
+
+def channels_back(writer: LayerWriter, feature: Feature) -> Feature:
+    """Write the layer that puts the channels of images, which are last in the feature, first."""
+    axes = len(row_shape(feature) or ())
+    return writer.extra("channels", "kPermute", feature, permute_conf={"dims": [axes, *range(1, axes)]})
+
+
+@layer
+def RepeatVector(n: int, **common: Unpack[LayerArguments]) -> Write:
+    """The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images."""
+    return simple("RepeatVector", "kRepeat", times=n)
+
+
 def Layer(type: str, **fields: Any) -> LayerBuilder:
     """Return a layer of any type, also of a user's: ``nn.Layer("kLRN", local_size=3)``; the base of users' classes.
 
@@ -200,95 +280,3 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
 
 # class Scale(nn.Layer) inherits the base of users' layers.
 Layer.__mro_entries__ = lambda bases: (lookup("hook", "users_layer"),)  # type: ignore[attr-defined]
-
-
-BLOCK = 4096  # records that are read at a time
-
-
-class _Normalization(LayerBuilder):
-    """The layer of :func:`Normalization`."""
-
-    def adapt(self, data: Any, batch_size: int | None = None, steps: int | None = None) -> None:
-        """Take the mean and the variance of records, whatever fit takes, instead of those that were given.
-
-        They are those of each number along ``axis``; a number that is the same in all records gives 0. Raises UserError
-        where ``steps`` are given, and for what is no records.
-        """
-        if steps is not None:
-            raise UserError("adapt reads all records; give as many as are to be read, and leave steps out")
-        mean, variance = _moments(data, self.settings.get("axis", -1))
-        function, given = self.remake.func, {**self.remake.keywords}  # type: ignore[attr-defined]
-        given |= {"mean": mean, "variance": np.where(variance > 0, variance, 1.0), "std": None}
-        self.remake = functools.partial(function, **given)
-        made = self.remake()
-        self.write, self.settings = made.write, made.settings
-        if self.values is not None:  # of models that have it already
-            numbers = mean, np.sqrt(given["variance"])
-            shapes = [value.shape for value in self.values if value is not None]
-            self.values = [np.broadcast_to(*pair).astype(np.float32) for pair in zip(numbers, shapes, strict=True)]
-
-
-def _moments(data: Any, axis: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the variance of records (n, ...) along an axis of theirs, over all others; float64."""
-    source = open_records(data)
-
-    def mean_of(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-        means, counts = [], []
-        for start in range(0, len(source), BLOCK):
-            x = source.read(np.arange(start, min(start + BLOCK, len(source))))[0].astype(np.float64)
-            kept = {number % x.ndim for number in ([] if axis is None else np.atleast_1d(axis))}
-            others = tuple({*range(x.ndim)} - kept)
-            means.append(function(x).mean(axis=others, keepdims=True))
-            counts.append(len(x))
-        return np.average(means, axis=0, weights=counts)
-
-    mean = mean_of(lambda x: x)
-    return mean.reshape(-1), mean_of(lambda x: np.square(x - mean)).reshape(-1)
-
-
-@functools.partial(layer, builder=_Normalization)
-def Normalization(
-    mean: Any = None,
-    variance: Any = None,
-    mean_file: str | None = None,
-    std_file: str | None = None,
-    std: Any = None,
-    invert: bool = False,
-    axis: Any = -1,
-    **common: Unpack[LayerArguments],
-) -> Write:
-    """(x - mean) / √variance, or with ``invert`` its inverse x·√variance + mean, which gives back the data's units.
-
-    ``mean`` and ``variance``, the square of ``std``, are numbers, or arrays with a number for each channel or for each
-    number of a row (kNormalization, whose params keep them in checkpoints): ``nn.Normalization([280.0], [64.0])``
-    divides by 8. Without them ``adapt(records)`` finds those of each number along ``axis`` of the records, by default
-    the last, or with None of all numbers. Directly after nn.Input, numbers are used where records are read, and so are
-    ``mean_file`` and ``std_file``, stores with a number for each element or channel of a record.
-    """
-    if variance is not None and std is not None:
-        raise UserError("Normalization: give the variance or the std, not both")
-    if variance is not None:
-        variance = np.asarray(variance, np.float64)
-        std = np.sqrt(np.where(variance > 0, variance, 0))
-    lists = statistics_lists(mean, std)
-
-    def write(writer: LayerWriter) -> Feature:
-        files = {"mean_file": mean_file, "std_file": std_file}
-        if not invert and writer.source.is_input and all(len(numbers) == 1 for numbers in lists.values()):
-            numbers = {f"{name}_value": values[0] for name, values in lists.items()}
-            return normalise(writer, **numbers, **files)
-        if any(files.values()):
-            raise writer.fail("takes mean_file and std_file directly after nn.Input only; give arrays, mean and std")
-        return writer.add("kNormalization", normalization_conf=_of_rows(writer, lists, invert))
-
-    return write
-
-
-def _of_rows(writer: LayerWriter, lists: Mapping[str, list[float]], invert: bool) -> dict[str, Any]:
-    """Return the settings of the layer; of sequences (B, T, n) those of n features are repeated for each step."""
-    rows = writer.rows(writer.source)
-    if any(len(numbers) == rows[-1] != rows[0] for numbers in lists.values()):
-        refuse_channels_last(writer)
-    steps = rows[0] if len(rows) == 2 else 1
-    by_step = {name: numbers * steps if [*rows[1:]] == [len(numbers)] else numbers for name, numbers in lists.items()}
-    return by_step | ({"inverse": True} if invert else {})

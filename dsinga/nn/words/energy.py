@@ -6,13 +6,12 @@ from typing import Any, Unpack
 
 from dsinga.base.errors import UserError
 from dsinga.job import ParamConf
+from dsinga.nn.words.basic_layers import Dense
 from dsinga.nn.words.initialisers import RandomNormal
-from dsinga.nn.words.layer_functions import layer_functions
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerArguments, LayerBuilder, layer
 from dsinga.nn.writing.writer import LayerWriter, Write
 
-Dense = layer_functions["Dense"]
 NORMAL = RandomNormal(stddev=0.1)
 
 

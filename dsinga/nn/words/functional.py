@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,47 +13,56 @@ from numpy import ndarray
 from dsinga.base.arguments import check_whole, value_text
 from dsinga.base.errors import UserError
 from dsinga.nn.model.training_state import FIRST_SEED
-from dsinga.nn.words.basic_layers import Concatenate
+from dsinga.nn.words.basic_layers import Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract
 from dsinga.nn.words.keras_arguments import checked
-from dsinga.nn.words.layer_functions import layer_functions
-from dsinga.nn.writing.symbol import Symbol
+from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
 
-def of_features(called: str, what: str, by_pairs: bool = False) -> Callable[..., Symbol]:
-    """Return Keras's function of a list of features, which calls the layer of this name, on all of them or on pairs."""
-
-    def function(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
-        def call(*sources: Symbol) -> Symbol:
-            feature: Symbol = layer_functions[called.title()](name=name)(list(sources))
-            return feature
-
-        return functools.reduce(call, inputs) if by_pairs else call(*inputs)
-
-    function.__name__ = function.__qualname__ = called
-    function.__doc__ = f"Return the {what}, number by number."
-    return checked(function)
+@checked
+def add(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the sum of features, number by number."""
+    return called(Add(name=name), inputs)
 
 
-add, multiply = of_features("add", "sum of features"), of_features("multiply", "product of features")
-subtract = of_features("subtract", "difference of two features")
-maximum = of_features("maximum", "larger numbers of features", by_pairs=True)
-minimum = of_features("minimum", "smaller numbers of features", by_pairs=True)
+@checked
+def multiply(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the product of features, number by number."""
+    return called(Multiply(name=name), inputs)
+
+
+@checked
+def subtract(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the difference of two features, number by number."""
+    return called(Subtract(name=name), inputs)
+
+
+@checked
+def maximum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the larger numbers of features."""
+    return functools.reduce(lambda *pair: called(Maximum(name=name), pair), inputs)
+
+
+@checked
+def minimum(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
+    """Return the smaller numbers of features."""
+    return functools.reduce(lambda *pair: called(Minimum(name=name), pair), inputs)
 
 
 @checked
 def average(inputs: Sequence[Symbol], name: str | None = None) -> Symbol:
     """Return the mean of features, number by number."""
-    return (
-        of_features("average", "mean of features")(inputs, name)
-        if len(inputs) == 2
-        else add(inputs, name) / len(inputs)
-    )
+    return called(Average(name=name), inputs) if len(inputs) == 2 else add(inputs, name) / len(inputs)
 
 
 @checked
 def concatenate(inputs: Sequence[Symbol], axis: int = -1, name: str | None = None) -> Symbol:
     """Return features joined along an axis."""
-    feature: Symbol = Concatenate(axis=axis, name=name)(list(inputs))
+    return called(Concatenate(axis=axis, name=name), inputs)
+
+
+def called(layer: LayerBuilder, inputs: Sequence[Symbol]) -> Symbol:
+    """Return the feature of a layer that is called on a list of features."""
+    feature: Symbol = layer(list(inputs))
     return feature
 
 

@@ -18,8 +18,8 @@ from dsinga.job.message import field_names
 from dsinga.layers import RecordInfo
 from dsinga.nn.words.augment import augmentation_functions
 from dsinga.nn.words.derived import Derived, called_by_name, derived_function, settings_field
-from dsinga.nn.words.image_layers import require
 from dsinga.nn.words.keras_arguments import check_names, refuse_subclasses, without_defaults
+from dsinga.nn.words.windows import require
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerArguments, LayerBuilder, Symbol, layer
 from dsinga.nn.writing.writer import LayerWriter, Write, make_conf

@@ -15,30 +15,11 @@ from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.nn.words.activations import activate, check_activation
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named
-from dsinga.nn.words.image_layers import (
-    DEPTHWISE,
-    KERNEL,
-    LENGTHS,
-    of_axes,
-    poolings,
-    recur_images,
-    require_channels_first,
-)
 from dsinga.nn.words.layer_adapters import (
-    attend,
     compare,
     compare_forecast,
     compare_mean,
-    convolve_steps,
-    find_ends,
-    flatten_rows,
-    last_step,
-    leave_out_zeros,
-    numbers_of_pixels,
     overlap_of_regions,
-    permuted_axes,
-    recurrent,
-    reshape_images,
     scores_and_labels,
     scores_of_points,
     softmax_of_scores,
@@ -46,27 +27,6 @@ from dsinga.nn.words.layer_adapters import (
 from dsinga.nn.words.regularisers import Penalty, penalty
 from dsinga.nn.writing.symbol import layer
 from dsinga.nn.writing.writer import LayerWriter, Write
-
-RECURRENT = {"hx": "kernel_initializer", "hh": "recurrent_initializer", "b": "bias_initializer"}
-# The activations of cells by the names of Keras, where None is "linear", too.
-CELL_ACTIVATIONS = {"sigmoid": "SIGMOID", "tanh": "TANH", "relu": "RELU", "linear": "IDENTITY", None: "IDENTITY"}
-
-
-def cell(type: str, gates: int, activation: str = "", doc: str = "") -> FunctionSpec:
-    """Return the form of a recurrent layer with this number of gates; ``activation`` are settings of its candidate."""
-    activations = f"activation={activation} recurrent_activation=gate_activation" if activation else ""
-    return FunctionSpec(
-        type,
-        f"units=dim_hidden {activations} use_bias=bias_term kernel_initializer recurrent_initializer "
-        "bias_initializer return_sequences bidirectional carry kernel_regularizer recurrent_regularizer "
-        "bias_regularizer dropout",
-        {"activation": "tanh", "recurrent_activation": "sigmoid"} if activation else {},
-        words=dict.fromkeys(("activation", "recurrent_activation") if activation else (), CELL_ACTIVATIONS),
-        inits=RECURRENT,
-        details=functools.partial(recurrent, gates=gates),
-        after=last_step,
-        doc=doc,
-    )
 
 
 def mean_loss(type: str, what: str, first: str = "") -> FunctionSpec:
@@ -81,110 +41,6 @@ def mean_loss(type: str, what: str, first: str = "") -> FunctionSpec:
 
 
 FORMS = {
-    "Dense": FunctionSpec(
-        "kInnerProduct",
-        "units=num_output activation use_bias=bias_term kernel_initializer bias_initializer transpose "
-        "kernel_regularizer bias_regularizer",
-        inits=KERNEL,
-        details=flatten_rows,
-        doc="Fully connected layer with ``units`` outputs (kInnerProduct), and its activation.\n\n"
-        "Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened. A weight "
-        "that is transposed, (inputs, units), can share another layer's (units, inputs).",
-    ),
-    "Embedding": FunctionSpec(
-        "kEmbedding",
-        "input_dim=vocab_size output_dim=feature_dim embeddings_initializer dense_gradient embeddings_regularizer "
-        "mask_zero",
-        required=("output_dim",),
-        inits={"weight": "embeddings_initializer"},
-        details=leave_out_zeros,
-        after=find_ends,
-    ),
-    "OneHot": FunctionSpec("kOneHot", "num_tokens=vocab_size", required=("num_tokens",), after=find_ends),
-    "Dropout": FunctionSpec("kDropout", "rate=dropout_ratio unit", required=("rate",)),
-    "LeakyReLU": FunctionSpec("kReLU", defaults={"negative_slope": 0.3}),
-    "GELU": FunctionSpec(
-        "kActivation",
-        "",
-        fixed={"type": "GELU"},
-        doc="Gaussian error linear unit x·Φ(x), with the normal distribution Φ in its exact form (kActivation).",
-    ),
-    "LocalResponseNormalization": FunctionSpec(
-        "kLRN", "size=local_size alpha beta k=knorm", details=require_channels_first
-    ),
-    **{
-        name: FunctionSpec(
-            "kArithmetic",
-            "",
-            fixed={"operator": name.upper()},
-            doc=f"The {what} of two sources, number by number (kArithmetic); axes of length 1 are repeated.",
-        )
-        for name, what in {
-            "Subtract": "difference",
-            "Maximum": "larger ones",
-            "Minimum": "smaller ones",
-            "Average": "mean",
-        }.items()
-    },
-    "Reshape": FunctionSpec(
-        "kReshape", "target_shape=shape", required=("target_shape",), details=numbers_of_pixels, after=reshape_images
-    ),
-    "Permute": FunctionSpec("kPermute", "dims", required=("dims",), details=permuted_axes),
-    "RepeatVector": FunctionSpec(
-        "kRepeat",
-        "n=times",
-        required=("n",),
-        doc="The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images.",
-    ),
-    **of_axes("Images", 2, "bilinear"),
-    "DepthwiseConv2D": DEPTHWISE,
-    **of_axes("Volumes", 3, "trilinear"),
-    "GroupNormalization": FunctionSpec(
-        "kGroupNorm",
-        doc="Group normalisation (kGroupNorm): each row over groups of channels, with a scale and bias for each "
-        "channel.",
-    ),
-    "Conv1D": FunctionSpec(
-        "kConvolution1D",
-        "filters=num_filters kernel_size=kernel strides=stride padding activation use_bias=bias_term "
-        "kernel_initializer bias_initializer kernel_regularizer bias_regularizer dilation_rate=dilation groups=group",
-        required=("kernel_size",),
-        inits=KERNEL,
-        details=convolve_steps,
-        doc=f"Convolution over the steps of sequences (B, T, n), and its activation (kConvolution1D).\n\n{LENGTHS}.",
-    ),
-    **poolings("Max", "MAX", "Maximum"),
-    **poolings("Average", "AVG", "Mean", " Padding is left out."),
-    "GRU": cell("kGRU", 3, "candidate_activation"),
-    "LSTM": cell(
-        "kLSTM",
-        4,
-        "candidate_activation+cell_activation",
-        "Long short-term memory over sequences (kLSTM); the bias of the forget gate begins at 0, in Keras at 1.\n\n"
-        "``activation`` is that of the candidate and of the cell state.",
-    ),
-    "SimpleRNN": cell("kRNN", 1),
-    "ConvLSTM2D": FunctionSpec(
-        "kConvLSTM",
-        "filters=num_filters kernel_size strides padding use_bias=bias_term kernel_initializer recurrent_initializer "
-        "bias_initializer return_sequences kernel_regularizer recurrent_regularizer bias_regularizer",
-        inits=RECURRENT,
-        details=recur_images,
-        doc="Convolutional LSTM over images (B, T, C, H, W) (kConvLSTM), with tanh and sigmoid; the bias of the forget "
-        "gate begins at 0, in Keras at 1.",
-    ),
-    "Attention": FunctionSpec(
-        "kAttention",
-        "score_mode=score num_heads use_causal_mask=causal score_initializer",
-        {"score_mode": "dot"},
-        words={"score_mode": {"dot": "kDot", "scaled_dot": None, "additive": "kAdditive"}},
-        inits={"score": "score_initializer"},
-        details=attend,
-        doc="Weighted means of values (kAttention), called on [query, value] or, as in Keras, on [query, value, "
-        "key].\n\n"
-        "The labels of a last source (B, Tk), an input of codes, give the lengths of keys and values; so do "
-        "those of any fourth source.",
-    ),
     "SoftmaxLoss": FunctionSpec(
         "kSoftmaxLoss",
         details=softmax_of_scores,

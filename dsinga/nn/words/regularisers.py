@@ -71,6 +71,12 @@ def penalty(regularizer: Any) -> Penalty:
     return NAMES[regularizer]()
 
 
+def weights(**roles: tuple[Any, Any]) -> dict[str, Any]:
+    """Return ``inits`` and ``penalties`` of a layer's params, whose roles have pairs of initialiser and regularizer."""
+    penalties = {role: penalty(regularizer) for role, (_, regularizer) in roles.items() if regularizer is not None}
+    return {"inits": {role: initializer for role, (initializer, _) in roles.items()}, "penalties": penalties}
+
+
 def penalised(updater: UpdaterConf, penalties: Mapping[str, Penalty]) -> UpdaterConf:
     """Return the updater with a penalty for each of these params, besides the settings that it has for them."""
     settings: Sequence[ParamSettingsConf] = updater.param_settings

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import lookup
 from dsinga.job import LayerConf, LayerType, ParamConf
 from dsinga.job.message import set_fields
 from dsinga.layers.interface.contract import MustUnroll
@@ -14,6 +15,7 @@ from dsinga.layers.interface.declarations import ParamSpec, SourceKind
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.net.layer_classes import layer_class
 from dsinga.net.unroll import make_sequence_layer
+from dsinga.nn.words.derived import settings_field
 from dsinga.nn.words.initialisers import init_conf
 from dsinga.nn.words.regularisers import Penalty
 from dsinga.nn.writing.feature import Feature, Writable, row_shape
@@ -263,7 +265,38 @@ class LayerWriter:
         return value[number] if number < len(value) else None
 
 
+class PartWriter(LayerWriter):
+    """Writes a layer that belongs to another one, as a projection, with the arguments of all layers of that one."""
+
+    SHARED = ("lr_scale", "wd_scale", "trainable", "partition_dim", "location", "recompute", "include", "exclude")
+
+    def __init__(self, whole: LayerWriter, builder: Writable, name: str, source: Feature):
+        super().__init__(whole.net, builder, name, [source])
+        self.settings = {**self.settings, **{name: whole.settings.get(name) for name in self.SHARED}}
+
+
 Write = Callable[[LayerWriter], Feature]  # writes the layers of a call and returns its feature
+
+
+# The arguments of written functions by setting, where they have other names.
+ARGUMENTS = {
+    **{"num_output": "units", "dim_hidden": "units", "bias_term": "use_bias", "num_filters": "filters"},
+    **{"group": "groups", "dilation": "dilation_rate", "kernel": "kernel_size", "stride": "strides"},
+    **{"vocab_size": "input_dim", "feature_dim": "output_dim", "dropout_ratio": "rate", "shape": "target_shape"},
+    **{"times": "n", "local_size": "size", "knorm": "k", "causal": "use_causal_mask", "score": "score_mode"},
+    **{"candidate_activation": "activation", "gate_activation": "recurrent_activation"},
+}
+
+
+def layer_settings(function: str, type: str, given: Mapping[str, Any], names: Mapping[str, str] = {}) -> dict[str, Any]:
+    """Return the field of a layer with its settings, as :func:`settings_field`."""
+    return settings_field(function, getattr(lookup("layer", type), "Conf", None), given, ARGUMENTS | {**names})
+
+
+def simple(function: str, type: str, **given: Any) -> Write:
+    """Return what writes a layer that needs nothing but its settings."""
+    fields = layer_settings(function, type, given)
+    return lambda writer: writer.add(type, **fields)
 
 
 def make_conf(name: str, type: str, srclayers: Sequence[str], **fields: Any) -> LayerConf:

@@ -10,7 +10,7 @@ import pytest
 
 from dsinga import nn
 from dsinga.base.errors import UserError
-from dsinga.nn.words.basic_layers import BLOCK
+from dsinga.nn.words.normalisation import BLOCK
 from tests.support.small_job import assert_same
 
 RNG = np.random.default_rng(0)
@@ -81,7 +81,7 @@ def test_a_gradient_goes_back_to_the_places_of_masked_steps():
 
 @pytest.mark.parametrize(("shape", "axis"), [((20, 4), -1), ((20, 5, 3), -1), ((20, 4), None), ((20, 6, 6, 3), -1)])
 def test_normalization_adapts_to_records(shape: tuple[int, ...], axis: int | None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dsinga.nn.words.basic_layers.BLOCK", 7)
+    monkeypatch.setattr("dsinga.nn.words.normalisation.BLOCK", 7)
     assert BLOCK > 7
     x = (3 * RNG.normal(size=shape) + 7).astype(np.float32)
     others = tuple(range(x.ndim - (axis is not None)))

@@ -1,0 +1,374 @@
+"""Layers of sequences (B, T, n): embeddings of codes, convolution, pooling, recurrent layers and attention.
+
+A second source gives the lengths of the sequences. Arguments that several have are explained by :func:`GRU`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from dsinga.base.arguments import check_bool, check_range, unknown_name
+from dsinga.base.errors import UserError
+from dsinga.nn.words.activations import activate, check_activation
+from dsinga.nn.words.keras_arguments import checked
+from dsinga.nn.words.regularisers import weights
+from dsinga.nn.writing.feature import Feature, batch_shape, row_shape
+from dsinga.nn.writing.symbol import LayerArguments, LayerBuilder, layer
+from dsinga.nn.writing.writer import LayerWriter, Write, layer_settings, simple
+
+# The activations of cells by the names of Keras, where None is "linear", too.
+CELL_ACTIVATIONS = {"sigmoid": "SIGMOID", "tanh": "TANH", "relu": "RELU", "linear": "IDENTITY", None: "IDENTITY"}
+
+
+@layer
+def Embedding(
+    input_dim: int,
+    output_dim: int,
+    embeddings_initializer: Any = "uniform",
+    dense_gradient: bool = False,
+    embeddings_regularizer: Any = None,
+    mask_zero: bool = False,
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Vectors of codes, looked up in a table: (B, T) to (B, T, output_dim), or (B,) to (B, output_dim) (kEmbedding).
+
+    Args:
+        input_dim: the number of different codes.
+        output_dim: the width of the vectors.
+        embeddings_initializer: the initialiser of the table, or its name.
+        dense_gradient: whether the gradient is a whole array, so that updaters move all rows in each step.
+        embeddings_regularizer: the penalty of the table, as nn.L2(0.01), or its name.
+        mask_zero: whether steps of the code 0 are left out, as those after the end of a sequence.
+    """
+    settings = {"vocab_size": input_dim, "feature_dim": output_dim, "dense_gradient": dense_gradient}
+    conf = layer_settings("Embedding", "kEmbedding", settings)
+    params = weights(weight=(embeddings_initializer, embeddings_regularizer))
+
+    def write(writer: LayerWriter) -> Feature:
+        if not mask_zero:
+            return with_ends(writer, writer.add("kEmbedding", **conf, **params))
+        ends = {"end": 0, "anywhere": True}
+        source = writer.extra("lengths", "kSequenceLength", writer.source, sequencelength_conf=ends)
+        feature = writer.add("kEmbedding", sources=[source], **conf, **params)
+        return feature._replace(lengths=Feature(source.layer, row_shape(writer.source)))
+
+    return write
+
+
+@layer
+def OneHot(num_tokens: int, **common: Unpack[LayerArguments]) -> Write:
+    """One-hot vectors (B, T, num_tokens) of codes (B, T), or (B, num_tokens) of codes (B,) (kOneHot)."""
+    conf = layer_settings("OneHot", "kOneHot", {"vocab_size": num_tokens}, {"vocab_size": "num_tokens"})
+    return lambda writer: with_ends(writer, writer.add("kOneHot", **conf))
+
+
+def with_ends(writer: LayerWriter, feature: Feature) -> Feature:
+    """Return the feature of codes with the layer that says where sequences end, of an input with any number of steps.
+
+    Sequences of other inputs all have all steps.
+    """
+    if not writer.source.any_length:
+        return feature
+    return feature._replace(lengths=writer.extra("lengths", "kSequenceLength", writer.source))
+
+
+@layer
+def SequenceLength(
+    end: int | None = None,
+    anywhere: bool = False,
+    mask_value: float | None = None,
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Lengths of sequences, as the labels of its feature, which is its source (kSequenceLength).
+
+    Args:
+        end: the code of the steps after the end, beside -1.
+        anywhere: whether steps of the code ``end`` may be before others, which move forward.
+        mask_value: the number that all features have at the steps after the end.
+    """
+    return simple("SequenceLength", "kSequenceLength", end=end, anywhere=anywhere, mask_value=mask_value)
+
+
+@layer
+def Masking(mask_value: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
+    """Leaves out the steps of sequences (B, T, n) at which all features are ``mask_value``, in the layers above.
+
+    These learn where each sequence ends (kSequenceLength); later steps move forward. A sequence without any other step
+    is refused.
+    """
+
+    def write(writer: LayerWriter) -> Feature:
+        feature = writer.add("kSequenceLength", sequencelength_conf={"mask_value": mask_value, "anywhere": True})
+        rows = row_shape(feature)
+        return feature._replace(lengths=Feature(writer.name, None if rows is None else rows[:1]))
+
+    return write
+
+
+@layer
+def PositionalEncoding(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
+    """Sequences times ``scale``, plus the sines and cosines of the positions of their steps (kPositionalEncoding)."""
+    return simple("PositionalEncoding", "kPositionalEncoding", scale=scale)
+
+
+@layer
+def Conv1D(
+    filters: int,
+    kernel_size: int,
+    strides: int = 1,
+    padding: str | int = "valid",
+    activation: Any = None,
+    use_bias: bool = True,
+    kernel_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+    kernel_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    dilation_rate: int = 1,
+    groups: int = 1,
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Convolution over the steps of sequences (B, T, n), and its activation (kConvolution1D).
+
+    ``padding`` is "valid", "same", "causal", or how many steps of zeros are before and after each sequence; the other
+    arguments are those of :func:`dsinga.nn.Conv2D`.
+    """
+    check_activation("Conv1D", activation)
+    params = weights(weight=(kernel_initializer, kernel_regularizer), bias=(bias_initializer, bias_regularizer))
+    settings = {"num_filters": filters, "kernel": kernel_size, "stride": strides, "bias_term": use_bias}
+    settings |= {"dilation": dilation_rate, "group": groups}
+    layer_settings("Conv1D", "kConvolution1D", settings)
+
+    def write(writer: LayerWriter) -> Feature:
+        inputs = writer.rows(writer.sources[0])[-1]
+        if isinstance(padding, str) and padding not in ("valid", "same", "causal"):
+            raise writer.fail(f'padding is "valid", "same", "causal" or a number of steps, not {padding!r}')
+        pad = {"pad": padding} if not isinstance(padding, str) else {} if padding == "valid" else {padding: True}
+        conf = layer_settings("Conv1D", "kConvolution1D", {**settings, **pad})
+        fans = {"weight": (inputs // groups * kernel_size, filters * kernel_size)}
+        return activate(writer, writer.add("kConvolution1D", **conf, fans=fans, **params), activation)
+
+    return write
+
+
+@layer
+def MaxPooling1D(pool_size: int | None = 2, strides: int | None = None, **common: Unpack[LayerArguments]) -> Write:
+    """Maximum of each window of steps before the end of a sequence; ``strides`` are ``pool_size`` by default."""
+    return pooling1d("MaxPooling1D", {"pool": "MAX", "kernel": pool_size, "stride": strides})
+
+
+@layer
+def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None, **common: Unpack[LayerArguments]) -> Write:
+    """Mean of each window of steps before the end of a sequence; ``strides`` are ``pool_size`` by default."""
+    return pooling1d("AveragePooling1D", {"pool": "AVG", "kernel": pool_size, "stride": strides})
+
+
+def pooling1d(function: str, settings: Mapping[str, Any]) -> Write:
+    """Return what writes a pooling of windows of steps."""
+    conf = layer_settings(function, "kPooling1D", settings, {"kernel": "pool_size"})
+    return lambda writer: writer.add("kPooling1D", **conf)
+
+
+@layer
+def GlobalMaxPooling1D(**common: Unpack[LayerArguments]) -> Write:
+    """Maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
+    return lambda writer: writer.add("kPooling1D", pooling1d_conf={"pool": "MAX"})
+
+
+@layer
+def GlobalAveragePooling1D(**common: Unpack[LayerArguments]) -> Write:
+    """Mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
+    return lambda writer: writer.add("kPooling1D", pooling1d_conf={"pool": "AVG"})
+
+
+@layer
+def GRU(
+    units: int,
+    activation: str | None = "tanh",
+    recurrent_activation: str | None = "sigmoid",
+    use_bias: bool = True,
+    kernel_initializer: Any = "glorot_uniform",
+    recurrent_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+    return_sequences: bool = False,
+    bidirectional: bool = False,
+    carry: bool | None = None,
+    kernel_regularizer: Any = None,
+    recurrent_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    dropout: float = 0.0,
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Gated recurrent units over sequences (B, T, n) (kGRU).
+
+    Args:
+        units: the width of the hidden state.
+        activation: that of the candidate: sigmoid, tanh, relu or linear.
+        recurrent_activation: that of the gates, likewise.
+        use_bias: whether a bias is added.
+        kernel_initializer: the initialiser of the weight, or its name.
+        recurrent_initializer: the initialiser of the hidden state's weight, or its name.
+        bias_initializer: the initialiser of the bias, or its name.
+        return_sequences: whether it gives all steps, (B, T, units), else the last one, (B, units).
+        bidirectional: whether a second direction, from the last step to the first, is joined to it.
+        carry: whether the state goes on from that of the same row of the batch before.
+        kernel_regularizer: the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2.
+        recurrent_regularizer: the penalty of the weight of the hidden state.
+        bias_regularizer: the penalty of the bias.
+        dropout: the share of the features of the source that training leaves out, at all steps.
+    """
+    hidden, bias = (recurrent_initializer, recurrent_regularizer), (bias_initializer, bias_regularizer)
+    params = weights(hx=(kernel_initializer, kernel_regularizer), hh=hidden, b=bias)
+    settings = {"dim_hidden": units, "bias_term": use_bias, "bidirectional": bidirectional, "carry": carry}
+    settings |= cell_settings("GRU", candidate_activation=activation, gate_activation=recurrent_activation)
+    return recurrent("GRU", "kGRU", 3, settings, params, return_sequences, dropout)
+
+
+@layer
+def LSTM(
+    units: int,
+    activation: str | None = "tanh",
+    recurrent_activation: str | None = "sigmoid",
+    use_bias: bool = True,
+    kernel_initializer: Any = "glorot_uniform",
+    recurrent_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+    return_sequences: bool = False,
+    bidirectional: bool = False,
+    carry: bool | None = None,
+    kernel_regularizer: Any = None,
+    recurrent_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    dropout: float = 0.0,
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Long short-term memory over sequences (kLSTM), with the arguments of :func:`GRU`.
+
+    ``activation`` is that of the candidate and of the cell state. The bias of the forget gate begins at 0, in Keras
+    at 1.
+    """
+    hidden, bias = (recurrent_initializer, recurrent_regularizer), (bias_initializer, bias_regularizer)
+    params = weights(hx=(kernel_initializer, kernel_regularizer), hh=hidden, b=bias)
+    settings = {"dim_hidden": units, "bias_term": use_bias, "bidirectional": bidirectional, "carry": carry}
+    settings |= cell_settings("LSTM", candidate_activation=activation, gate_activation=recurrent_activation)
+    settings["cell_activation"] = settings["candidate_activation"]
+    return recurrent("LSTM", "kLSTM", 4, settings, params, return_sequences, dropout)
+
+
+@layer
+def SimpleRNN(
+    units: int,
+    use_bias: bool = True,
+    kernel_initializer: Any = "glorot_uniform",
+    recurrent_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+    return_sequences: bool = False,
+    bidirectional: bool = False,
+    carry: bool | None = None,
+    kernel_regularizer: Any = None,
+    recurrent_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    dropout: float = 0.0,
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Recurrent layer tanh(x hxᵀ + h hhᵀ + b) over sequences (kRNN), with the arguments of :func:`GRU`."""
+    hidden, bias = (recurrent_initializer, recurrent_regularizer), (bias_initializer, bias_regularizer)
+    params = weights(hx=(kernel_initializer, kernel_regularizer), hh=hidden, b=bias)
+    settings = {"dim_hidden": units, "bias_term": use_bias, "bidirectional": bidirectional, "carry": carry}
+    return recurrent("SimpleRNN", "kRNN", 1, settings, params, return_sequences, dropout)
+
+
+def cell_settings(function: str, **activations: str | None) -> dict[str, Any]:
+    """Return the settings of a cell's activations; raise UserError for one that cells do not have."""
+    for activation in activations.values():
+        if activation not in CELL_ACTIVATIONS:
+            raise UserError(f"{function}: {unknown_name('activation', activation, filter(None, CELL_ACTIVATIONS))}")
+    return {name: CELL_ACTIVATIONS[activation] for name, activation in activations.items()}
+
+
+def recurrent(
+    function: str,
+    type: str,
+    gates: int,
+    settings: Mapping[str, Any],
+    params: Mapping[str, Any],
+    return_sequences: bool,
+    dropout: float,
+) -> Write:
+    """Return what writes a recurrent layer with this number of gates, and after it the layer that takes the last step.
+
+    Of both directions the last step is that which each has computed. A row that is a vector is one step.
+    """
+    conf, units = layer_settings(function, type, settings), settings["dim_hidden"]
+
+    def write(writer: LayerWriter) -> Feature:
+        source, *lengths = writer.sources
+        rows = writer.rows(source)
+        if len(rows) == 1 and not settings["carry"]:  # with it a step at a time, as an agent acts
+            raise writer.fail(
+                f"takes sequences (batch, steps, n), but gets {batch_shape(rows)}; give a recurrent layer below "
+                "return_sequences=True, or put nn.Embedding between, if these are codes"
+            )
+        check_range(f"dropout of {writer.name}", dropout, 0, 1)
+        check_bool(f"return_sequences of {writer.name}", return_sequences)
+        if dropout:
+            kept = {"dropout_ratio": dropout, "unit": "kFeature"}
+            source = writer.extra("dropout", "kDropout", source, dropout_conf=kept)
+        # Keras counts the outputs of all gates together.
+        fans = {"hx": (rows[-1], gates * units), "hh": (units, gates * units)}
+        feature = writer.add(type, sources=[source, *lengths], **conf, fans=fans, **params)
+        if return_sequences or len(rows) == 1:
+            return feature
+        pool = "ENDS" if settings["bidirectional"] else "LAST"
+        return writer.extra("last", "kPooling1D", feature, *lengths, pooling1d_conf={"pool": pool})
+
+    return write
+
+
+CELLS: Mapping[str, Any] = {"GRU": GRU, "LSTM": LSTM, "SimpleRNN": SimpleRNN}
+
+
+@checked
+def Bidirectional(builder: LayerBuilder, name: str | None = None) -> LayerBuilder:
+    """Return the recurrent layer in both directions: (B, T, 2·units), the forward direction first."""
+    if not isinstance(builder, LayerBuilder) or builder.kind not in CELLS:
+        raise UserError(f"Bidirectional takes nn.GRU, nn.LSTM or nn.SimpleRNN, not {builder!r}")
+    settings = {**builder.settings, "bidirectional": True}
+    both_ways = CELLS[builder.kind](**(settings if name is None else {**settings, "name": name}))
+    again = functools.partial(Bidirectional, builder, name)
+    made = LayerBuilder(both_ways.kind, both_ways.write, both_ways.settings, again, wrapped=builder)
+    made.input_rows = builder.input_rows
+    return made
+
+
+@checked
+def TimeDistributed(builder: LayerBuilder) -> LayerBuilder:
+    """Return the layer applied to each step of sequences (``per_step`` of a job)."""
+    if not isinstance(builder, LayerBuilder):
+        raise UserError(f"TimeDistributed takes a layer, as in nn.TimeDistributed(nn.Dense(10)), not {builder!r}")
+
+    def write(writer: LayerWriter) -> Feature:
+        return builder.write(StepWriter(writer.net, writer.builder, writer.name, writer.sources))
+
+    again = functools.partial(TimeDistributed, builder)
+    return LayerBuilder(builder.kind, write, builder.settings, again, wrapped=builder)
+
+
+class StepWriter(LayerWriter):
+    """Writes the layers of one call with ``per_step``; sources look like those of one step."""
+
+    def rows(self, source: Feature) -> tuple[int, ...]:
+        """Return the shape of a step of the source."""
+        rows = super().rows(source)
+        if len(rows) < 2:
+            raise self.fail(f"takes sequences (batch, steps, ...), but gets {batch_shape(rows)}")
+        return rows[1:]
+
+    def add(self, type: str, **arguments: Any) -> Feature:
+        """Write the layer that has the params of the call."""
+        return super().add(type, **{**arguments, "per_step": True})
+
+    def extra(self, suffix: str, type: str, *sources: Feature, **fields: Any) -> Feature:
+        """Write a further layer without params."""
+        return super().extra(suffix, type, *sources, **{**fields, "per_step": True})

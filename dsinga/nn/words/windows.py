@@ -1,0 +1,127 @@
+"""Windows of layers of images and volumes, as a job has them; sources that are none, or have their channels last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dsinga.layers.interface.layer import shape_text
+from dsinga.nn.writing.feature import ChannelsLast, batch_shape, row_shape
+from dsinga.nn.writing.writer import LayerWriter
+
+Size = int | tuple[int, ...]  # of all axes, or (rows, columns) of images, (depth, rows, columns) of volumes
+Sides = Size | tuple[tuple[int, int], ...]  # or ((above, below), (left, right)), of volumes three pairs
+
+# Sources by how many axes of space they have, and the shape of an input that gives such.
+KINDS = {
+    2: ("images (batch, channels, height, width)", "an image, as in nn.Input(shape=(1, 28, 28))"),
+    3: ("volumes (batch, channels, depth, height, width)", "a volume, as in nn.Input(shape=(1, 16, 32, 32))"),
+}
+
+
+def require(writer: LayerWriter, axes: int = 2) -> tuple[int, ...]:
+    """Return (C, H, W) of images, or (C, D, H, W) of volumes with three ``axes``; raise UserError for other sources."""
+    rows = writer.rows(writer.source)
+    rows = (1, *rows) if len(rows) == axes == 2 else rows
+    if len(rows) != axes + 1:
+        what, of_one = KINDS[axes]
+        raise writer.fail(f"takes {what}, but gets {batch_shape(rows)}; give the input the shape of {of_one}")
+    refuse_channels_last(writer)
+    return rows
+
+
+def refuse_channels_last(writer: LayerWriter) -> None:
+    """Raise ChannelsLast where the records of an input look like images (H, W, C): squares, then 1, 3 or 4 channels.
+
+    Volumes (D, H, W, C) likewise. Read as channels first they would train without a fault, as H channels of narrow
+    images.
+    """
+    rows = row_shape(writer.source)
+    if writer.source.records != writer.source.layer or rows is None:
+        return
+    if len(rows) in (3, 4) and len({*rows[:-1]}) == 1 and rows[0] > 4 and rows[-1] in (1, 3, 4):
+        fault = ChannelsLast(
+            f"layer {writer.name!r}: takes {KINDS[len(rows) - 1][0]}, but gets {batch_shape(rows)}, whose channels are "
+            f'last; begin with nn.Input({rows}, data_format="channels_last")'
+        )
+        fault.source = writer.source.layer
+        raise fault
+
+
+def window(
+    writer: LayerWriter, size: Size, strides: Size, padding: Any, default_stride: int, axes: int = 2
+) -> dict[str, Any]:
+    """Return the fields of a window; Keras's sizes are (rows, columns), which a job calls y and x, the depth z."""
+    size, strides = per_axis(writer, size, axes), per_axis(writer, strides, axes)
+    fields: dict[str, Any] = {**sides("kernel", size)}
+    if strides != (default_stride,) * axes:
+        fields |= sides("stride", strides)
+    if isinstance(padding, str):
+        if padding not in ("valid", "same"):
+            raise writer.fail(f'padding is "valid", "same", a number of pixels or a pair, not {padding!r}')
+        if padding == "valid":
+            return fields
+        if set(strides) != {1} or any(side % 2 == 0 for side in size):
+            return {**fields, "same": True}
+        padding = tuple(side // 2 for side in size)  # as much on both sides, as SINGA's own nets have it
+    zeros = per_axis(writer, padding, axes)
+    return fields | sides("pad", zeros) if any(zeros) else fields
+
+
+def check_kernel(writer: LayerWriter, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> None:
+    """Raise UserError where the source is smaller than a kernel with gaps, so that no place is left for it."""
+    channels, *sizes = require(writer, len(kernel))
+    if all((width - 1) * gap + 1 <= size for width, gap, size in zip(kernel, dilation, sizes, strict=True)):
+        return
+    last = '; if the channels are last, begin with nn.Input(..., data_format="channels_last")'
+    size, what = f"{channels} channels of {shape_text(sizes)}", "images" if len(kernel) == 2 else "volumes"
+    hint = last if sizes[-1] <= 4 else ""
+    gaps = "" if set(dilation) == {1} else f" with a dilation of {shape_text(dilation)}"
+    raise writer.fail(f"a kernel of {shape_text(kernel)}{gaps} is larger than the {what}, {size}{hint}")
+
+
+def transposed_window(
+    writer: LayerWriter, kernel: tuple[int, ...], strides: tuple[int, ...], padding: Any, output_padding: Any
+) -> dict[str, Any]:
+    """Return the fields of the window of a transposed convolution; sizes of the result are Keras's."""
+    axes = len(kernel)
+    more = None if output_padding is None else per_axis(writer, output_padding, axes)
+    fields: dict[str, Any] = sides("kernel", kernel) | (sides("stride", strides) if {*strides} != {1} else {})
+    pad: Size = 0 if isinstance(padding, str) else padding
+    if padding == "same":
+        if more is None:
+            fields["same"] = True
+        pad = 0 if more is None else tuple(side // 2 for side in kernel)
+    elif isinstance(padding, str) and padding != "valid":
+        raise writer.fail(f'padding is "valid", "same", a number of pixels or a pair, not {padding!r}')
+    elif more is None:  # as in Keras, an image becomes at least strides times as large
+        more = tuple(max(step - side, 0) for step, side in zip(strides, kernel, strict=True))
+    fields |= sides("pad", pad) if any(per_axis(writer, pad, axes)) else {}
+    return fields | (sides("output_pad", more) if more and any(more) else {})
+
+
+def before_and_after(writer: LayerWriter, size: Any, axes: int) -> dict[str, list[int]]:
+    """Return how many pixels are before and after images along each axis, one number where all are equal."""
+    pairs = [(side, side) if isinstance(side, int) else side for side in per_axis(writer, size, axes)]
+    before, after = map(list, zip(*pairs, strict=True))
+    return {
+        field: numbers[:1] if len({*numbers}) == 1 else numbers
+        for field, numbers in (("before", before), ("after", after))
+        if any(numbers)
+    }
+
+
+def sides(field: str, size: Size) -> dict[str, int]:
+    """Return a field of all directions, or one of each where they differ."""
+    sizes = (size,) if isinstance(size, int) else size
+    if len({*sizes}) == 1:
+        return {field: sizes[0]}
+    return {f"{field}_{axis}": side for axis, side in zip("zyx"[-len(sizes) :], sizes, strict=True)}
+
+
+def per_axis(writer: LayerWriter, size: Any, axes: int) -> tuple[Any, ...]:
+    """Return a size for each of the axes; raise UserError for another number of sizes."""
+    sizes = (size,) * axes if isinstance(size, int) else tuple(size)
+    if len(sizes) != axes:
+        names = "(rows, columns)" if axes == 2 else "(depth, rows, columns)"
+        raise writer.fail(f"takes a number or {names} where it gets {size}")
+    return sizes
