@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dsinga.base.arguments import signature_of, unknown_name
+from dsinga.base.arguments import signature_of
 from dsinga.base.errors import UserError
 from dsinga.base.registry import entries, find, imported, lookup
 from dsinga.job.component import Configured, Settings, docs
@@ -19,57 +19,6 @@ from dsinga.job.type_names import TypeName
 from dsinga.nn.words.keras_arguments import bind, refuse_subclasses
 
 SettingsClass = type[Settings]
-Size = int | tuple[int, ...]  # of all axes, or (rows, columns) of images, (depth, rows, columns) of volumes
-Sides = Size | tuple[tuple[int, int], ...]  # or ((above, below), (left, right)), of volumes three pairs
-
-
-# The arguments of Keras that are no settings of a component: annotation, default and meaning.
-NEEDED = inspect.Parameter.empty
-_FURTHER: Mapping[str, tuple[str, Any, str]] = {
-    "kernel_size": ("Size", NEEDED, "the window, a number or (rows, columns), of volumes (depth, rows, columns)"),
-    "size": ("Size", NEEDED, "the factor of the size, a number or (rows, columns)"),
-    "pool_size": ("Size", 2, "the window, a number or (rows, columns), of volumes (depth, rows, columns)"),
-    "strides": ("Size | None", 1, "by how much the window moves, a number or one for each axis"),
-    "padding": ("str | Sides", "valid", '"valid", "same", as in Keras, or how many zeros are on each side'),
-    "activation": ("Any", None, "the function after the layer: its name, or a function of your own"),
-    "dilation_rate": ("Size", 1, "how far apart neighbours in a window are, a number or one for each axis"),
-    "depth_multiplier": ("int", 1, "how many filters each channel has"),
-    "depthwise_initializer": ("Any", "glorot_uniform", "the initialiser of the weight, or its name"),
-    "depthwise_regularizer": ("Any", None, "the penalty of the weight, as nn.L2(0.01), or its name"),
-    "dropout": ("float", 0.0, "the share of the features of the source that training leaves out, at all steps"),
-    "kernel_initializer": ("Any", "glorot_uniform", "the initialiser of the weight, or its name"),
-    "recurrent_initializer": ("Any", "glorot_uniform", "the initialiser of the hidden state's weight, or its name"),
-    "bias_initializer": ("Any", "zeros", "the initialiser of the bias, or its name"),
-    "embeddings_initializer": ("Any", "uniform", "the initialiser of the table, or its name"),
-    "score_initializer": ("Any", "uniform", "the initialiser of the additive score, or its name"),
-    "kernel_regularizer": ("Any", None, "the penalty of the weight, as nn.L2(0.01), or its name, l1, l2 or l1_l2"),
-    "recurrent_regularizer": ("Any", None, "the penalty of the weight of the hidden state"),
-    "bias_regularizer": ("Any", None, "the penalty of the bias"),
-    "embeddings_regularizer": ("Any", None, "the penalty of the table"),
-    "mask_zero": ("bool", False, "whether steps of the code 0 are left out, as those after the end of a sequence"),
-    "return_sequences": ("bool", False, "whether it gives all steps, (B, T, n), else the last one, (B, n)"),
-    "epsilon": ("float", 1e-7, "what is added to the divisor; of RMSprop, Adagrad and Adadelta under the root"),
-    "padding_mode": (
-        "str | tuple[str, str]",
-        "zero",
-        '"zero", "edge", "reflect" (without the edge) or "periodic", or a pair for (rows, columns)',
-    ),
-    "cropping": (
-        "Sides",
-        0,
-        "how many pixels are left out: a number, (rows, columns), or ((above, below), (left, right))",
-    ),
-    "output_padding": (
-        "Size | None",
-        None,
-        "how many pixels the result has more, a number or (rows, columns); by default as in Keras",
-    ),
-}
-MEANINGS = {name: meaning for name, (_, _, meaning) in _FURTHER.items()}
-FURTHER = {
-    name: inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)
-    for name, (annotation, default, _) in _FURTHER.items()
-}
 
 
 class FunctionSpec(NamedTuple):
@@ -82,14 +31,9 @@ class FunctionSpec(NamedTuple):
         defaults: defaults of arguments that differ from the component's.
         fixed: settings that are no arguments.
         required: arguments without a default.
-        words: what a setting is for each word that an argument takes, None for its default.
-        renamed: the arguments of further settings ("..."), where they have other names.
         inits: the initialiser of each role of a layer's param, or the argument that gives it.
         details: returns further settings, and arguments of :meth:`dsinga.nn.writing.writer.LayerWriter.add`, for a
             layer that is written and the arguments of its function.
-        after: writes what follows the layer, and returns the feature of that; takes the writer, the layer's feature
-            and the arguments.
-        flat: whether layers above take each row of the feature as a vector.
         doc: the documentation without that of the arguments; by default the first sentence of the class.
     """
 
@@ -98,12 +42,8 @@ class FunctionSpec(NamedTuple):
     defaults: Mapping[str, Any] = {}
     fixed: Mapping[str, Any] = {}
     required: tuple[str, ...] = ()
-    words: Mapping[str, Mapping[Any, str | None]] = {}
-    renamed: Mapping[str, str] = {}
     inits: Mapping[str, Any] = {}
     details: Callable[[Any, Mapping[str, Any]], Mapping[str, Any] | None] | None = None
-    after: Callable[[Any, Any, Mapping[str, Any]], Any] | None = None
-    flat: bool = False
     doc: str = ""
 
     def settings(self, conf: SettingsClass | None) -> dict[str, list[str]]:
@@ -113,19 +53,8 @@ class FunctionSpec(NamedTuple):
         if settings.pop("...", None) and conf is not None:
             known = {*self.fixed, *(name for names in settings.values() for name in names)}
             rest = (name for name in field_types(conf) if name not in known)
-            settings |= {self.renamed.get(name, name): [name] for name in rest}
+            settings |= {name: [name] for name in rest}
         return settings
-
-    def values(self, function: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call and the form's defaults; raise UserError for words that it does not take."""
-        values = {name: FURTHER[name].default for name in self.settings(None) if name in FURTHER}
-        values = {name: value for name, value in values.items() if value is not inspect.Parameter.empty}
-        values |= {**self.defaults, **arguments}
-        for name, words in self.words.items():
-            if values[name] not in words:
-                error = unknown_name(name.removeprefix("recurrent_"), values[name], filter(None, words))
-                raise UserError(f"{function}: {error}")
-        return values
 
     def fields(
         self, function: str, conf: SettingsClass | None, values: Mapping[str, Any], more: Mapping[str, Any] = {}
@@ -138,7 +67,7 @@ class FunctionSpec(NamedTuple):
         given = dict(self.fixed)
         names: dict[str, str] = {}
         for name, settings in self.settings(conf).items():
-            value = self.words[name][values[name]] if name in self.words else values.get(name)
+            value = values.get(name)
             if value is not None and (name in taken or settings != [name]):
                 given |= dict.fromkeys(settings, value)
                 names |= dict.fromkeys(settings, name)
@@ -154,17 +83,12 @@ class FunctionSpec(NamedTuple):
     def parameters(self, conf: SettingsClass | None) -> Iterator[inspect.Parameter]:
         """Yield the parameters of the arguments."""
         known: Mapping[str, inspect.Parameter] = {} if conf is None else signature(conf).parameters
-        kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        for name, settings in self.settings(conf).items():
-            if name == "*":
-                kind = inspect.Parameter.KEYWORD_ONLY
-                continue
-            absent = inspect.Parameter(name, kind, default=None)  # of a class that takes the place of a built-in one
-            parameter = known.get(settings[0]) or FURTHER.get(name, absent)
-            default = self.defaults.get(name, parameter.default)
-            default = parameter.empty if name in self.required else default
-            annotation = "str | None" if name in self.words and None in self.words[name] else parameter.annotation
-            yield parameter.replace(name=name, default=default, kind=kind, annotation=annotation)
+        for name, (setting, *_) in self.settings(conf).items():
+            parameter = known.get(
+                setting, inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+            )
+            default = parameter.empty if name in self.required else self.defaults.get(name, parameter.default)
+            yield parameter.replace(name=name, default=default)
 
     def document(self, cls: Any, conf: SettingsClass | None) -> str:
         """Return the docstring: the first sentence of the class, its type, and what each argument means."""
@@ -173,12 +97,11 @@ class FunctionSpec(NamedTuple):
         if not text:
             first = (inspect.getdoc(cls) or f"Component {self.type}.").partition("\n\n")[0]
             text = f"{first.rstrip('.')} ({self.type})."
-        meanings = {**MEANINGS, **({} if conf is None else docs(conf))}
+        meanings = {} if conf is None else docs(conf)
         lines = []
         for name, settings in self.settings(conf).items():
             meaning = meanings.get(settings[0]) or meanings.get(name, "")
-            words = f": {', '.join(filter(None, self.words[name]))}" if name in self.words else ""
-            lines += [f"    {name}: {meaning}{words}."] if meaning else []
+            lines += [f"    {name}: {meaning}."] if meaning else []
         text = "\n".join([text, *(["", "Args:", *lines] if lines else [])])
         names = {setting: name for name, settings in self.settings(conf).items() for setting in settings}
         return re.sub(r"\b[a-z]+_\w+\b", lambda word: names.get(word[0], word[0]), text)
@@ -204,7 +127,6 @@ class Derived(Mapping[str, Callable[..., Any]]):
         otherwise: types that have no function of their name.
         suffix: what is added to the names of built-in types.
         takes: whether a class has a function.
-        renamed: the arguments of settings that have other names, without a form.
     """
 
     def __init__(
@@ -215,10 +137,9 @@ class Derived(Mapping[str, Callable[..., Any]]):
         otherwise: Collection[str] = (),
         suffix: str = "",
         takes: Callable[[type[Any]], bool] = lambda cls: issubclass(cls, Configured),
-        renamed: Mapping[str, str] = {},
     ):
         self._kind, self._make, self._forms, self._otherwise, self._suffix = kind, make, forms, otherwise, suffix
-        self._takes, self._renamed = takes, renamed
+        self._takes = takes
         self._functions: dict[tuple[str, Any], Any] = {}  # one for each class, which a cell may define anew
 
     def _form(self, name: str) -> tuple[FunctionSpec, Any]:
@@ -228,7 +149,7 @@ class Derived(Mapping[str, Callable[..., Any]]):
         stem = name.removesuffix(self._suffix) if name.endswith(self._suffix) else ""
         for registered in (f"k{stem}", name):
             if (cls := find(self._kind, registered)) is not None and self._name(registered, cls) == name:
-                return FunctionSpec(registered, renamed=self._renamed), cls
+                return FunctionSpec(registered), cls
         raise KeyError(name)
 
     def _name(self, registered: str, cls: Any) -> str | None:

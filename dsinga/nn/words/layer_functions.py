@@ -13,7 +13,6 @@ from dsinga.job.component import Settings
 from dsinga.layers.connect.bridge import Bridge
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.pair_loss import PairLoss
-from dsinga.nn.words.activations import activate, check_activation
 from dsinga.nn.words.function_specs import Derived, FunctionSpec, named
 from dsinga.nn.words.layer_adapters import (
     compare,
@@ -24,7 +23,6 @@ from dsinga.nn.words.layer_adapters import (
     scores_of_points,
     softmax_of_scores,
 )
-from dsinga.nn.words.regularisers import Penalty, penalty
 from dsinga.nn.writing.symbol import layer
 from dsinga.nn.writing.writer import LayerWriter, Write
 
@@ -82,23 +80,16 @@ def layer_function(name: str, form: FunctionSpec, cls: Any) -> Any:
     """Return the function called ``name`` that makes layers of a class."""
     conf: type[Settings] | None = getattr(cls, "Conf", None)
     details = form.details or details_of_loss(cls)
-    has_activation = form.settings(None).get("activation") == ["activation"]
 
     def function(**arguments: Any) -> Write:
-        values = form.values(name, arguments)
-        activation = values.get("activation") if has_activation else None
-        check_activation(name, activation)
+        values = {**form.defaults, **arguments}
         fields = form.fields(name, conf, values)
-        inits = {role: values.get(init, init) for role, init in form.inits.items()}
-        penalties = penalties_of(form, values)
 
         def write(writer: LayerWriter) -> Any:
             more = (details and details(writer, values)) or {}
             written = form.fields(name, conf, values, more) if more else fields
             others = {key: value for key, value in more.items() if conf is None or key not in conf._types}
-            feature = writer.add(form.type, inits=inits, penalties=penalties, **others, **written)
-            feature = feature if form.after is None else form.after(writer, feature, values)
-            return activate(writer, feature, activation)._replace(flat=form.flat or feature.flat)
+            return writer.add(form.type, inits=form.inits, **others, **written)
 
         return write
 
@@ -110,12 +101,6 @@ def details_of_loss(cls: Any) -> Callable[[LayerWriter, Mapping[str, Any]], Any]
     if issubclass(cls, PairLoss):
         return compare_forecast if cls.predicts_several else compare
     return functools.partial(scores_and_labels, optional=cls.optional_sources) if cls.labels.of_scores else None
-
-
-def penalties_of(form: FunctionSpec, values: Mapping[str, Any]) -> dict[str, Penalty]:
-    """Return the penalties of params by role: those of the regularizers beside the initializers of a form."""
-    names = {role: init.replace("_initializer", "_regularizer") for role, init in form.inits.items()}
-    return {role: penalty(values[name]) for role, name in names.items() if values.get(name) is not None}
 
 
 def is_of_nets(cls: Any) -> bool:

@@ -12,12 +12,10 @@ import pytest
 
 from dsinga import nn
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries, register
+from dsinga.base.registry import register
 from dsinga.job import LayerConf, LayerType, loads
-from dsinga.job.message import field_types, readable, set_fields
+from dsinga.job.message import readable, set_fields
 from dsinga.layers.dense.activation import ElementwiseFunction
-from dsinga.nn.words.function_specs import FURTHER
-from dsinga.nn.words.layer_functions import FORMS as LAYERS
 from dsinga.testing import LayerCase
 from tests.support.installed import is_installed
 from tests.support.layer_cases import ALIASES, CASES
@@ -339,18 +337,6 @@ def test_all_functions_are_found_by_completion_and_are_documented():
             assert getattr(nn, name).__doc__
     assert "HalvedFeature" in dir(nn)
     assert "units: the number of outputs for each row." in (nn.Dense.__doc__ or "")
-
-
-def test_forms_name_settings_and_arguments_that_there_are():
-    for name, form in LAYERS.items():
-        conf = entries("layer")[form.type].Conf
-        settings, known = form.settings(conf), set(field_types(conf) if conf else ())
-        assert form.fixed.keys() <= known, name
-        for argument, given in settings.items():
-            assert argument in ("*", *FURTHER) if given == [argument] and argument not in known else {*given} <= known
-        named = {*form.defaults, *form.required, *form.words}
-        assert named <= settings.keys() | known, name
-        assert {init for init in form.inits.values() if init.endswith("_initializer")} <= settings.keys(), name
 
 
 def test_a_user_may_take_the_place_of_a_built_in_layer():
