@@ -1,4 +1,4 @@
-"""Using a net: building it whole or partitioned, and with trained params evaluating and predicting."""
+"""Builds nets whole or partitioned; evaluates and predicts the records of a phase with trained params."""
 
 from __future__ import annotations
 
@@ -19,15 +19,20 @@ from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import AlgType, Job, Phase
 from dsinga.job.enums import find_phase
+from dsinga.layers import Records
+from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, PartitionedNet
 from dsinga.net.worker_memory import Memory
 from dsinga.passes import inference
 from dsinga.passes.evaluation import Forward
+from dsinga.passes.evaluation import evaluate as evaluate_batches
+from dsinga.passes.inference import write_outputs
 from dsinga.passes.training_memory import training_memory
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 from dsinga.reading.checked_job import CheckedJob, build_partitioned_net, check_job
 from dsinga.reading.sampler import padding_share
+from dsinga.training import add_metrics
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -36,13 +41,14 @@ PADDING_BATCHES = 200  # that are read for the share of padding
 
 
 class OpenPhase(NamedTuple):
-    """What is computed of a phase, and where.
+    """A phase of a job with the net, the records and the params that are computed.
 
     Attributes:
         job: the job, with the data of the call.
         phase: the phase.
         params: the params, by name.
         roots: the folders where relative paths are looked up.
+        layer: the layer that is predicted, None for an evaluation.
         net: the net of the phase.
         reader: reads its batches.
         forward: its forward passes.
@@ -53,23 +59,46 @@ class OpenPhase(NamedTuple):
     phase: Phase
     params: ParamArrays
     roots: Sequence[str]
+    layer: str | None
     net: NeuralNet
     reader: BatchReader
     forward: Forward
     compute: Callable[[Sequence[Any]], Sequence[Any]]
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the mean loss and metrics over all records; output layers write their files."""
+        warn_of_overlaps(self.job, self.phase)
+        sums = add_metrics(evaluate_batches([(self.net, self.reader, 0)], self.forward))
+        write_outputs(self.net, self.reader, self.forward)
+        return metric_values(sums)
+
+    def batches(self) -> Iterator[Records]:
+        """Yield the output of the layer and the labels for each batch, in the order of the records.
+
+        Raises UserError for an unknown layer.
+        """
+        assert self.layer is not None
+        self.net.position(self.layer)
+        for features, _ in self.forward(self.net, self.reader, (self.layer,), 0):
+            yield features[self.layer]
+            del features  # else they would stay while the next ones are computed
+
+    def predict(self) -> np.ndarray:
+        """Return the output of the layer for all records: (records, ...)."""
+        return np.concatenate([batch.data for batch in self.batches()])
 
 
 @contextlib.contextmanager
 def open_phase(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None,
+    layer: str | None,
     phase: str,
     client: Any,
     data: Any,
     data_root: str | None,
     resources: Mapping[str, float] | None,
     hosts: Sequence[str],
-    layer: str | None = None,
 ) -> Iterator[OpenPhase]:
     """Yield a phase of a job. Arguments are those of :func:`dsinga.predict`; without a ``layer`` the net has all.
 
@@ -82,11 +111,11 @@ def open_phase(
     runner = find_runner(client, waits=True).for_call(bool(resources or hosts))
     with runner.forward(job, trained, resources, hosts) as passes, cleared_frames("dsinga"):
         net, reader = inference.open_phase(job, trained, job_phase, folders, layer)
-        yield OpenPhase(job, job_phase, trained, folders, net, reader, *passes)
+        yield OpenPhase(job, job_phase, trained, folders, layer, net, reader, *passes)
 
 
-@awaitable
 @typed()
+@awaitable
 def evaluate(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None = None,
@@ -105,13 +134,12 @@ def evaluate(
     layer reads in place of its store, such as a pair (x, y), ``resources`` and ``hosts`` choose the Dask workers; see
     :func:`dsinga.train`. Raises UserError for bad input.
     """
-    with open_phase(job, params, phase, client, data, data_root, resources, hosts) as opened:
-        warn_of_overlaps(opened.job, opened.phase)
-        return inference.evaluate_phase(opened.net, opened.reader, opened.forward)
+    with open_phase(job, params, None, phase, client, data, data_root, resources, hosts) as opened:
+        return opened.evaluate()
 
 
-@awaitable
 @typed()
+@awaitable
 def predict(
     job: Job | str | os.PathLike[str],
     params: ParamArrays | Result | str | os.PathLike[str] | None,
@@ -133,11 +161,9 @@ def predict(
     memory.
     """
     is_empty = has_no_rows(data)
-    batches = predict_batches(
-        job, params, layer, phase, client, data=row_of_zeros(data) if is_empty else data, data_root=data_root,
-        resources=resources, hosts=hosts,
-    )  # fmt: skip
-    return np.concatenate(list(batches))[: 0 if is_empty else None]
+    rows = row_of_zeros(data) if is_empty else data
+    with open_phase(job, params, layer, phase, client, rows, data_root, resources, hosts) as opened:
+        return opened.predict()[: 0 if is_empty else None]
 
 
 @typed()
@@ -154,10 +180,9 @@ def predict_batches(
     hosts: Sequence[str] = (),
 ) -> Iterator[np.ndarray]:
     """Yield the output of ``layer`` batch by batch: (rows, ...). Arguments are those of :func:`predict`."""
-    for feature, _ in predict_with_labels(
-        job, params, layer, phase, client, data=data, data_root=data_root, resources=resources, hosts=hosts
-    ):
-        yield feature
+    with open_phase(job, params, layer, phase, client, data, data_root, resources, hosts) as opened:
+        for feature, _ in opened.batches():
+            yield feature
 
 
 @typed()
@@ -177,8 +202,8 @@ def predict_with_labels(
 
     Arguments are those of :func:`predict`. :func:`dsinga.data.write_store` takes such pairs.
     """
-    with open_phase(job, params, phase, client, data, data_root, resources, hosts, layer) as opened:
-        yield from inference.predict(opened.net, opened.reader, layer, opened.forward)
+    with open_phase(job, params, layer, phase, client, data, data_root, resources, hosts) as opened:
+        yield from opened.batches()
 
 
 @typed()

@@ -60,7 +60,7 @@ def typed(prefix: str = "") -> Callable[[F], F]:
 def _resolved(annotation: Any, function: Callable[..., Any]) -> Any:
     """Return the type of an annotation, ``Any`` for one whose names are known to type checkers only."""
     try:
-        return eval(annotation, function.__globals__) if isinstance(annotation, str) else annotation
+        return eval(annotation, inspect.unwrap(function).__globals__) if isinstance(annotation, str) else annotation
     except NameError:
         return Any
 

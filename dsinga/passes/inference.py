@@ -13,15 +13,13 @@ import dsinga.data
 from dsinga.base.cores import available_cores
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import Job, LayerConf, LayerType, Phase
-from dsinga.layers import Records
-from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net, without_labels
-from dsinga.passes.evaluation import Forward, evaluate
+from dsinga.passes.evaluation import Forward
 from dsinga.passes.predictor import BatchResult, Predictor
 from dsinga.passes.processors import forward_processor
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import check_job
-from dsinga.training import add_metrics, check_params
+from dsinga.training import check_params
 
 # Layers that write files need a pass of their own for each.
 OUTPUT_LAYERS = (LayerType.kCSVOutput, LayerType.kRecordOutput)
@@ -39,24 +37,6 @@ def open_phase(
     net = create_net(conf, phase, reader.infos)
     check_params(net, params)
     return net, reader
-
-
-def evaluate_phase(net: NeuralNet, reader: BatchReader, forward: Forward) -> dict[str, float]:
-    """Return the figures of the metrics over every record of a phase; its output layers write their files."""
-    sums = add_metrics(evaluate([(net, reader, 0)], forward))
-    write_outputs(net, reader, forward)
-    return metric_values(sums)
-
-
-def predict(net: NeuralNet, reader: BatchReader, layer: str, forward: Forward) -> Iterator[Records]:
-    """Yield the feature of ``layer`` for each batch, in the order of the store: data (rows, ...), and labels or None.
-
-    Raises UserError for an unknown layer.
-    """
-    net.position(layer)
-    for features, _ in forward(net, reader, (layer,), 0):
-        yield features[layer]
-        del features  # else they would stay while the next ones are computed
 
 
 def output_layers(net: NeuralNet) -> list[LayerConf]:

@@ -31,7 +31,6 @@ from dsinga.base.registry import register
 from dsinga.job import Job
 from dsinga.layers.interface.layer import shape_text
 from dsinga.layers.metrics.composed_metrics import errors_of
-from dsinga.passes import inference
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -350,7 +349,7 @@ def evaluate_fields(
     Raises:
         UserError: groups or baselines that the windows do not have, and other bad input.
     """
-    with open_phase(job, params, phase, client, data, data_root, resources, hosts, layer) as opened:
+    with open_phase(job, params, layer, phase, client, data, data_root, resources, hosts) as opened:
         warn_of_overlaps(opened.job, opened.phase)
         given = [source for source in opened.reader.stores.values() if isinstance(source, FieldWindows)]
         if len(given) != 1:
@@ -358,8 +357,7 @@ def evaluate_fields(
         (windows,) = given
         errors = GroupedErrors(windows, by, against)
         if windows.leads is None:
-            records = inference.predict(opened.net, opened.reader, layer, opened.forward)
-            return errors.add_all(batch.data for batch in records).dataset()
+            return errors.add_all(batch.data for batch in opened.batches()).dataset()
         leads = rollout_records(
             opened.job, opened.params, layer, windows, opened.phase, opened.roots, opened.compute
         )  # fmt: skip
