@@ -8,6 +8,7 @@ names.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -26,7 +27,7 @@ from zarr.storage import FsspecStore, LocalStore
 from dsinga.base.advice import option
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redact
-from dsinga.base.registry import nearest_or_listed
+from dsinga.base.registry import nearest, nearest_or_listed
 from dsinga.base.regular_files import METADATA_BYTES, TABLE_BYTES, name_fault, open_regular, parse_json, read_regular
 from dsinga.data.stores.checked_files import ReadingStore, is_transient, retry
 
@@ -164,6 +165,9 @@ def import_command(location: str) -> str:
     return f"dsinga data import KIND SOURCE {location}{folder_hint if name in STORES_OF_A_FOLDER else ''}"
 
 
+MOST_NAMES = 1000  # of a folder that are compared with that of a missing file
+
+
 class PathNotFound(UserError):
     """There is no file, folder or store at a path."""
 
@@ -197,15 +201,30 @@ def resolve(path: str | os.PathLike[str], roots: Sequence[str] = ()) -> str:
         _check_group(place)
     lines = "".join(f"\n  {place}" for place in dict.fromkeys(places))
     store = imported_name(text)
+    hint = next(filter(None, map(_nearest_file, places)), "")
     if not roots:  # not a path of a job
         destination = store if os.path.splitext(text)[1] else text
-        raise PathNotFound(f"{places[0]} was not found; make a store with: {import_command(destination)}")
+        hint = f"{hint} Else" if hint else ";"
+        raise PathNotFound(f"{places[0]} was not found{hint} make a store with: {import_command(destination)}")
     beside = f" (nor {os.path.basename(store)} beside it)" if store != text else ""
     raise PathNotFound(
-        f"{text} was not found{beside}; looked for{lines}\n"
+        f"{text} was not found{beside}; looked for{lines}\n{f'{hint[2:]} Else ' if hint else ''}"
         f"give the folder that contains the path with {option('data_root', 'FOLDER')}, or make a store with: "
         "dsinga data import KIND SOURCE DESTINATION"
     )
+
+
+def _nearest_file(place: str) -> str:
+    """Return "; did you mean 'NAME'?" where the folder of a missing path has a file whose name is similar, else ""."""
+    folder, name = os.path.split(place)
+    while not is_url(place) and not os.path.isdir(folder):  # a folder is missing, too
+        folder, name = os.path.split(folder)
+    try:
+        names = itertools.islice(os.listdir(folder), MOST_NAMES)
+    except OSError:  # a URL, or a folder that cannot be read
+        return ""
+    stem = os.path.splitext(name)[0]
+    return nearest(name, [known for known in names if nearest(stem, [os.path.splitext(known)[0]])])
 
 
 def _check_group(place: str) -> None:

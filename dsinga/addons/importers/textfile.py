@@ -70,8 +70,21 @@ def _parse_error(path: str, number: int, lines: list[str], separator: str, colum
             try:
                 float(cell)
             except ValueError:
-                return UserError(f"{path}:{at}: value {column}, {cell!r}, is not a number (separator {separator!r})")
+                hint = header_hint(cells) if at == 1 else ""
+                return UserError(
+                    f"{path}:{at}: value {column}, {cell!r}, is not a number (separator {separator!r}){hint}"
+                )
     return UserError(f"{path}: lines {number} to {number + len(lines) - 1} cannot be read as numbers")
+
+
+def header_hint(cells: list[str]) -> str:
+    """Return what to do with the first line of a file where it has no number: it names the columns."""
+    if not all(cell.strip(" \"'")[:1].isalpha() for cell in cells):
+        return ""
+    return (
+        "; the line looks like a header with the names of columns: leave it out, or read the file by pandas.read_csv "
+        "and give the data frame"
+    )
 
 
 def _split(path: str, number: int, lines: list[bytes], values: np.ndarray, has_label: bool) -> Batch:

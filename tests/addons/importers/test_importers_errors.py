@@ -173,7 +173,7 @@ FAULTS: list[tuple[str, Fault, str] | tuple[str, Fault, str, dict[str, Any]]] = 
     ("cifar10", lambda folder: folder, "has no data_batch_1.bin"),
     ("cifar10", file_of("x.tar.gz", b"nonsense"), "cannot be read as a tar archive"),
     ("csv", file_of("x.csv", b"1,2,3\n\n4,5,six\n"), "x.csv:3: value 3, 'six', is not a number"),
-    ("csv", file_of("x.csv", b"label,a\n1,2\n"), "x.csv:1: value 1, 'label', is not a number"),
+    ("csv", file_of("x.csv", b"label,a\n1,2\n"), "x.csv:1: value 1, 'label', is not a number.*a header"),
     ("csv", file_of("x.csv", b"1,2,3\n4,5\n"), "x.csv:2: 2 values, but the lines before have 3"),
     ("csv", file_of("x.csv", b"1,2,3\n" * 300_000 + b"4,5\n"), "x.csv:300001: 2 values, but"),
     ("csv", file_of("x.csv", b"1,2\n\n1.5,2\n"), "x.csv:3: label 1.5 is not an integer"),

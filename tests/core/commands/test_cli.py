@@ -214,7 +214,7 @@ BAD_JOBS = {
         r"job.conf:9: .*'data'.*the shape 9.*records of 8",
     ),
     "too few classes": ("num_output: 3", "num_output: 2", r"job.conf:15: .*'loss': label 2 is none of its 2 classes"),
-    "missing store": ("train.zarr", "trian.zarr", r"trian.zarr was not found"),
+    "missing store": ("train.zarr", "trian.zarr", r"trian.zarr was not found(.|\n)*did you mean 'train.zarr'"),
     "syntax": ("updater {", "updater ((", r"job.conf:6:"),
     "unknown extension": (
         "disp_freq: 10",
