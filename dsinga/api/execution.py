@@ -311,40 +311,31 @@ def train(
     Args:
         job: a Job, or the path of a job file.
         client: a Dask client. By default, within a Dask task that of its worker, else the current one
-            (``Client.current()``), else one of the scheduler that Dask's setting ``scheduler-address`` or the
-            environment variable DASK_SCHEDULER_ADDRESS names. Where there is none of these, a cluster is started in
-            this process for the run, with as many workers as the job names, else one, which share all cores. Called in
-            the event loop of an asynchronous client, the function returns an awaitable of the result.
-        data: arrays that the job's input layers read in place of stores: a pair (x, y), or a dict of such by phase, as
-            in ``{"train": (x, y), "test": (x_test, y_test)}``. :func:`dsinga.data.open_records` says what may be given:
-            numpy, dask and xarray arrays, data frames, paths. Where a phase has several input layers, a dict of sources
-            by the layer's name takes the place of one source.
-        epochs: how many times training goes through the records, in place of the job's ``train_steps``; see
-            :class:`dsinga.job.Job`.
+            (``Client.current()``), else one of the scheduler that Dask's setting ``scheduler-address`` names. Without
+            these, a cluster is started in this process, with the workers that the job names, which share all cores.
+            In the event loop of an asynchronous client the function returns an awaitable of the result.
+        data: records in place of stores: what :func:`dsinga.data.open_records` takes, such as a pair (x, y) of arrays,
+            or a dict of such by phase, "train", "val" or "test"; of several input layers a dict by the layer's name.
+        epochs: how many times training goes through the records, in place of the job's ``train_steps``.
         workspace: folder for ``metrics.jsonl`` and ``checkpoint/``; by default the job's, if it names one.
         data_root: where relative paths are looked up after the working directory and the job file's folder.
         workers: overrides the number of workers of each worker group of the job.
-        resume: continue from the newest undamaged checkpoint in the workspace, with a warning that names later ones
-            which are damaged; or the path of a checkpoint to continue from. "auto" continues if the workspace has a
-            checkpoint and begins else, for scripts that a batch queue may start several times.
+        resume: continue from the newest undamaged checkpoint in the workspace, or from the path of one. "auto" begins
+            where the workspace has none, for scripts that a batch queue may start several times.
         progress: show a progress line (in a notebook: a picture of the metrics).
         grain: "round", or "graph" to make each iteration a Dask task graph, which the dashboard shows layer by layer:
             slower, with the same results.
         extensions: what the training loop does besides training, after the extensions that the job names: objects of
             ``dsinga.extensions``, and functions that are called as ``function(step, metrics)`` for each row of metrics.
-        params: arrays by name, or the path of a checkpoint, to start from in place of initial values; params that the
-            net does not have are left out.
-        updater_state: the updater's state to start from, arrays by param and slot, as a checkpoint has it; params that
-            it lacks begin anew. ``earlier_steps`` of the job's updater says after how many steps that was.
+        params: arrays by name, or the path of a checkpoint, to start from; those that the net lacks are left out.
+        updater_state: the updater's state to start from, arrays by param and slot, as a checkpoint has it; others begin
+            anew. ``earlier_steps`` of the job's updater says after how many steps that was.
         resources: the amounts of Dask's worker resources that each worker of the run needs, as in {"GPU": 1}.
         hosts: the hosts or Dask workers on which the run may train, by name or address; by default all.
-        retry: where the scheduler is lost, wait for one at the same address or in the same scheduler file, for as long
-            as the job's ``cluster { patience }`` says, and for as many Dask workers; then go on from the newest
-            checkpoint in the workspace.
+        retry: where the scheduler is lost, wait for one at the same address or in the same scheduler file, and for as
+            many Dask workers, for as long as the job's ``cluster { patience }`` says; go on from the newest checkpoint.
 
-    With a workspace, SIGTERM and the other signals of queues and limits (:data:`dsinga.base.termination.TERMINATIONS`)
-    end a program that has no handlers for them after a checkpoint of the last complete round, also where this is called
-    in another thread than the main one. So does Ctrl-C in the main thread.
+    With a workspace, Ctrl-C and the signals of queues, if the program does not handle them, leave a checkpoint first.
 
     Raises:
         UserError: before training, for a fault in the job, the data, the extensions, or the size of the cluster.

@@ -206,14 +206,7 @@ def back_propagate(
         else:
             tape.append(entry if entry.stage.backward else without_features(entry))
         del entry  # or it would keep features alive that the tape has dropped
-    layer_metrics = ((entry.stage.layer.name, entry.output.metrics) for entry in tape if entry.output.metrics)
-    if ctx.unread is not None:  # the update then asks on the device whether losses are finite
-        metrics = defer_metrics(layer_metrics, ctx)
-    else:
-        reports = read_metrics(layer_metrics, ctx.ops)
-        metrics = report_metrics(net, reports)
-        if not ctx.skips:
-            check_losses(net, tape, reports, ctx)
+    metrics = metrics_of_layers(net, tape, ctx)
     gradients: list[Any] = [None] * len(tape)  # for the feature of each layer, as far as they have come in
     sums: dict[str, Array] = {}  # for params, likewise
     observe = ctx.observer
@@ -257,6 +250,18 @@ def back_propagate(
             push(name, sums.pop(name) if name in sums else zero_gradient(net, name, ctx))
     if deferral is not None:
         deferral.finish()
+    return metrics
+
+
+def metrics_of_layers(net: NeuralNet, tape: Sequence[TapeEntry], ctx: Context) -> Metrics:
+    """Return the metrics that layers have computed in a forward pass; raise Diverged for a loss that is not finite."""
+    layer_metrics = ((entry.stage.layer.name, entry.output.metrics) for entry in tape if entry.output.metrics)
+    if ctx.unread is not None:  # the update then asks on the device whether losses are finite
+        return defer_metrics(layer_metrics, ctx)
+    reports = read_metrics(layer_metrics, ctx.ops)
+    metrics = report_metrics(net, reports)
+    if not ctx.skips:
+        check_losses(net, tape, reports, ctx)
     return metrics
 
 

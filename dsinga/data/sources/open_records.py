@@ -109,11 +109,16 @@ def open_records(
         refuse_numpy_file(source)
         _check_options(options, "a path or URL", ("data", "label"))
         return open_store(source, roots=roots, data=data, label=label)
-    x, y = _pair(source)
+    return _open_objects(*_pair(source), options)
+
+
+def _open_objects(x: Any, y: Any, options: Options) -> RecordSource:
+    """Return the source of records that are objects, such as arrays, with their labels or None."""
     kind = _kind_of(x)
     if kind is None:
         raise _refusal(x)
     _check_options(options, kind.words, [name for name in kind.options if y is None or name != "label"])
+    classes = options.classes
     with naming_unsendable({"x": x, "y": y}):
         records = kind.records(x, y, options)
         if isinstance(records, RecordSource):
