@@ -20,9 +20,9 @@ from dsinga.job import load as load_job
 from dsinga.job.message import set_fields
 from dsinga.net import input_layers
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class
+from dsinga.nn.model.labels import labels_for_loss
 from dsinga.nn.model.model_params import FILES, JOB, NAMES, OPTIMIZER, PARAMS
-from dsinga.nn.model.records import PhaseRecords, labels_for_loss
-from dsinga.nn.model.sample_weights import weighted_phases
+from dsinga.nn.model.records import PhaseRecords, weighted_phases
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.model.training_state import TrainingState, read_names
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
@@ -172,10 +172,6 @@ class JobModel(Trainable):
         stores = {layer.name: layer.store_conf for layer in self._train_inputs()}
         named = {name: store.windows for name, store in stores.items() if store and store.windows}
         return named | super().trained_windows()
-
-    def is_of_windows(self) -> bool:
-        """Return whether the records of the job are windows of a Dataset."""
-        return bool(self.trained_windows()) or super().is_of_windows()
 
     def has_channels_last(self) -> bool:
         """Whether an input has images with their channels last; so have labels and outputs that are images then."""

@@ -1,4 +1,4 @@
-"""What a user gives to a model, in the forms that it takes: fields of a job, batches, codes, a share for validation."""
+"""What a user gives to a model, paired by input: records, labels, batches, texts, a share that validates."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ import math
 import numbers
 import os
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+import zarr
 
-from dsinga.base.arguments import check_whole
+from dsinga.base.arguments import check_whole, values_by_name
 from dsinga.base.errors import UserError
 from dsinga.data import RecordNames
-from dsinga.data.array_kinds import ArrayOrder, in_order, order_of
-from dsinga.data.sources.data_loaders import is_iterable, read_batches, size_of_batches
+from dsinga.data.array_kinds import ArrayOrder, in_order, is_of, order_of
+from dsinga.data.sources.data_loaders import is_iterable, read_batches
+from dsinga.data.stores.store_format import SMALL_BYTES
 
 Data = tuple[Any, Any, Any]  # records, labels and weights
+Pair = tuple[Any, Any]  # records and labels of an input
+
+
+class WeighedPairs(NamedTuple):
+    """The records and labels of each input in one phase, and the weights of the records, None without."""
+
+    pairs: dict[str, Pair]
+    weights: Any
 
 
 class JobFields(TypedDict, total=False):
@@ -65,50 +75,31 @@ def listed(callbacks: Any) -> list[Any]:
     return [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else list(callbacks)
 
 
-def read_iterable(
-    x: Any, y: Any = None, weights: Any = None, count: int | None = None, size: int | None = None, seed: int | None = 0
-) -> tuple[Data, int | None]:
-    """Return (x, y, weights) of what is given as ``x``, and the rows of its first batch.
+def check_whole_numbers(**arguments: Any) -> None:
+    """Raise UserError for an argument that is given and no whole number above 0."""
+    for name, number in arguments.items():
+        if number is not None:
+            check_whole(name, number, 1)
 
-    They are arrays where it can only be iterated; for others they are as given, and the rows None.
-    Raises UserError for labels beside an iterable, whose batches have them.
+
+def read_iterable(
+    data: Data, batches: int | None = None, size: int | None = None, seed: int | None = 0, otherwise: str = ""
+) -> tuple[Data, int | None]:
+    """Return (x, y, weights) of data whose ``x`` can only be iterated, and the rows of its first batch.
+
+    Others are returned as they are, and None for the rows. Raises UserError for labels beside an iterable, whose
+    batches have them, and with the sentence ``otherwise`` where a number of ``batches`` is given for other data.
     """
+    x, y, weights = data
     if not is_iterable(x):
-        return (x, y, weights), None
+        if batches is not None:
+            raise UserError(otherwise)
+        return data, None
     if y is not None or weights is not None:
         raise UserError(f"the batches of the {type(x).__name__} are (x, y) or (x, y, weights); leave y and weights out")
-    parts, rows = read_batches(x, count, size or 32, seed or 0)
+    parts, rows = read_batches(x, batches, size or 32, seed or 0)
     x, y, weights = parts + (None,) * (3 - len(parts))
     return (x, y, weights), rows
-
-
-def read_training(data: Data, steps: int | None, batch_size: int | None, seed: int | None) -> tuple[Data, int | None]:
-    """Return (x, y, weights) of training, and the rows of a batch, None where neither the call nor they say any.
-
-    Of an iterable so many ``steps`` are read, or all batches. Raises UserError for steps of other records.
-    """
-    if not is_iterable(data[0]):
-        if steps is not None:
-            raise UserError(
-                "steps_per_epoch is for batches of a generator: an epoch reads all records; use train_steps"
-            )
-        return data, size_of_batches(data[0]) if batch_size is None else batch_size
-    data, rows = read_iterable(*data, steps, batch_size, seed)
-    return data, rows if batch_size is None else batch_size
-
-
-def read_validation(data: Any, steps: int | None, batch_size: int | None, seed: int | None) -> Data:
-    """Return (x, y, weights) of validation; of an iterable so many ``steps``, or all batches, are read.
-
-    Raises UserError for steps of other records.
-    """
-    if data is not None and is_iterable(data):
-        return read_iterable(data, None, None, steps, batch_size, seed)[0]
-    if steps is not None:
-        raise UserError(
-            "validation_steps is for batches of a generator: validation reads all records; use validate_steps"
-        )
-    return split_data(data)
 
 
 def split_data(data: Any) -> Data:
@@ -116,6 +107,156 @@ def split_data(data: Any) -> Data:
     if isinstance(data, tuple) and len(data) == 3:
         return data
     return (data[0], data[1], None) if isinstance(data, (tuple, list)) and len(data) == 2 else (data, None, None)
+
+
+def as_pair(x: Any, y: Any, inputs: Sequence[str]) -> Pair:
+    """Return (x, y), which ``x`` alone may be, for a single input. Raises UserError for another number of things."""
+    if not isinstance(x, tuple) or y is not None or len(inputs) != 1:
+        return x, y
+    if len(x) != 2:
+        weights = "; give sample_weight= for the weights of records" if len(x) == 3 else ""
+        raise UserError(f"data are a pair (x, y), not {len(x)} things{weights}")
+    return x
+
+
+def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:
+    """Return the records of each input layer with their labels, None for records without, or with labels of their own.
+
+    Args:
+        x: a source as :func:`dsinga.data.open_records` takes it; for several inputs a list, or a dict by name.
+        y: labels, None where ``x`` has them or there are none; for several outputs a list in their order.
+        inputs: the names of the inputs.
+        label_inputs: the names of the input layers that have the labels of each output; one that is no input has the
+            labels as its records, too.
+
+    Raises:
+        UserError: there are more or fewer sources than inputs, or labels than outputs.
+    """
+    x, y = as_pair(x, y, inputs)
+    if x is None and y is not None:
+        raise UserError("labels y are given without records; give x, too")
+    records = {} if x is None else by_name("x", x, inputs)
+    outputs = label_inputs or inputs[:1]
+    needs = f"y needs labels for each of {len(outputs)} outputs, in a list, not"
+    labels = {} if y is None else listed_by_name(y, outputs, needs)
+    pairs = {name: (source, labels.pop(name, None)) for name, source in records.items()}
+    for name, label in labels.items():
+        rows = np.asarray(label)
+        pairs[name] = (rows.reshape(len(rows), -1).astype(np.float32), rows)
+    return pairs
+
+
+def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return what is given for each of ``names``, a dict of them, or a list in their order, or a single one."""
+    if is_of(given, "datasets", "DatasetDict", "IterableDatasetDict"):
+        raise UserError(
+            f"{what} is a {type(given).__name__}; give one of its datasets, as in x[{next(iter(given), '')!r}]"
+        )
+    if isinstance(given, dict):  # an xarray Dataset is a mapping, too
+        return dict(zip(names, values_by_name(what, given, names, "input"), strict=True))
+    return listed_by_name(given, names, f"{what} needs {len(names)} sources, one for each of {', '.join(names)}, not")
+
+
+def listed_by_name(given: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
+    """Return what is given for each of ``names``, a list in their order, or a single one; ``needs`` begins an error."""
+    if len(names) == 1:
+        return {names[0]: given}
+    count = len(given) if isinstance(given, (list, tuple)) else 1
+    if not isinstance(given, (list, tuple)) or count != len(names):
+        raise UserError(f"{needs} {count}")
+    return dict(zip(names, given, strict=True))
+
+
+def read_label_paths(y: Any, outputs: int) -> Any:
+    """Return labels that are a zarr array, or its path, as a numpy array, or a column where it has over 128 MiB.
+
+    With several outputs ``y`` may be a list of such. Labels of other kinds are returned as they are. Raises
+    UserError for a path that cannot be read.
+    """
+    if outputs > 1 and isinstance(y, list):
+        return [read_label_paths(labels, 1) for labels in y]
+    if not isinstance(y, (str, os.PathLike, zarr.Array)) or getattr(y, "dtype", np.dtype("i8")).kind not in "biuf":
+        return y
+    from dsinga.data import open_labels  # which arrays do not need
+
+    column = open_labels(y)
+    is_small = column.length * math.prod(column.shape) * column.dtype.itemsize <= SMALL_BYTES
+    return column.load(0, column.length) if is_small else column
+
+
+def split_off(data: WeighedPairs, share: float) -> tuple[WeighedPairs, WeighedPairs]:
+    """Return the first of some records, and the last ones, a ``share`` of them; so of labels and weights.
+
+    Of n records the first floor(n·(1 - share)) stay. Raises UserError for what is no array, and where nothing is left.
+    """
+    if not isinstance(share, numbers.Real) or isinstance(share, bool) or not 0 < share < 1:
+        raise UserError(f"validation_split is a share of the records between 0 and 1, not {share!r}")
+    length = next((_rows(records).shape[0] for records, _ in data.pairs.values()), 0)
+    first = math.floor(length * (1 - float(share)))
+    if not 0 < first < length:
+        raise UserError(f"validation_split={share} of {length} records leaves none to train or to validate with")
+    training, validation = (
+        WeighedPairs(
+            {name: (_part(records, rows), _part(labels, rows)) for name, (records, labels) in data.pairs.items()},
+            _part(data.weights, rows),
+        )
+        for rows in (slice(first), slice(first, None))
+    )
+    return training, validation
+
+
+def _rows(data: Any) -> Any:
+    """Return an array, or a list as one, whose rows can be taken. Raises UserError for anything else."""
+    data = np.asarray(data) if isinstance(data, (list, tuple)) else data
+    if not getattr(data, "shape", ()) or not hasattr(data, "__getitem__"):
+        raise UserError(f"validation_split takes arrays, not {type(data).__name__}; give validation_data=(x, y)")
+    return data
+
+
+def _part(data: Any, rows: slice) -> Any:
+    """Return some rows of an array; None for None."""
+    if data is None:
+        return None
+    data = _rows(data)
+    if hasattr(data, "iloc"):
+        return data.iloc[rows]
+    from dsinga.data.sources.dask_arrays import in_chunks  # which few processes need
+
+    return in_chunks(data)[rows]
+
+
+def batch_in_order(
+    x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str], names: Mapping[str, RecordNames]
+) -> tuple[Any, Any, Mapping[str, RecordNames]]:
+    """Return the records and labels of a batch as numpy arrays in the order of the names of training, and these names.
+
+    Where there are none, they are those of the batch. Raises UserError for records that have others.
+    """
+    if not names:
+        orders, label_orders = _orders_of(x, inputs), _orders_of(y, label_inputs)
+        known = {name: RecordNames((), orders.get(name, ()), label_orders.get(name, ())) for name in inputs}
+        names = {name: each for name, each in known.items() if any(each)}
+    x = _as_arrays(x, inputs, {name: each.order for name, each in names.items()})
+    return x, _as_arrays(y, label_inputs, {name: each.label_order for name, each in names.items()}), names
+
+
+def _orders_of(value: Any, names: Sequence[str]) -> dict[str, ArrayOrder]:
+    """Return the order of what is given for each of ``names``."""
+    if not isinstance(value, dict):
+        several = len(names) > 1 and isinstance(value, (list, tuple))
+        value = dict(zip(names, value if several else [value], strict=False))
+    return {name: order_of(item) for name, item in value.items()}
+
+
+def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder]) -> Any:
+    """Return what is given for ``names`` as numpy arrays in these orders; None and sequences as they are."""
+    if isinstance(value, dict):
+        return {name: _as_arrays(item, [name], orders) for name, item in value.items()}
+    if len(names) > 1 and isinstance(value, (list, tuple)):
+        more = [*names, *[""] * (len(value) - len(names))]
+        return [_as_arrays(item, [name], orders) for item, name in zip(value, more, strict=False)]
+    value = in_order(value, orders.get(names[0], ()))
+    return value if value is None or sequences_of(value) is not None else np.asarray(value)
 
 
 def as_codes(x: Any, name: str, encoders: Mapping[str, Any]) -> Any:
@@ -179,87 +320,3 @@ def padded(rows: Sequence[Any], after: int, steps: int | None = None) -> np.ndar
     for target, row in zip(array, rows, strict=True):
         target[: len(row)] = row[:steps]
     return array
-
-
-def batch_in_order(
-    x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str], names: Mapping[str, RecordNames]
-) -> tuple[Any, Any, Mapping[str, RecordNames]]:
-    """Return the records and labels of a batch as numpy arrays in the order of the names of training, and these names.
-
-    Where there are none, they are those of the batch. Raises UserError for records that have others.
-    """
-    if not names:
-        orders, label_orders = _orders_of(x, inputs), _orders_of(y, label_inputs)
-        known = {name: RecordNames((), orders.get(name, ()), label_orders.get(name, ())) for name in inputs}
-        names = {name: each for name, each in known.items() if any(each)}
-    x = _as_arrays(x, inputs, {name: each.order for name, each in names.items()})
-    return x, _as_arrays(y, label_inputs, {name: each.label_order for name, each in names.items()}), names
-
-
-def _orders_of(value: Any, names: Sequence[str]) -> dict[str, ArrayOrder]:
-    """Return the order of what is given for each of ``names``."""
-    if not isinstance(value, dict):
-        several = len(names) > 1 and isinstance(value, (list, tuple))
-        value = dict(zip(names, value if several else [value], strict=False))
-    return {name: order_of(item) for name, item in value.items()}
-
-
-def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder]) -> Any:
-    """Return what is given for ``names`` as numpy arrays in these orders; None and sequences as they are."""
-    if isinstance(value, dict):
-        return {name: _as_arrays(item, [name], orders) for name, item in value.items()}
-    if len(names) > 1 and isinstance(value, (list, tuple)):
-        more = [*names, *[""] * (len(value) - len(names))]
-        return [_as_arrays(item, [name], orders) for item, name in zip(value, more, strict=False)]
-    value = in_order(value, orders.get(names[0], ()))
-    return value if value is None or sequences_of(value) is not None else np.asarray(value)
-
-
-def check_whole_numbers(**arguments: Any) -> None:
-    """Raise UserError for an argument that is given and no whole number above 0."""
-    for name, number in arguments.items():
-        if number is not None:
-            check_whole(name, number, 1)
-
-
-def split_off(data: Data, share: float) -> tuple[Data, Data]:
-    """Return the first of some records, and the last ones, a ``share`` of them; so of labels and weights.
-
-    Of n records the first floor(n·(1 - share)) stay. Raises UserError for what is no array, and where nothing is left.
-    """
-    if not isinstance(share, numbers.Real) or isinstance(share, bool) or not 0 < share < 1:
-        raise UserError(f"validation_split is a share of the records between 0 and 1, not {share!r}")
-    if isinstance(data[0], tuple) and len(data[0]) == 2 and data[1] is None:
-        data = (*data[0], data[2])
-    length = _length(data[0])
-    first = math.floor(length * (1 - float(share)))
-    if not 0 < first < length:
-        raise UserError(f"validation_split={share} of {length} records leaves none to train or to validate with")
-    training, validation = (tuple(_part(each, part) for each in data) for part in (slice(first), slice(first, None)))
-    return training, validation
-
-
-def _length(data: Any) -> int:
-    if isinstance(data, Mapping) and not hasattr(data, "iloc"):
-        return _length(next(iter(data.values())))
-    if isinstance(data, (list, tuple)) and len(data) and np.ndim(data[0]):
-        return _length(data[0])
-    if isinstance(data, (list, tuple)) or (hasattr(data, "shape") and len(data.shape)):
-        return data.shape[0] if hasattr(data, "shape") else len(data)
-    raise UserError(f"validation_split takes arrays, not {type(data).__name__}; give validation_data=(x, y)")
-
-
-def _part(data: Any, rows: slice) -> Any:
-    """Return some records of an array, or of each of several in a list or by name."""
-    if data is None:
-        return None
-    _length(data)
-    if hasattr(data, "iloc"):
-        return data.iloc[rows]
-    if isinstance(data, Mapping):
-        return {name: _part(each, rows) for name, each in data.items()}
-    if isinstance(data, (list, tuple)) and len(data) and np.ndim(data[0]):
-        return [_part(each, rows) for each in data]
-    from dsinga.data.sources.dask_arrays import in_chunks  # which few processes need
-
-    return in_chunks(data)[rows]

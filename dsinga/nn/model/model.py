@@ -12,8 +12,8 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed
 from dsinga.job import AlgConf, ClusterConf, Job, LayerConf, LayerType, Phase, UpdaterConf
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
-from dsinga.nn.model.records import PhaseRecords, labels_for_loss
-from dsinga.nn.model.sample_weights import weighted_phases
+from dsinga.nn.model.labels import labels_for_loss
+from dsinga.nn.model.records import PhaseRecords, weighted_phases
 from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.model.training_state import TrainingState
 from dsinga.nn.words.inputs import INPUT, Input, number_inputs
@@ -251,7 +251,7 @@ class Model(Trainable):
         return self._write(PhaseRecords()).label_examples
 
     def as_labels(self, y: Any) -> Any:
-        """Return labels in the form that the losses take; see :func:`dsinga.nn.model.records.labels_for_loss`."""
+        """Return labels in the form that the losses take; see :func:`dsinga.nn.model.labels.labels_for_loss`."""
         losses = self.objective.losses
         if isinstance(y, dict) and len(losses) > 1:
             y = values_by_name("y", y, [output.builder.name or "" for output in self._outputs()], "output")

@@ -27,16 +27,16 @@ from dsinga.job import Job, job_html, redact_job, to_text
 from dsinga.layers.interface.layer import shape_text
 from dsinga.net import NeuralNet
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
+from dsinga.nn.model.given_data import Pair
 from dsinga.nn.model.records import (
     JobArguments,
-    Pair,
     PhaseRecords,
+    add_weights,
     describe_arrays,
     naming_shapes,
     open_inputs,
     shapes_of,
 )
-from dsinga.nn.model.sample_weights import add_weights
 from dsinga.nn.model.training_state import FIRST_SEED, FitBegins, RunningFit, TrainingState, leave_to_user, write_names
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.writing.symbol import LayerBuilder
@@ -156,18 +156,21 @@ class ModelParams(HasVariables, ABC):
         described = describe_arrays(pairs)
         if labelled:
             described.assume_labels()
-        records = {name: x for name, (x, _) in pairs.items()}
-        labels = {name: y for name, (_, y) in pairs.items() if y is not None}
+        records, labels = self._arrays(pairs, weights)
         phases = {"train": described}
         if weights is not None:
-            opened = open_inputs(pairs)
-            records[SAMPLE_WEIGHT] = add_weights(opened, weights)
-            described.shapes[SAMPLE_WEIGHT], phases[phase] = opened.shapes[SAMPLE_WEIGHT], described
-        job = self.make_job(phases, None, {})
-        examples = self.label_examples()
+            described.shapes[SAMPLE_WEIGHT], phases[phase] = records[SAMPLE_WEIGHT].shape[1:], described
+        job, examples = self.make_job(phases, None, {}), self.label_examples()
         missing = {name: array.reshape(1, -1) for name, array in examples.items() if name not in records}
-        net = LocalNet(job, {**records, **missing}, examples | labels if labelled else None)
-        return net, records, labels or None
+        net = LocalNet(job, {**records, **missing}, {**examples, **(labels or {})} if labelled else None)
+        return net, records, labels
+
+    def _arrays(self, pairs: Mapping[str, Pair], weights: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return records, and their weights, by input layer, and labels, None where there are none."""
+        records = {name: x for name, (x, _) in pairs.items()}
+        if weights is not None:
+            records[SAMPLE_WEIGHT] = add_weights(open_inputs(pairs), weights)
+        return records, {name: y for name, (_, y) in pairs.items() if y is not None} or None
 
     @contextmanager
     def _explained(

@@ -19,19 +19,21 @@ from dsinga.base.registry import lookup
 from dsinga.data.array_kinds import is_a, is_dask_collection, is_of, is_path
 from dsinga.job import Job
 from dsinga.net.layer_classes import with_member
-from dsinga.nn.model.given_data import as_codes, check_whole_numbers, read_iterable
-from dsinga.nn.model.model_params import ModelParams
-from dsinga.nn.model.records import (
+from dsinga.nn.model.given_data import (
+    Data,
     Pair,
-    PhaseRecords,
-    are_numpy,
-    describe_arrays,
-    open_inputs,
+    WeighedPairs,
+    as_codes,
+    as_pair,
+    check_whole_numbers,
     pair_up,
+    read_iterable,
     read_label_paths,
-)  # fmt: skip
+)
+from dsinga.nn.model.labels import labels_first, outputs_last, without_missing
+from dsinga.nn.model.model_params import ModelParams
+from dsinga.nn.model.records import PhaseRecords, add_weights, are_numpy, describe_arrays, open_inputs
 from dsinga.nn.model.results import Evaluation, with_tensor_methods
-from dsinga.nn.model.sample_weights import add_weights, without_missing
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import Symbol, flatten
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
@@ -42,19 +44,24 @@ if TYPE_CHECKING:  # Dask is imported when there is something to run
 
     from dsinga.data import FieldWindows
 
-IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
-
 
 class Predictable(ModelParams):
     """A net with its params, which can be tested and used."""
 
     def _pairs(self, x: Any, y: Any) -> dict[str, Pair]:
-        if isinstance(x, tuple) and len(x) == 2 and y is None and len(self.input_names()) == 1:
-            x, y = x
+        x, y = as_pair(x, y, self.input_names())
         label_inputs = self.label_inputs()
         y = read_label_paths(y, len(label_inputs))
         y = self.as_labels(labels_first(y) if self.has_channels_last() else y)
         return self._as_codes(pair_up(x, y, self.input_names(), label_inputs))
+
+    def _weighed_pairs(self, data: Data) -> WeighedPairs:
+        """Return the records of each input with their labels, and their weights, which are 0 for labels that lack."""
+        x, y, weights = data
+        if x is None and y is None and weights is not None:
+            raise UserError("sample_weight needs x, the records that it weighs")
+        y, weights = without_missing(y, weights, self.loss_of_labels())
+        return WeighedPairs(self._pairs(x, y), weights)
 
     def _as_codes(self, pairs: Mapping[str, Pair]) -> dict[str, Pair]:
         """Return the records of each input with arrays of codes in place of texts and of sequences."""
@@ -160,9 +167,7 @@ class Predictable(ModelParams):
                     "dsinga.windows; leave y and sample_weight out"
                 )
             return self._evaluate_fields(x, batch_size, client, () if by is None else by, against)
-        (x, y, sample_weight), _ = read_iterable(x, y, sample_weight)
-        y, sample_weight = without_missing(y, sample_weight, self.loss_of_labels())
-        pairs = self._pairs(x, y)
+        pairs, sample_weight = self._weighed_pairs(read_iterable((x, y, sample_weight))[0])
         if client is None and are_numpy(pairs):
             with self._explained(pairs):
                 labelled = any(y is not None for _, y in pairs.values())
@@ -234,11 +239,11 @@ class Predictable(ModelParams):
             UserError: for bad input, and for a model without params.
         """
         check_whole_numbers(batch_size=batch_size, members=members)
-        if self.is_of_windows() and is_dataset(x):
+        if self.trained_windows() and is_dataset(x):
             return self.predict_lazily(x, leads=leads, members=members)
         if leads is not None:
             raise UserError("leads are those of a Dataset, for a model that was trained from windows of one")
-        (x, _, _), _ = read_iterable(x)
+        (x, _, _), _ = read_iterable((x, None, None))
         pairs = self._unlabelled(x)
         if not self.record_shapes and are_numpy(pairs):  # a model whose inputs say no shape, before its first fit
             self.record_shapes = describe_arrays(pairs).shapes
@@ -305,10 +310,6 @@ class Predictable(ModelParams):
         """Return the settings of the windows of a Dataset of training, by input; none for other records."""
         return self._arguments.phases["train"].windows if self._arguments and "train" in self._arguments.phases else {}
 
-    def is_of_windows(self) -> bool:
-        """Return whether the records of training were windows of a Dataset."""
-        return self._arguments is not None and any(records.windows for records in self._arguments.phases.values())
-
     @checked
     def features(
         self, x: Any, layers: str | Sequence[str], *, batch_size: int | None = None, client: Client | None = None
@@ -345,25 +346,6 @@ class Predictable(ModelParams):
         opened.check_order(self.trained_windows())
         opened.assume_labels()
         return self._test_job(opened, batch_size)
-
-
-def labels_first(y: Any) -> Any:
-    """Return labels that are images (n, H, W, C), or volumes, with the channels first; others as they are.
-
-    ``y`` may be a list of those of several outputs, or a dict. Dask arrays stay lazy.
-    """
-    if isinstance(y, dict):
-        return {name: labels_first(labels) for name, labels in y.items()}
-    if isinstance(y, list) and y and all(hasattr(labels, "ndim") for labels in y):
-        return [labels_first(labels) for labels in y]
-    if getattr(y, "ndim", 0) not in IMAGE_AXES:
-        return y
-    return np.moveaxis(y if is_dask_collection(y) else np.asarray(y), -1, 1)
-
-
-def outputs_last(output: Any, axis: int) -> Any:
-    """Return an output whose records lie along ``axis``, with the channels of images and volumes last."""
-    return np.moveaxis(output, axis + 1, -1) if output.ndim - axis in IMAGE_AXES else output
 
 
 def is_dataset(x: Any) -> bool:

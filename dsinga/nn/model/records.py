@@ -1,44 +1,29 @@
-"""Opens the records of a model's inputs, with their shapes and labels."""
+"""Opens the records of a model's inputs, with their shapes, labels and weights."""
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import zarr
 
-from dsinga.base.arguments import values_by_name
 from dsinga.base.errors import UserError
 from dsinga.base.registry import imported
-from dsinga.data import RecordNames, RecordSource, open_like
-from dsinga.data.array_kinds import is_dask_collection, is_of
+from dsinga.data import RecordNames, RecordSource, open_like, open_records
+from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sources.batch_sequences import Batches, DrawnRecords
-from dsinga.data.stores.store_format import SMALL_BYTES
 from dsinga.job import Job, Phase, StoreConf
 from dsinga.job.enums import PHASES
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
-from dsinga.nn.words.losses import loss_kind
-from dsinga.nn.writing.symbol import Symbol
-
-Pair = tuple[Any, Any]  # records and labels
-
-
-class WeighedPairs(NamedTuple):
-    """The records and labels of each input in one phase, and the weights of the records, None without."""
-
-    pairs: dict[str, Pair]
-    weights: Any
-
+from dsinga.nn.model.given_data import Pair
+from dsinga.nn.model.labels import as_weights
 
 # The settings of an input layer that say how its store is read, besides its path.
 READING = ("backend", "separator", "shape", "encoded", "has_label", "data", "label", "windows")
-COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
 
 
 @dataclass
@@ -135,10 +120,37 @@ def open_inputs(pairs: Mapping[str, Pair], trained: Mapping[str, RecordNames] = 
     return records
 
 
-def with_open_stores(job: Job, phases: Mapping[str, PhaseRecords]) -> Job:
+def add_weights(records: PhaseRecords, weights: Any) -> np.ndarray:
+    """Add the weights of records as those of the input layer "sample_weight", and return them as its records.
+
+    They are (n,), or (n, steps) and (n, *space) for labels of each step or point. Raises UserError for other shapes.
+    """
+    if SAMPLE_WEIGHT in records.sources:
+        raise UserError("the records have weights, and sample_weight gives others; leave one of the two out")
+    array = as_weights(weights)
+    lengths = [len(source) for source in records.sources.values()]
+    if any(length != len(array) for length in lengths):
+        raise UserError(f"sample_weight has {len(array)} numbers for {lengths[0]} records; give one for each")
+    labels = [shape for shape in records.label_shapes.values() if shape]
+    if array.ndim > 1 and not any(array.shape[1:] in (shape, shape[1:], shape[:1]) for shape in labels):
+        by_step = "" if not labels else ", or for each step or point that has labels"
+        raise UserError(f"sample_weight has a number for each record, (n,){by_step}, not the shape {array.shape}")
+    array = array[:, None] if array.ndim == 1 else array
+    records.sources[SAMPLE_WEIGHT] = open_records(array)
+    records.shapes[SAMPLE_WEIGHT] = array.shape[1:]
+    return array
+
+
+def weighted_phases(phases: Mapping[str, PhaseRecords]) -> list[Phase]:
+    """Return the phases whose records have weights."""
+    return [PHASES[name] for name, records in phases.items() if SAMPLE_WEIGHT in records.shapes]
+
+
+def reading_opened(job: Job, phases: Mapping[str, PhaseRecords], shuffle: bool) -> Job:
     """Return the job whose input layers read the stores that it names from ``phases``, where these are open already.
 
-    A layer whose other settings say how its store is read opens it by these.
+    A layer whose other settings say how its store is read opens it by these. Without ``shuffle`` training reads the
+    records in the order given.
     """
     layers = []
     for layer in job.neuralnet.layer:
@@ -148,19 +160,10 @@ def with_open_stores(job: Job, phases: Mapping[str, PhaseRecords]) -> Job:
             source, named = records.sources[layer.name], records.stores[layer.name]
             usual = StoreConf(shape=[*source.shape] if conf.shape else [])
             if all(getattr(conf, name) == getattr(usual, name) for name in READING if name not in named):
-                layer = layer.replace(store_conf=conf.replace(records=source))
-        layers.append(layer)
-    return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
-
-
-def in_order_given(job: Job) -> Job:
-    """Return the job whose training reads the records in the order given."""
-    layers = [
-        layer.replace(store_conf=layer.store_conf.replace(shuffle=False))
-        if layer.store_conf is not None and layer.in_phase(Phase.kTrain)
-        else layer
-        for layer in job.neuralnet.layer
-    ]
+                conf = conf.replace(records=source)
+        if conf is not None and not shuffle and layer.in_phase(Phase.kTrain):
+            conf = conf.replace(shuffle=False)
+        layers.append(layer.replace(store_conf=conf) if conf is not layer.store_conf else layer)
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers))
 
 
@@ -225,128 +228,7 @@ def least_batch(size: int | None, records: PhaseRecords, default: int | None) ->
     return size if size is None else min([size, *map(len, records.sources.values())])
 
 
-def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) -> dict[str, Pair]:
-    """Return the records of each input layer with their labels, None for records without, or with labels of their own.
-
-    Args:
-        x: a source as :func:`dsinga.data.open_records` takes it; for several inputs a list, or a dict by name.
-        y: labels, None where ``x`` has them or there are none; for several outputs a list in their order.
-        inputs: the names of the inputs.
-        label_inputs: the names of the input layers that have the labels of each output; one that is no input has the
-            labels as its records, too.
-
-    Raises:
-        UserError: there are more or fewer sources than inputs, or labels than outputs.
-    """
-    if isinstance(x, tuple) and y is None and len(inputs) == 1:
-        if len(x) != 2:
-            weights = "; give sample_weight= for the weights of records" if len(x) == 3 else ""
-            raise UserError(f"data are a pair (x, y), not {len(x)} things{weights}")
-        x, y = x
-    if x is None and y is not None:
-        raise UserError("labels y are given without records; give x, too")
-    records = {} if x is None else by_name("x", x, inputs)
-    outputs = label_inputs or inputs[:1]
-    needs = f"y needs labels for each of {len(outputs)} outputs, in a list, not"
-    labels = {} if y is None else in_order(y, outputs, needs)
-    pairs = {name: (source, labels.pop(name, None)) for name, source in records.items()}
-    for name, label in labels.items():
-        rows = np.asarray(label)
-        pairs[name] = (rows.reshape(len(rows), -1).astype(np.float32), rows)
-    return pairs
-
-
-def read_label_paths(y: Any, outputs: int) -> Any:
-    """Return labels that are a zarr array, or its path, as a numpy array, or a column where it has over 128 MiB.
-
-    With several outputs ``y`` may be a list of such. Labels of other kinds are returned as they are. Raises
-    UserError for a path that cannot be read.
-    """
-    if outputs > 1 and isinstance(y, list):
-        return [read_label_paths(labels, 1) for labels in y]
-    if not isinstance(y, (str, os.PathLike, zarr.Array)) or getattr(y, "dtype", np.dtype("i8")).kind not in "biuf":
-        return y
-    from dsinga.data import open_labels  # which arrays do not need
-
-    column = open_labels(y)
-    is_small = column.length * math.prod(column.shape) * column.dtype.itemsize <= SMALL_BYTES
-    return column.load(0, column.length) if is_small else column
-
-
 def are_numpy(pairs: Mapping[str, Pair]) -> bool:
     """Whether all records and labels are numpy arrays, which this process computes without a cluster."""
     arrays = [array for pair in pairs.values() for array in pair if array is not None]
     return bool(arrays) and all(isinstance(array, np.ndarray) for array in arrays)
-
-
-def labels_for_loss(loss: Any, y: Any) -> Any:
-    """Return labels as a loss takes them: (n, 1) as (n,), one-hot rows (n, K) as classes (n,), shares as float32.
-
-    Anything else is returned as it is. ``loss`` is its name, or a layer. Raises UserError for rows that are not shares
-    of classes, or that are one-hot where classes are expected, for classes that are floats, and for answers other than
-    0 to 1.
-    """
-    if isinstance(y, np.ndarray) and y.size and y.dtype.kind in "biuf":
-        _check_labels(loss, y)
-    if not (isinstance(y, np.ndarray) and y.ndim == 2):
-        return y
-    if y.shape[1] == 1 and loss in COLUMN_LOSSES:
-        return y[:, 0]
-    if loss == "categorical_crossentropy":
-        is_one_hot = np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all()
-        return y.argmax(axis=1) if is_one_hot else y.astype(np.float32)
-    return y
-
-
-def _check_labels(loss: Any, y: np.ndarray) -> None:
-    """Raise UserError for labels of numbers that a loss does not take."""
-    kind = loss_kind(loss) if not isinstance(loss, Symbol) else ""
-    if kind in ("SigmoidCrossEntropyLoss", "FocalLoss") and (y.min() < 0 or y.max() > 1):
-        name = loss if isinstance(loss, str) else f"nn.{kind}"
-        raise UserError(
-            f"{name} takes labels from 0 to 1, but y has {y.min():g} to {y.max():g}; for several classes "
-            'use "sparse_categorical_crossentropy"'
-        )
-    if loss == "sparse_categorical_crossentropy" and y.dtype.kind == "f":
-        _check_classes(loss, y)
-    are_shares = kind == "KLDivergenceLoss" or loss == "categorical_crossentropy" or y.dtype.kind == "f"
-    if y.ndim == 2 and y.shape[1] > 1 and kind in ("SoftmaxLoss", "KLDivergenceLoss") and are_shares:
-        wrong = np.flatnonzero((y < 0).any(axis=1) | (np.abs(y.sum(axis=1, dtype=np.float64) - 1) > 1e-3))
-        if wrong.size:
-            raise UserError(
-                f"{loss if isinstance(loss, str) else f'nn.{kind}'} takes the share of each class, numbers of at least "
-                f"0 that add up to 1 in a row, but row {wrong[0]} of y has the sum {y[wrong[0]].sum():g}"
-            )
-
-
-def _check_classes(loss: str, y: np.ndarray) -> None:
-    """Raise UserError for float labels where classes are expected, with what they are meant for."""
-    if y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and np.isin(y, (0, 1)).all():
-        raise UserError(f'{loss} takes classes, but y is one-hot; use "categorical_crossentropy"')
-    if np.array_equal(y, np.round(y)):
-        raise UserError(f"{loss} takes classes, but y has the dtype {y.dtype}; give y.astype(int)")
-    raise UserError(
-        f"{loss} takes classes, but y has numbers such as {y.flat[0]:g}; for shares of classes use "
-        '"categorical_crossentropy", for numbers to predict "mse"'
-    )
-
-
-def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return what is given for each of ``names``, a dict of them, or a list in their order, or a single one."""
-    if is_of(given, "datasets", "DatasetDict", "IterableDatasetDict"):
-        raise UserError(
-            f"{what} is a {type(given).__name__}; give one of its datasets, as in x[{next(iter(given), '')!r}]"
-        )
-    if isinstance(given, dict):  # an xarray Dataset is a mapping, too
-        return dict(zip(names, values_by_name(what, given, names, "input"), strict=True))
-    return in_order(given, names, f"{what} needs {len(names)} sources, one for each of {', '.join(names)}, not")
-
-
-def in_order(given: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
-    """Return what is given for each of ``names``, a list in their order, or a single one; ``needs`` begins an error."""
-    if len(names) == 1:
-        return {names[0]: given}
-    count = len(given) if isinstance(given, (list, tuple)) else 1
-    if not isinstance(given, (list, tuple)) or count != len(names):
-        raise UserError(f"{needs} {count}")
-    return dict(zip(names, given, strict=True))

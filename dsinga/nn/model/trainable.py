@@ -13,43 +13,38 @@ import dsinga.api as api
 from dsinga.api.engines import find_runner
 from dsinga.api.workspaces import remove_checkpoints
 from dsinga.base.errors import UserError
+from dsinga.data.sources.data_loaders import size_of_batches
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import BackupAndRestore, KerasEvents, is_keras_callback
 from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Job
 from dsinga.job.message import field_names
 from dsinga.monitor import History
-from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.given_data import (
     Data,
     FitFields,
     JobFields,
-    as_codes,
+    WeighedPairs,
     batch_in_order,
     check_whole_numbers,
     listed,
-    read_training,
-    read_validation,
+    read_iterable,
     split_data,
     split_off,
 )
+from dsinga.nn.model.labels import weights_of_classes
 from dsinga.nn.model.predictable import Predictable
-from dsinga.nn.model.records import (
-    JobArguments,
-    PhaseRecords,
-    WeighedPairs,
-    in_order_given,
-    least_batch,
-    open_inputs,
-    with_open_stores,
-)
-from dsinga.nn.model.sample_weights import add_weights, weights_of_classes, without_missing
+from dsinga.nn.model.records import JobArguments, PhaseRecords, least_batch, reading_opened
 from dsinga.nn.model.training_state import BatchSteps, FitBegin, TrainingState
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.reading.bind_records import bind_records
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
+
+
+ALL_IN_AN_EPOCH = "steps_per_epoch is for batches of a generator: an epoch reads all records; use train_steps"
+ALL_VALIDATE = "validation_steps is for batches of a generator: validation reads all records; use validate_steps"
 
 
 class Trainable(Predictable):
@@ -104,22 +99,9 @@ class Trainable(Predictable):
         check_names("job", [*inspect.signature(Trainable.job).parameters, *field_names(Job)], fields)
         chosen = {"seed": seed, "cluster": cluster, "name": name}
         given = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
-        phases = self._paired({"train": (x, y, sample_weight), "val": validation_data, "test": test_data})
+        data = {"train": (x, y, sample_weight), "val": split_data(validation_data), "test": split_data(test_data)}
+        phases = {phase: self._weighed_pairs(of_phase) for phase, of_phase in data.items()}
         return self._bound_job(self._job_arguments(phases, batch_size, epochs, train_steps, given))
-
-    def _paired(self, data: Mapping[str, Any]) -> dict[str, WeighedPairs]:
-        """Return the records of each input with their labels and weights, by phase that has any.
-
-        ``data`` are those of each phase: (x, y), (x, y, weights), records alone, or None.
-        """
-        phases = {}
-        for phase, source in data.items():
-            x, y, weights = split_data(source)
-            if x is not None or y is not None:
-                phases[phase] = WeighedPairs(self._pairs(x, y), weights)
-            elif weights is not None:
-                raise UserError("sample_weight needs x, the records that it weighs")
-        return phases
 
     def _job_arguments(
         self,
@@ -133,7 +115,8 @@ class Trainable(Predictable):
         check_whole_numbers(batch_size=batch_size, epochs=epochs, train_steps=train_steps)
         phases: dict[str, PhaseRecords] = {}
         for phase, (pairs, weights) in data.items():
-            phases[phase] = self._opened(pairs, weights, phases.get("train"))
+            if pairs:
+                phases[phase] = self._opened(pairs, weights, phases.get("train"))
         if "train" in phases:
             batch_size = least_batch(batch_size, phases["train"], self.default_batch_size)
         return JobArguments(phases, batch_size, {**fields, **self._schedule(phases, epochs, train_steps, fields)})
@@ -227,8 +210,9 @@ class Trainable(Predictable):
         self.require_loss()
         check_names("fit", [*inspect.signature(Trainable.fit).parameters, *field_names(Job)], fields)
         # The records.
-        data, batch_size = read_training((x, y, sample_weight), steps_per_epoch, batch_size, seed)
-        held_out = read_validation(validation_data, validation_steps, batch_size, seed)
+        data, rows = read_iterable((x, y, sample_weight), steps_per_epoch, batch_size, seed, ALL_IN_AN_EPOCH)
+        batch_size = rows or size_of_batches(x) if batch_size is None else batch_size
+        held_out, _ = read_iterable(split_data(validation_data), validation_steps, batch_size, seed, ALL_VALIDATE)
         phases = self._phases_of_fit(data, held_out, validation_split, class_weight)
         # Where it begins.
         callbacks = listed(callbacks)
@@ -238,7 +222,7 @@ class Trainable(Predictable):
         settings["seed"] = begin.seed if seed is None else seed
         # The job, and the run.
         epochs = self.default_epochs if epochs is None and train_steps is None else epochs
-        with self._explained(*(phases[phase].pairs if phase in phases else {} for phase in ("train", "val"))):
+        with self._explained(*(pairs for pairs, _ in phases.values())):
             arguments = self._job_arguments(phases, batch_size, epochs, train_steps, settings)
             job = self._job_of_fit(arguments, begin, shuffle, has_backups=bool(backups))
             self.result = self._run(job, arguments, begin, callbacks, client, workers, progress)
@@ -252,25 +236,19 @@ class Trainable(Predictable):
 
         A ``share`` above 0 is split off the ``data``, and validates. Raises UserError for one beside data held out.
         """
-        data, held_out = (
-            (x, *without_missing(y, weights, self.loss_of_labels())) for x, y, weights in (data, held_out)
-        )
+        train, validation = self._weighed_pairs(data), self._weighed_pairs(held_out)
         if share:
-            if held_out[0] is not None:
+            if validation.pairs:
                 raise UserError("give validation_split or validation_data, not both")
-            x, *labels = data
-            if isinstance(x, list) and len(self.input_names()) == 1:  # records, not arrays of several inputs
-                x = np.asarray(as_codes(x, self.input_names()[0], self.text_encoders()))
-            data, held_out = split_off((x, *labels), share)
-        phases = self._paired({"train": data, "val": held_out})
-        if class_weight is not None:
-            if len(self.label_inputs()) > 1:
-                raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
-            phases["train"] = self._with_class_weights(phases.get("train", WeighedPairs({}, None)), class_weight)
-        return phases
+            train, validation = split_off(train, share)
+        return {"train": self._with_class_weights(train, class_weight), "val": validation}
 
     def _with_class_weights(self, data: WeighedPairs, class_weight: Any) -> WeighedPairs:
-        """Return records with the weights of their classes times their own."""
+        """Return records with the weights of their classes, where any are given, times their own."""
+        if class_weight is None:
+            return data
+        if len(self.label_inputs()) > 1:
+            raise UserError("class_weight is for models of one loss, because it weighs all; give sample_weight")
         labels = next(iter(data.pairs.values()), (None, None))[1]
         return data._replace(weights=weights_of_classes(class_weight, labels, self.loss_of_labels(), data.weights))
 
@@ -286,8 +264,7 @@ class Trainable(Predictable):
 
     def _job_of_fit(self, arguments: JobArguments, begin: FitBegin, shuffle: bool, has_backups: bool) -> Job:
         """Return the job that a fit trains: it goes on from the steps that the optimizer has done."""
-        job = with_open_stores(self._bound_job(arguments), arguments.phases)
-        job = job if shuffle else in_order_given(job)
+        job = reading_opened(self._bound_job(arguments), arguments.phases, shuffle)
         if has_backups and not job.checkpoint_freq:
             job = job.replace(checkpoint_freq=_steps_of_epoch(arguments))
         return job.replace(updater=job.updater.replace(earlier_steps=job.updater.earlier_steps + begin.steps))
@@ -351,11 +328,8 @@ class Trainable(Predictable):
         self.require_loss()
         if self._fit is not None:
             self._fit.check_open()
-        x, y = self._batch(x, y)
-        y, sample_weight = without_missing(y, sample_weight, self.loss_of_labels())
-        pairs = self._pairs(x, y)
-        if class_weight is not None:
-            pairs, sample_weight = self._with_class_weights(WeighedPairs(pairs, sample_weight), class_weight)
+        data = self._weighed_pairs((*self._batch(x, y), sample_weight))
+        pairs, sample_weight = self._with_class_weights(data, class_weight)
         shapes = {name: (np.shape(records)[1:], np.shape(labels)[1:]) for name, (records, labels) in pairs.items()}
         key = shapes, sample_weight is None, self.trained_layers()
         with self._explained(pairs):
@@ -382,10 +356,7 @@ class Trainable(Predictable):
             net, records, labels = self._local(pairs, True, weights, "train")
             self._batch_steps = key, BatchSteps(net, self._training_state)
             return net, records, labels
-        records = {name: x for name, (x, _) in pairs.items()}
-        if weights is not None:
-            records[SAMPLE_WEIGHT] = add_weights(open_inputs(pairs), weights)
-        return kept[1].net, records, {name: y for name, (_, y) in pairs.items() if y is not None} or None
+        return kept[1].net, *self._arrays(pairs, weights)
 
     def _figures(self, metrics: Mapping[str, float], return_dict: bool) -> Any:
         """Return metrics as Keras's methods of batches do: the loss, a list, or all by name."""

@@ -1,4 +1,4 @@
-"""Weights of records: those given, and those of classes. A loss with weights w is Σ w·l / n over n records."""
+"""Labels in the form that losses take, and weights of records: a loss with weights w is Σ w·l / n over n records."""
 
 from __future__ import annotations
 
@@ -9,40 +9,87 @@ import numpy as np
 
 from dsinga.base.arguments import check_range, value_text
 from dsinga.base.errors import UserError
-from dsinga.data import open_records
 from dsinga.data.array_kinds import is_dask_collection
-from dsinga.job import Phase
-from dsinga.job.enums import PHASES
-from dsinga.net.layer_classes import SAMPLE_WEIGHT
-from dsinga.nn.model.records import PhaseRecords
 from dsinga.nn.words.losses import compares, loss_kind
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
-
-def weighted_phases(phases: Mapping[str, PhaseRecords]) -> list[Phase]:
-    """Return the phases whose records have weights."""
-    return [PHASES[name] for name, records in phases.items() if SAMPLE_WEIGHT in records.shapes]
+IMAGE_AXES = (4, 5)  # of a batch of images, or of volumes
+COLUMN_LOSSES = "sparse_categorical_crossentropy categorical_crossentropy hinge binary_crossentropy focal".split()
 
 
-def add_weights(records: PhaseRecords, weights: Any) -> np.ndarray:
-    """Add the weights of records as those of the input layer "sample_weight", and return them as its records.
+def labels_for_loss(loss: Any, y: Any) -> Any:
+    """Return labels as a loss takes them: (n, 1) as (n,), one-hot rows (n, K) as classes (n,), shares as float32.
 
-    They are (n,), or (n, steps) and (n, *space) for labels of each step or point. Raises UserError for other shapes.
+    Anything else is returned as it is. ``loss`` is its name, or a layer. Raises UserError for rows that are not shares
+    of classes, or that are one-hot where classes are expected, for classes that are floats, and for answers other than
+    0 to 1.
     """
-    if SAMPLE_WEIGHT in records.sources:
-        raise UserError("the records have weights, and sample_weight gives others; leave one of the two out")
-    array = as_weights(weights)
-    lengths = [len(source) for source in records.sources.values()]
-    if any(length != len(array) for length in lengths):
-        raise UserError(f"sample_weight has {len(array)} numbers for {lengths[0]} records; give one for each")
-    labels = [shape for shape in records.label_shapes.values() if shape]
-    if array.ndim > 1 and not any(array.shape[1:] in (shape, shape[1:], shape[:1]) for shape in labels):
-        by_step = "" if not labels else ", or for each step or point that has labels"
-        raise UserError(f"sample_weight has a number for each record, (n,){by_step}, not the shape {array.shape}")
-    array = array[:, None] if array.ndim == 1 else array
-    records.sources[SAMPLE_WEIGHT] = open_records(array)
-    records.shapes[SAMPLE_WEIGHT] = array.shape[1:]
-    return array
+    if isinstance(y, np.ndarray) and y.size and y.dtype.kind in "biuf":
+        _check_labels(loss, y)
+    if not (isinstance(y, np.ndarray) and y.ndim == 2):
+        return y
+    if y.shape[1] == 1 and loss in COLUMN_LOSSES:
+        return y[:, 0]
+    if loss == "categorical_crossentropy":
+        return y.argmax(axis=1) if _is_one_hot(y) else y.astype(np.float32)
+    return y
+
+
+def _check_labels(loss: Any, y: np.ndarray) -> None:
+    """Raise UserError for labels of numbers that a loss does not take."""
+    kind = loss_kind(loss) if not isinstance(loss, Symbol) else ""
+    if kind in ("SigmoidCrossEntropyLoss", "FocalLoss") and (y.min() < 0 or y.max() > 1):
+        name = loss if isinstance(loss, str) else f"nn.{kind}"
+        raise UserError(
+            f"{name} takes labels from 0 to 1, but y has {y.min():g} to {y.max():g}; for several classes "
+            'use "sparse_categorical_crossentropy"'
+        )
+    if loss == "sparse_categorical_crossentropy" and y.dtype.kind == "f":
+        _check_classes(loss, y)
+    are_shares = kind == "KLDivergenceLoss" or loss == "categorical_crossentropy" or y.dtype.kind == "f"
+    if y.ndim == 2 and y.shape[1] > 1 and kind in ("SoftmaxLoss", "KLDivergenceLoss") and are_shares:
+        wrong = np.flatnonzero((y < 0).any(axis=1) | (np.abs(y.sum(axis=1, dtype=np.float64) - 1) > 1e-3))
+        if wrong.size:
+            raise UserError(
+                f"{loss if isinstance(loss, str) else f'nn.{kind}'} takes the share of each class, numbers of at least "
+                f"0 that add up to 1 in a row, but row {wrong[0]} of y has the sum {y[wrong[0]].sum():g}"
+            )
+
+
+def _check_classes(loss: str, y: np.ndarray) -> None:
+    """Raise UserError for float labels where classes are expected, with what they are meant for."""
+    if _is_one_hot(y) and y.shape[1] > 1:
+        raise UserError(f'{loss} takes classes, but y is one-hot; use "categorical_crossentropy"')
+    if np.array_equal(y, np.round(y)):
+        raise UserError(f"{loss} takes classes, but y has the dtype {y.dtype}; give y.astype(int)")
+    raise UserError(
+        f"{loss} takes classes, but y has numbers such as {y.flat[0]:g}; for shares of classes use "
+        '"categorical_crossentropy", for numbers to predict "mse"'
+    )
+
+
+def _is_one_hot(y: np.ndarray) -> bool:
+    """Whether numbers are rows (n, K) of a 1 among zeros."""
+    return y.ndim == 2 and bool(np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
+
+
+def labels_first(y: Any) -> Any:
+    """Return labels that are images (n, H, W, C), or volumes, with the channels first; others as they are.
+
+    ``y`` may be a list of those of several outputs, or a dict. Dask arrays stay lazy.
+    """
+    if isinstance(y, dict):
+        return {name: labels_first(labels) for name, labels in y.items()}
+    if isinstance(y, list) and y and all(hasattr(labels, "ndim") for labels in y):
+        return [labels_first(labels) for labels in y]
+    if getattr(y, "ndim", 0) not in IMAGE_AXES:
+        return y
+    return np.moveaxis(y if is_dask_collection(y) else np.asarray(y), -1, 1)
+
+
+def outputs_last(output: Any, axis: int) -> Any:
+    """Return an output whose records lie along ``axis``, with the channels of images and volumes last."""
+    return np.moveaxis(output, axis + 1, -1) if output.ndim - axis in IMAGE_AXES else output
 
 
 def as_weights(sample_weight: Any) -> np.ndarray:
@@ -132,7 +179,7 @@ def _classes(labels: Any, loss: Any) -> np.ndarray:
         if labels.dtype.kind == "f":
             labels = np.where(np.isnan(labels), -1, labels)  # a point that is left out
             is_whole = bool((labels == np.round(labels)).all())
-            is_one_hot = labels.ndim == 2 and bool(np.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all())
+            is_one_hot = _is_one_hot(labels)
         if is_whole and (labels.ndim == 1 or not compares_numbers):
             return labels.argmax(axis=1) if is_one_hot else labels
     raise UserError("class_weight needs y, an array with the class of each record; else give sample_weight")
