@@ -9,7 +9,7 @@ from typing import Any
 from dsinga import nn
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
-from dsinga.job import Job
+from dsinga.job import Job, LayerConf
 from dsinga.models.blocks import NORMAL, layer, make_job, records, updater
 from dsinga.nn.writing.net_conf import confs_of
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
@@ -60,27 +60,34 @@ def rbm(
     if not 1 <= number < len(sizes):
         raise UserError(f"{len(sizes)} sizes make machines 1 to {len(sizes) - 1}; there is no machine {number}")
     gaussian = number == len(sizes) - 1 and not binary
-    visible, hidden = f"b{number}1", f"b{number}2"
-    weight, units = f"w{number}", {"hdim": sizes[number]}
     below = encoder(nn.Input(sizes[0]), sizes, number - 1)
     layers = [
         *records(data, batchsize, [sizes[0]], std_value=highest),
         *confs_of(below),
-        layer(
-            "RBMVis", "kRBMVis", below.builder.name or "", "RBMHid",
-            rbm_conf=units, param=[{"name": weight, "init": NORMAL}, {"name": visible, "wd_scale": 0}],
-        ),
-        layer(
-            "RBMHid", "kRBMHid", "RBMVis", rbm_conf={**units, "gaussian": gaussian, "persistent": persistent},
-            param=[{"name": f"{weight}_", "share_from": weight}, {"name": hidden, "wd_scale": 0}],
-        ),
-    ]  # fmt: skip
+        *_machine(number, sizes[number], below, gaussian, persistent),
+    ]
     rate = learning_rate if learning_rate is not None else 0.001 if gaussian else 0.1
     sgd = updater("kSGD", rate, momentum=0.8, weight_decay=0.0002)
     start = workspaces(number - 1, name, folder)
     fields = {"checkpoint_path": start, "train_steps": 6000, "disp_freq": 100, "test_freq": 500}
     algorithm = {"alg": "kCD", "cd_conf": {"cd_k": cd_k}}
     return make_job(job, f"{name}{number}", layers, sgd, **fields, train_one_batch=algorithm)
+
+
+def _machine(number: int, units: int, below: Symbol, gaussian: bool, persistent: bool) -> list[LayerConf]:
+    """Return the visible and the hidden layer of a machine above the feature ``below``."""
+    weight, visible, hidden = f"w{number}", f"b{number}1", f"b{number}2"
+    size = {"hdim": units}
+    return [
+        layer(
+            "RBMVis", "kRBMVis", below.builder.name or "", "RBMHid",
+            rbm_conf=size, param=[{"name": weight, "init": NORMAL}, {"name": visible, "wd_scale": 0}],
+        ),
+        layer(
+            "RBMHid", "kRBMHid", "RBMVis", rbm_conf={**size, "gaussian": gaussian, "persistent": persistent},
+            param=[{"name": f"{weight}_", "share_from": weight}, {"name": hidden, "wd_scale": 0}],
+        ),
+    ]  # fmt: skip
 
 
 def encoder(x: Symbol, sizes: Sequence[int], depth: int) -> Symbol:

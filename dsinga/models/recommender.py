@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 from typing import Any
 
 from dsinga import nn
@@ -56,6 +57,19 @@ def recommender(
     """
     if similarity not in SIMILARITIES:
         raise UserError(f"similarity is {similarity!r}; give one of {', '.join(SIMILARITIES)}")
+    net = _net(users, films, words, similarity, scale, width, dropout)
+    stores = [
+        read(name, posixpath.join(data, part, f"{name}.zarr"), phases, size)
+        for name in ("users", "films", "titles", "genres")
+        for part, phases, size in (("train", ["kTrain"], batchsize), ("test", TESTS, 200))
+    ]
+    return make_job(job, "recommender", [*stores, *confs_of(*net)], updater("kAdam", 0.002), epochs=7)
+
+
+def _net(
+    users: int, films: int, words: int, similarity: str, scale: float, width: int, dropout: float
+) -> Sequence[Symbol]:
+    """Return the features of the user and the film, the lengths of titles, the loss and the error in tests."""
     user_codes, film_codes = nn.Input((), "users"), nn.Input((), "films")
     titles, genres = nn.Input(1, "titles"), nn.Input(1, "genres")  # of any length
 
@@ -85,10 +99,4 @@ def recommender(
     score = nn.Add(name="score")(rating(product(user, described)), means)
     loss = nn.EuclideanLoss(name="loss")(score, nn.Layer("kLabel", name="rating")(user_codes))
     error = nn.Layer("kRegressionError", exclude=["kTrain"], name="error")(score, user_codes)
-    stores = [
-        read(name, posixpath.join(data, part, f"{name}.zarr"), phases, size)
-        for name in ("users", "films", "titles", "genres")
-        for part, phases, size in (("train", ["kTrain"], batchsize), ("test", TESTS, 200))
-    ]
-    layers = [*stores, *confs_of(user, film, lengths, loss, error)]
-    return make_job(job, "recommender", layers, updater("kAdam", 0.002), epochs=7)
+    return user, film, lengths, loss, error

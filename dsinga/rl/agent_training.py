@@ -260,19 +260,27 @@ def train(
     options = TrainingOptions(workspace=workspace, resume=resume, progress=progress, extensions=extensions)
     if isinstance(agent, Algorithm):
         raise UserError(f"rl.train takes an agent: give rl.Agent(algorithm), not {type(agent).__name__} alone")
-    make_task: Callable[[Job], AgentTask]
+    job, make_task = _task_maker(agent, environment, settings, in_groups)
+    make_training = partial(AgentTraining, make_task=make_task)
+    return cast(AgentResult, execute(Execution(job, find_runner(client), options, make_training=make_training)))
+
+
+def _task_maker(
+    agent: Agent | Job | str | os.PathLike[str],
+    environment: Environment | None,
+    settings: Mapping[str, Any],
+    in_groups: bool,
+) -> tuple[Job, Callable[[Job], AgentTask]]:
+    """Return the job of a run with its settings, and what makes the task of the checked job."""
     if isinstance(agent, Agent):
         if environment is None or "steps" not in settings:
             raise UserError("rl.train(agent, environment, steps=...) needs an environment and the number of its steps")
         job = with_settings(_job_of(agent, environment), {"seed": 0, **settings})
-        make_task = partial(AgentTask, agent=agent, environment=environment, in_groups=in_groups)
-    else:
-        job = agent if isinstance(agent, Job) else load(agent)
-        reinforcement_of(job)
-        job = with_settings(job, settings, environment)
-        make_task = partial(AgentTask.of, environment=environment, in_groups=in_groups)
-    make_training = partial(AgentTraining, make_task=make_task)
-    return cast(AgentResult, execute(Execution(job, find_runner(client), options, make_training=make_training)))
+        return job, partial(AgentTask, agent=agent, environment=environment, in_groups=in_groups)
+    job = agent if isinstance(agent, Job) else load(agent)
+    reinforcement_of(job)
+    job = with_settings(job, settings, environment)
+    return job, partial(AgentTask.of, environment=environment, in_groups=in_groups)
 
 
 def _job_of(agent: Agent, environment: Environment) -> Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,6 @@ from dsinga.data.filesystem import is_url
 from dsinga.extensions import BestValue, check_metric
 from dsinga.job import Job, Phase, load, training_phases
 from dsinga.job.reader import check_fields, with_fields
-from dsinga.net import NeuralNet
 
 JobSource = Job | str | os.PathLike[str] | Callable[..., Job]
 
@@ -87,30 +87,33 @@ def search(
             does not have, and for a fault that the jobs of all settings have.
         RunError: where all runs fail.
     """
-    source = find_cluster(client)
+    source, settings = find_cluster(client), make_settings(space, samples, seed)
     training_options = TrainingOptions.of("search", {**options, "progress": False})
-    settings = make_settings(space, samples, seed)
     jobs = _make_jobs(job, settings, _check_numbers(only, len(settings)))
-    first, nets, metrics = _first_valid(jobs, source, training_options)
-    monitor = monitor or _default_monitor(first)
-    check_metric(monitor, first, nets, training_options.extensions, metrics)
+    first, monitor = _first_valid(jobs, source, training_options, monitor)
+    best = BestValue(monitor, mode)
+    result = SearchResult(best.monitor, best.higher, _folder_of(workspace, first, resume))
+    plan = SearchPlan(settings, jobs, training_options, mode, median_stopping, resume)
+    return _run(functools.partial(_execute, plan, source, result, first, only is not None, progress), source.in_loop)
+
+
+def _folder_of(workspace: str | os.PathLike[str] | None, first: Job, resume: bool) -> Path | None:
+    """Return the folder of a search, of which ``first`` is a job. Raises UserError for one that cannot be used."""
     folder = workspace or (first.cluster.workspace if first.cluster else None)
     if resume and folder is None:
         raise UserError("resuming needs a workspace, the folder in which an earlier search has left its runs")
     if folder is not None and is_url(str(folder)):
         raise UserError(f"a search writes to a local folder, not to {folder}; give {option('workspace', 'FOLDER')}")
-    best = BestValue(monitor, mode)
-    result = SearchResult(best.monitor, best.higher, Path(folder).absolute() if folder else None)
-    plan = SearchPlan(settings, jobs, training_options, mode, median_stopping, resume)
+    return Path(folder).absolute() if folder else None
+
+
+def _run(execute: Callable[[threading.Event], SearchResult], in_loop: bool) -> SearchResult:
+    """Execute a search until it ends or its event is set; in an event loop return an awaitable."""
     cancelled = threading.Event()
-
-    def execute() -> SearchResult:
-        return _execute(plan, source, result, first, only is not None, progress, cancelled)
-
-    if source.in_loop:
-        return cast(SearchResult, in_thread(execute, cancelled))
+    if in_loop:
+        return cast(SearchResult, in_thread(functools.partial(execute, cancelled), cancelled))
     with deferred_terminations(cancelled):
-        return execute()
+        return execute(cancelled)
 
 
 def _execute(
@@ -177,31 +180,30 @@ def _with_fields_of(job: Job | str | os.PathLike[str], settings: Sequence[Settin
 
 
 def _first_valid(
-    jobs: Mapping[int, Job | Exception], source: ClusterSource, options: TrainingOptions
-) -> tuple[Job, dict[Phase, NeuralNet], Mapping[str, Sequence[str]] | None]:
-    """Return the first job that is ready to be trained, and its nets, or for an agent the names of metrics by phase.
+    jobs: Mapping[int, Job | Exception], source: ClusterSource, options: TrainingOptions, monitor: str | None
+) -> tuple[Job, str]:
+    """Return the first job that is ready to be trained, and the metric to compare by, of those that it reports.
 
     Raises the first error where none is ready.
     """
     errors: list[Exception] = []
     for job in jobs.values():
         try:
-            if isinstance(job, Job):
-                checked = Execution(job, source, options).prepare_job()
-                ready = checked.job
-                if ready.experience is not None:
-                    return ready, {}, lookup("engine", ready.experience.engine)(ready).metric_names()
-                return ready, {phase: checked.net(phase) for phase in training_phases(ready)}, None
+            if not isinstance(job, Job):
+                continue
+            checked = Execution(job, source, options).prepare_job()
+            ready, phases = checked.job, training_phases(checked.job)
+            is_agent = ready.experience is not None
+            nets = {} if is_agent else {phase: checked.net(phase) for phase in phases}
+            names = lookup("engine", ready.experience.engine)(ready).metric_names() if ready.experience else None
         except UserError as error:
             errors.append(error)
+            continue
+        phase = next((name for name, phase in (("val", Phase.kVal), ("test", Phase.kTest)) if phase in phases), "train")
+        monitor = monitor or f"{phase}/{'episode_return' if is_agent else 'loss'}"
+        check_metric(monitor, ready, nets, options.extensions, names)
+        return ready, monitor
     raise errors[0]
-
-
-def _default_monitor(job: Job) -> str:
-    phases = training_phases(job)
-    evaluated = [name for name, phase in (("val", Phase.kVal), ("test", Phase.kTest)) if phase in phases]
-    metric = "loss" if job.experience is None else "episode_return"
-    return f"{evaluated[0] if evaluated else 'train'}/{metric}"
 
 
 def _check_numbers(only: Sequence[int] | None, count: int) -> Sequence[int]:
