@@ -17,16 +17,14 @@ if TYPE_CHECKING:
     from dsinga.rl.algorithms.reinforce import REINFORCE
     from dsinga.rl.collecting import Collector
     from dsinga.rl.environments.registered import make_environment, make_environments
-    from dsinga.rl.environments.rendering import record_episode
     from dsinga.rl.environments.spaces import BoxSpace, DiscreteSpace, Space, Spaces, box
     from dsinga.rl.environments.vector_environment import EnvironmentStep, VectorEnvironment
-    from dsinga.rl.episodes import Episode, EpisodeStatistics
-    from dsinga.rl.evaluation import EvaluatedEpisodes, evaluate
-    from dsinga.rl.experience import Rollout, Sampled, Transitions
+    from dsinga.rl.evaluation import EvaluatedEpisodes, evaluate, record_episode
+    from dsinga.rl.experience import Episode, EpisodeStatistics, Rollout, Sampled, Transitions
     from dsinga.rl.from_job import ReplaySettings
     from dsinga.rl.learning import OffPolicyLearning
     from dsinga.rl.model import Model
-    from dsinga.rl.replay.replay_memory import PrioritizedReplay, ReplayMemory
+    from dsinga.rl.replay_memory import PrioritizedReplay, ReplayMemory
 
 __all__ = [
     "A2C", "DDPG", "DQN", "ES", "IMPALA", "PPO", "REINFORCE", "TD3", "Agent", "AgentResult", "Algorithm", "BoxSpace",

@@ -9,8 +9,7 @@ import numpy as np
 
 from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.environments.vector_environment import EnvironmentStep, VectorEnvironment
-from dsinga.rl.episodes import Episode, EpisodeStatistics
-from dsinga.rl.experience import Rollout, Sampled
+from dsinga.rl.experience import Episode, EpisodeStatistics, Rollout, Sampled
 from dsinga.rl.recurrence import HiddenStates
 
 # Of an agent with hidden states they take these as a second argument.

@@ -1,8 +1,10 @@
-"""Evaluates an agent: returns and lengths of episodes in which it takes its best actions."""
+"""Evaluates an agent: returns, lengths and pictures of episodes in which it takes its best actions."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -12,9 +14,10 @@ from dsinga.base.error_frames import public
 from dsinga.base.errors import RunError, UserError
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.environments.registered import Environment, make_environments
+from dsinga.rl.environments.environment_loop import EnvironmentLoop
+from dsinga.rl.environments.registered import Environment, make_environments, make_rendering_environment
 from dsinga.rl.environments.vector_environment import VectorEnvironment
-from dsinga.rl.episodes import EpisodeStatistics
+from dsinga.rl.experience import Episode, EpisodeStatistics
 
 # The number of the first environment of an evaluation: none of a training run with the same seed has the same episodes.
 FIRST_ENVIRONMENT = 1 << 32
@@ -127,3 +130,145 @@ def check_length(environments: VectorEnvironment, steps: int) -> None:
             f"an episode of {environments.name!r} did not end within {LONGEST_EPISODE} steps; give the environment a "
             "time limit, such as gymnasium.wrappers.TimeLimit"
         )
+
+
+LONGEST_RECORDING = 2000  # steps; then the recording ends
+MOST_FRAMES = 250  # of a GIF; of longer episodes every second frame is kept, or every third, ...
+WIDTH = 300  # pixels of a frame at most
+STRIP_FRAMES, STRIP_COLUMNS = 8, 4
+STRIP_GAP = 2  # pixels
+FRAMES_PER_SECOND = 30  # where the environment does not say
+
+
+class RecordedEnvironment:
+    """An environment that keeps a frame of each step of its first episode."""
+
+    def __init__(self, name: str, environment: Any):
+        self._name, self._environment = name, environment
+        self.observation_space, self.action_space = environment.observation_space, environment.action_space
+        self.frames: list[np.ndarray] = []
+        self._episodes = 0
+
+    def reset(self, *, seed: int) -> Any:
+        """Reset the environment; at the first time, keep a frame."""
+        result = self._environment.reset(seed=seed)
+        self._episodes += 1
+        self._render()
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Step the environment and keep a frame."""
+        result = self._environment.step(action)
+        self._render()
+        return result
+
+    def close(self) -> None:
+        """Close the environment, if it can be closed."""
+        if hasattr(self._environment, "close"):
+            self._environment.close()
+
+    def _render(self) -> None:
+        if self._episodes != 1:
+            return
+        try:
+            frame = self._environment.render()
+        except Exception as error:
+            remedy = "" if type(error).__name__ == "DependencyNotInstalled" else f"{type(error).__name__}: "
+            raise UserError(f"the environment {self._name!r} cannot render: {remedy}{error}") from error
+        array = np.asarray(frame)
+        if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
+            what = type(frame).__name__ if array.dtype == object else f"an array {array.shape} of {array.dtype}"
+            raise UserError(
+                f"the environment {self._name!r} does not render pictures: render() returned {what}, not an array "
+                "(height, width, 3) of uint8"
+            )
+        self.frames.append(array)
+
+
+@public
+def record_episode(
+    agent: Policy, environment: Environment, path: str | os.PathLike[str], *, seed: int = 0, **settings: Any
+) -> Episode:
+    """Write pictures of an episode in which an agent takes its best actions; return its return and length.
+
+    Args:
+        agent: an agent or an algorithm; its method ``predict`` is called.
+        environment: as for :func:`dsinga.rl.make_environments`; it must render arrays.
+        path: the file: ``.gif`` for an animation, ``.png`` for :data:`STRIP_FRAMES` frames in rows.
+        seed: selects the episode, as in :func:`dsinga.rl.evaluate`.
+        settings: further arguments of the environment.
+
+    An episode is recorded for at most :data:`LONGEST_RECORDING` steps. Raises UserError where the environment renders
+    no pictures, Pillow is not installed, or the file has another ending; RunError where it cannot be written.
+    """
+    file = Path(path)
+    if file.suffix.lower() not in (".gif", ".png"):
+        raise UserError(f"{file} must end in .gif, for an animation, or .png, for a strip of frames")
+    _pillow()
+    # Pictures need no screen; without one, SDL would complain on standard error.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    name, single = make_rendering_environment(environment, **settings)
+    recorded = RecordedEnvironment(name, single)
+    loop = EnvironmentLoop(name, lambda: recorded, 1, seed, FIRST_ENVIRONMENT)
+    try:
+        episode = _run_episode(agent, loop)
+        metadata = getattr(single, "metadata", None) or {}
+        fps = float(metadata.get("render_fps") or FRAMES_PER_SECOND)
+    finally:
+        loop.close()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.suffix.lower() == ".gif":
+            write_gif(recorded.frames, file, fps)
+        else:
+            write_strip(recorded.frames, file)
+    except OSError as error:
+        raise RunError(f"the pictures cannot be written to {file}: {error}") from error
+    return episode
+
+
+def write_gif(frames: list[np.ndarray], path: Path, fps: float) -> None:
+    """Write frames (height, width, 3) uint8 as an animation with its original duration, of at most MOST_FRAMES."""
+    every = -(-len(frames) // MOST_FRAMES)
+    images = [_image(frame) for frame in [*frames[:-1:every], frames[-1]]]
+    # Browsers show frames of less than 20 ms slowly.
+    duration = max(20, round(1000 * every / fps))
+    images[0].save(path, save_all=True, append_images=images[1:], duration=duration, loop=0)
+
+
+def write_strip(frames: list[np.ndarray], path: Path) -> None:
+    """Write STRIP_FRAMES frames, evenly spaced from the first to the last, as PNG, STRIP_COLUMNS in each row."""
+    numbers = np.linspace(0, len(frames) - 1, min(STRIP_FRAMES, len(frames))).round().astype(int)
+    images = [_image(frames[number]) for number in numbers]
+    width, height = images[0].size
+    columns = min(STRIP_COLUMNS, len(images))
+    sizes = (columns, width), (-(-len(images) // columns), height)
+    strip = _pillow().new("RGB", tuple(count * (size + STRIP_GAP) - STRIP_GAP for count, size in sizes), "white")
+    for i, image in enumerate(images):
+        strip.paste(image, (i % columns * (width + STRIP_GAP), i // columns * (height + STRIP_GAP)))
+    strip.save(path)
+
+
+def _run_episode(agent: Policy, loop: EnvironmentLoop) -> Episode:
+    observations, total, length, has_ended = loop.reset(), 0.0, 0, False
+    choose = BestActions(agent, 1)
+    while length < LONGEST_RECORDING and not has_ended:
+        step = loop.step(choose(observations))
+        observations, total, has_ended = step.observations, total + float(step.rewards[0]), len(step.ended) > 0
+        length += 1
+    return Episode(total, length, 0)
+
+
+def _image(frame: np.ndarray) -> Any:
+    image = _pillow().fromarray(np.ascontiguousarray(frame))
+    if image.width > WIDTH:
+        image = image.resize((WIDTH, max(1, round(image.height * WIDTH / image.width))))
+    return image
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise UserError("recording an episode needs Pillow: pip install 'dsinga[images]'") from None
+    return Image

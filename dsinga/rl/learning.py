@@ -11,9 +11,9 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.es import ES
 from dsinga.rl.collecting import Collector
-from dsinga.rl.episodes import EpisodeStatistics
 from dsinga.rl.evaluation import check_length
-from dsinga.rl.replay.replay_memory import PrioritizedReplay, ReplayMemory
+from dsinga.rl.experience import EpisodeStatistics
+from dsinga.rl.replay_memory import PrioritizedReplay, ReplayMemory
 
 
 class Learning(Protocol):

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from dsinga.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from dsinga.testing.addons import AddonContract
     from dsinga.testing.engines import EngineContract
-    from dsinga.testing.extensions import ExtensionContract
+    from dsinga.testing.extensions import AddonContract, ExtensionContract
     from dsinga.testing.group_syncs import GroupSyncContract
     from dsinga.testing.kernel_captures import CaptureContract
     from dsinga.testing.kernels import KernelContract
@@ -28,10 +27,9 @@ __all__ = [
     "LayerCase", "LayerContract", "SimulatedLoop", "SourceContract", "UpdaterContract",
 ]  # fmt: skip
 
-KERNEL_CHECKS = ("arrays", "captures", "cases", "crf", "elementwise", "formulas", "images", "sequences")
+KERNEL_CHECKS = ("arrays", "backend", "captures", "fields", "formulas", "images", "sequences")
 # Modules whose assertions pytest rewrites, so that a failed one shows its values.
 REWRITTEN = (
-    "addons",
     "group_syncs",
     "engines",
     "extensions",

@@ -10,8 +10,16 @@ import pytest
 from hypothesis import strategies as st
 
 from dsinga.testing import kernel_formulas as formulas
-from dsinga.testing.kernel_backend import KernelBackend
-from dsinga.testing.kernel_cases import BATCHES, CHANNELS, LAYOUTS, LayoutChecks, given, normal, windowed
+from dsinga.testing.kernel_backend import (
+    BATCHES,
+    CHANNELS,
+    LAYOUTS,
+    KernelBackend,
+    LayoutChecks,
+    given,
+    normal,
+    windowed,
+)
 from dsinga.testing.kernel_formulas import assert_close, assert_gradient
 
 SIZES = st.sampled_from([(), (3,), (3, 4), (12, 16), (2, 3, 4)])  # of the axes after the channels

@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dsinga.testing import kernel_formulas as formulas
-from dsinga.testing.kernel_backend import KernelBackend
-from dsinga.testing.kernel_cases import (
+from dsinga.testing.kernel_backend import (
     BATCHES,
     CHANNELS,
     LAYOUTS,
     MATRIX_LAYOUTS,
+    KernelBackend,
     LayoutChecks,
     distinct,
     given,

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 
 from dsinga.ops import Ops
-from dsinga.testing.kernel_arrays import ArrayKernels
-from dsinga.testing.kernel_attention import AttentionKernels
+from dsinga.testing.kernel_arrays import ArrayKernels, ElementwiseKernels
 from dsinga.testing.kernel_backend import KernelBackend
-from dsinga.testing.kernel_elementwise import ElementwiseKernels
 from dsinga.testing.kernel_fields import FieldKernels
 from dsinga.testing.kernel_images import ImageKernels, NormalisationKernels
-from dsinga.testing.kernel_sequences import CRFKernels, SequenceKernels
+from dsinga.testing.kernel_sequences import AttentionKernels, CRFKernels, SequenceKernels
 
 
 class KernelContract(

@@ -12,7 +12,7 @@ from dsinga.layers import Layer
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.ops import BACKENDS, Ops
 from dsinga.testing.layer_cases import LayerCase
-from dsinga.testing.layer_parts import for_cases, gradient_for
+from dsinga.testing.layer_parts import LayerRegions, for_cases, gradient_for
 from dsinga.testing.layer_passes import (
     Passes,
     assert_slopes,
@@ -25,7 +25,6 @@ from dsinga.testing.layer_passes import (
     random_gradient,
     run_passes,
 )
-from dsinga.testing.layer_regions import LayerRegions
 
 with_gradient = for_cases(lambda case: case.has_gradient)
 without_gradient = for_cases(lambda case: not case.has_gradient)

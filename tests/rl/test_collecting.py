@@ -6,7 +6,7 @@ import pytest
 from dsinga import rl
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments.registered import make_environments
-from dsinga.rl.episodes import LATEST, EpisodeStatistics
+from dsinga.rl.experience import LATEST, EpisodeStatistics
 
 
 class Rising:

@@ -9,7 +9,7 @@ import dsinga
 from dsinga import nn, rl
 from dsinga.base.errors import RunError, UserError
 from dsinga.rl import evaluation
-from dsinga.rl.environments import rendering
+from dsinga.rl import evaluation as rendering
 
 
 class Lasting:

@@ -11,7 +11,7 @@ from dsinga import nn, rl
 from dsinga.base.errors import UserError
 from dsinga.rl.advantages import discounted_returns
 from dsinga.rl.algorithms.es import centred_ranks
-from dsinga.rl.distributions import policy_size
+from dsinga.rl.environments.spaces import policy_size
 from tests.support.rl_cases import actor_critic, torch_heads, torch_policy
 from tests.support.v_trace import v_trace
 

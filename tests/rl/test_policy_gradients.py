@@ -11,7 +11,7 @@ import pytest
 from dsinga import nn, rl
 from dsinga.rl.algorithms import actor_critic as ac
 from dsinga.rl.algorithms.ppo import A2C, PPO
-from dsinga.rl.distributions import policy_size
+from dsinga.rl.environments.spaces import policy_size
 from tests.support.later_import import torch
 from tests.support.rl_cases import actor_critic, torch_heads, torch_policy
 

@@ -29,7 +29,7 @@ from dsinga.rl.remote.actor_learning import (
 )
 from dsinga.rl.remote.actor_pool import ActorPool
 from dsinga.rl.remote.rollout_actor import pack_params
-from dsinga.rl.replay.replay_memory import PrioritizedReplay
+from dsinga.rl.replay_memory import PrioritizedReplay
 from tests.support.rl_cases import actor_critic
 from tests.support.scheduler_messages import count_messages
 from tests.support.small_job import assert_same

@@ -13,8 +13,7 @@ from scipy import stats
 import dsinga
 from dsinga import nn, rl
 from dsinga.job import LayerConf, LayerType
-from dsinga.rl.distributions import best_actions, log_probabilities, policy_size, sample_actions
-from dsinga.rl.environments.spaces import space_of
+from dsinga.rl.environments.spaces import best_actions, log_probabilities, policy_size, sample_actions, space_of
 from tests.support.rl_cases import actor_critic
 from tests.support.small_job import assert_same
 

@@ -14,8 +14,7 @@ from dsinga.job.enums import PolicyDistribution
 from dsinga.reading.bind_records import input_layer
 from dsinga.rl.advantages import Advantages, gae
 from dsinga.rl.algorithm import Algorithm
-from dsinga.rl.distributions import best_actions, policy_size, sample_actions
-from dsinga.rl.environments.spaces import DiscreteSpace, Space, Spaces
+from dsinga.rl.environments.spaces import DiscreteSpace, Space, Spaces, best_actions, policy_size, sample_actions
 from dsinga.rl.experience import Rollout, Sampled
 from dsinga.rl.model import Model
 from dsinga.rl.recurrence import BEGINS, HiddenStates, state_input

@@ -13,8 +13,7 @@ from dsinga.job import UpdaterConf
 from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Positive, Range
 from dsinga.rl.algorithm import Algorithm, adam
-from dsinga.rl.distributions import best_actions, policy_size
-from dsinga.rl.environments.spaces import Spaces
+from dsinga.rl.environments.spaces import Spaces, best_actions, policy_size
 from dsinga.rl.experience import Sampled
 from dsinga.rl.model import Model
 

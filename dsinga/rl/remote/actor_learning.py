@@ -11,14 +11,13 @@ import numpy as np
 
 from dsinga.rl.agent import Agent
 from dsinga.rl.collecting import RolloutRecorder
-from dsinga.rl.episodes import EpisodeStatistics
-from dsinga.rl.experience import Rollout, Sampled, join_rollouts
+from dsinga.rl.experience import EpisodeStatistics, Rollout, Sampled, join_rollouts
 from dsinga.rl.learning import ReplayUpdates, mean_metrics
 from dsinga.rl.reinforcement_conf import ReinforcementConf
 from dsinga.rl.remote.actor_pool import ActorPool, Call
 from dsinga.rl.remote.rollout_actor import Acting, ActorRollout, ActorStep, ActorTransitions, pack
 from dsinga.rl.remote.rollout_stream import RolloutStream
-from dsinga.rl.replay.replay_memory import PrioritizedReplay, ReplayMemory
+from dsinga.rl.replay_memory import PrioritizedReplay, ReplayMemory
 
 
 class RemoteLearning(ABC):

@@ -7,22 +7,248 @@ synchronous and data-parallel, and with actors and IMPALA there are several lear
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import copy
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.cluster.dask.dask_workers import task_client
+from dsinga.data.conversion import as_records
 from dsinga.extensions import AtEnd, EverySteps, Extension, ExtensionLike, LoopView
 from dsinga.job import AlgConf, ClusterConf, Job, Phase, training_phases
+from dsinga.job.topology import group_seed
+from dsinga.layers import Context, Records
+from dsinga.net import NeuralNet
+from dsinga.ops import SparseRows
+from dsinga.ops.sparse import scaled
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import experience_job
 from dsinga.rl.algorithms.actor_critic import ActorCritic
 from dsinga.rl.algorithms.impala import IMPALA
 from dsinga.rl.algorithms.ppo import A2C, PPO
-from dsinga.rl.environments.registered import make_environments, without_registered_name
+from dsinga.rl.collecting import Collector
+from dsinga.rl.environments.registered import Environment, make_environments, without_registered_name
 from dsinga.rl.evaluation import evaluate
+from dsinga.rl.experience import Episode, Rollout, join_rollouts
 from dsinga.rl.from_job import reinforcement_of
-from dsinga.rl.remote.experience_learner import ExperienceLearner, GroupSettings
-from dsinga.rl.remote.rollout_stream import rollouts_of_update
+from dsinga.rl.remote.actor_pool import ActorPool
+from dsinga.rl.remote.rollout_stream import RolloutStream, rollouts_of_update
 from dsinga.rl.training import AgentTask, stopping_rules
+from dsinga.training import Metrics, bp
+from dsinga.training.bp import Push
+from dsinga.training.local_updater import norm_of
+from dsinga.training.metrics import name_metrics
+
+# Multiplied by the step at which a learner begins: one in place of a lost one draws other random numbers.
+_SEED_OF_STEP = 0x5851_F42D_4C95_7F2D
+
+
+@dataclass(frozen=True)
+class GroupSettings:
+    """How the workers of worker groups get the rollouts from which they learn.
+
+    Attributes:
+        environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
+        environments: the number of environments of each worker, or with actors of each actor.
+        rollout_steps: steps of each environment in a rollout.
+        groups: the number of worker groups.
+        workers: the number of workers of a group.
+        actors: the number of remote actors of each worker; 0 for workers that step environments themselves.
+        max_staleness: how many updates may be made between the params of an actor's rollout and the update by it.
+        seed: determines the random numbers.
+    """
+
+    environment: Environment
+    environments: int
+    rollout_steps: int
+    groups: int = 1
+    workers: int = 1
+    actors: int = 0
+    max_staleness: int = 8
+    seed: int = 0
+
+
+class ExperienceLearner:
+    """The algorithm of a job whose worker groups learn from rollouts in place of records.
+
+    In each step a worker computes the gradient for a batch of its rollout by the params that it has pulled, and pushes
+    it. After the last batch of a rollout there is a new one: of the worker's own environments, or of its actors. The
+    batches of the workers of a group together are the batch of the job.
+
+    Args:
+        agent: its algorithm has the method ``batches``; each worker has a copy.
+        settings: how workers get rollouts.
+
+    Attributes:
+        waits_for_tasks: whether a step may wait for tasks of Dask, here those that create actors.
+    """
+
+    def __init__(self, agent: Agent, settings: GroupSettings):
+        self._agent, self._settings = agent, settings
+        self._workers: dict[int, _Worker] = {}  # by the identity of the params of a worker of a group
+        self.waits_for_tasks = settings.actors > 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_workers": {}}
+
+    def __call__(
+        self, net: NeuralNet, values: Mapping[str, Any], records: Mapping[str, Records], ctx: Context, push: Push
+    ) -> Metrics:
+        """Do one step; ``records`` are empty."""
+        worker = self._workers.get(id(values))
+        if worker is None:
+            worker = self._workers[id(values)] = _Worker(copy.deepcopy(self._agent), self._settings, ctx)
+            # Its environments and actors last as long as the worker of the group.
+            weakref.finalize(values, _close, self._workers, id(values)).atexit = False
+        return worker.step(net, values, ctx, push)
+
+
+def _close(workers: dict[int, _Worker], key: int) -> None:
+    workers.pop(key).close()
+
+
+class _Worker:
+    """One worker of a group: its agent, its environments or actors, and the batches that are left of its rollout."""
+
+    def __init__(self, agent: Agent, settings: GroupSettings, ctx: Context):
+        self._agent, self._settings = agent, settings
+        self._algorithm = cast(ActorCritic, agent.algorithm)
+        self._ops = ctx.ops.with_fast_rounding()
+        self._seed = (ctx.seed + ctx.step * _SEED_OF_STEP) % 2**63
+        self._number = ctx.rows.start // (ctx.rows.stop - ctx.rows.start)
+        self._batches: Iterator[dict[str, np.ndarray]] = iter(())
+        self._collector: Collector | None = None
+        self._stream: RolloutStream | None = None
+        count = settings.environments
+        if not settings.actors:
+            first = self._number * count
+            self._collector = Collector(make_environments(settings.environment, count, seed=self._seed, first=first))
+            return
+        groups = [group_seed(settings.seed, group) for group in range(settings.groups)]
+        first = (groups.index(ctx.seed) * settings.workers + self._number) * settings.actors
+        client = task_client()
+        assert client is not None
+        pool = ActorPool(
+            *(client, copy.deepcopy(agent), settings.environment), actors=settings.actors, environments=count,
+            seed=self._seed, first=first,
+        )  # fmt: skip
+        self._stream = RolloutStream(pool, max_staleness=settings.max_staleness)
+
+    def step(self, net: NeuralNet, values: Mapping[str, Any], ctx: Context, push: Push) -> Metrics:
+        """Compute the gradients for the next batch, push them, and return the metrics."""
+        batch, metrics = self._next_batch(values, ctx)
+        records = {name: Records(as_records(batch[name])) for name in net.inputs}
+        gradients: dict[str, Any] = {}
+        losses = bp(net, values, records, replace(ctx, ops=self._ops), gradients.__setitem__)
+        factor = self._scale(net, gradients, ctx)
+        for name, gradient in gradients.items():
+            push(name, scaled(gradient, factor) if factor < 1 and net.params[name].trainable else gradient)
+        return {**name_metrics(net, losses), **metrics}
+
+    def _next_batch(self, values: Mapping[str, Any], ctx: Context) -> tuple[dict[str, np.ndarray], Metrics]:
+        """Return the next batch, of a new rollout where there is none left, and the metrics of the new rollout."""
+        algorithm, metrics = self._algorithm, Metrics()
+        algorithm.mean = _GroupMean(ctx, self._settings.workers)
+        batch = next(self._batches, None)
+        if batch is None:
+            algorithm.params = {name: np.array(ctx.ops.to_numpy(value)) for name, value in values.items()}
+            algorithm.updater.steps = ctx.step
+            rollout, metrics = self._rollout(ctx)
+            self._batches = algorithm.batches(rollout)
+            batch = next(self._batches)
+        algorithm.mean = np.mean  # or it would keep the worker of the group alive, through its context
+        return batch, metrics
+
+    def _rollout(self, ctx: Context) -> tuple[Rollout, Metrics]:
+        """Return the next rollout, and the returns of the episodes that have ended in it."""
+        settings, episodes, metrics = self._settings, list[Episode](), Metrics()
+        if self._collector is not None:
+            rng = np.random.default_rng([ctx.seed, ctx.step])
+            part = _RandomNumbersOfWorker(rng, self._number, settings.environments, settings.workers)
+            self._agent.rng = cast(np.random.Generator, part)
+            rollout = self._collector.rollout(self._agent.sample, settings.rollout_steps, self._algorithm.values)
+            episodes = self._collector.ended
+        else:
+            assert self._stream is not None
+            version = self._stream.version
+            results = self._stream.take(settings.rollout_steps, self._algorithm.params)
+            rollout = join_rollouts([result.rollout for result in results])
+            episodes = [episode for result in results for episode in result.episodes]
+            metrics["staleness"] = sum(version - result.version for result in results), len(results)
+        if episodes:
+            metrics["episode_return"] = sum(episode.total_reward for episode in episodes), len(episodes)
+        return rollout, metrics
+
+    def _scale(self, net: NeuralNet, gradients: Mapping[str, Any], ctx: Context) -> float:
+        """Return the factor by which the gradient of the group's batch has at most the algorithm's largest norm."""
+        largest = self._algorithm.settings.max_gradient_norm
+        if not largest:
+            return 1.0
+        trained = [gradient for name, gradient in gradients.items() if net.params[name].trainable]
+        if self._settings.workers > 1:
+            dense = [gradient.dense() if isinstance(gradient, SparseRows) else gradient for gradient in trained]
+            joined = np.concatenate([ctx.ops.to_numpy(gradient).reshape(-1) for gradient in dense])
+            trained = [ctx.all_reduce("gradients", joined)]
+        return largest / max(norm_of(trained), largest)
+
+    def close(self) -> None:
+        """Free the environments, or let go of the actors."""
+        if self._collector is not None:
+            self._collector.environments.close()
+        if self._stream is not None:
+            self._stream.close()
+
+
+class _GroupMean:
+    """Computes means over the rows of all workers of a group, which have equally many.
+
+    Args:
+        ctx: the context of the step.
+        workers: the number of workers of the group.
+    """
+
+    def __init__(self, ctx: Context, workers: int):
+        self._ctx, self._workers, self._calls = ctx, workers, 0
+
+    def __call__(self, array: np.ndarray) -> Any:
+        """Return the mean of an array over all workers."""
+        if self._workers == 1:
+            return array.mean()
+        self._calls += 1
+        sums = self._ctx.all_reduce(f"mean {self._calls}", np.array([array.mean()], np.float32))
+        return sums[0] / np.float32(self._workers)
+
+
+class _RandomNumbersOfWorker:
+    """Draws the random numbers of the environments of all workers of a group, and returns those of one worker.
+
+    Args:
+        rng: the generator, in the same state at all workers.
+        number: the number of the worker.
+        count: its environments.
+        workers: the number of workers.
+    """
+
+    def __init__(self, rng: np.random.Generator, number: int, count: int, workers: int):
+        self._rng, self._first, self._count, self._workers = rng, number * count, count, workers
+
+    def random(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Return uniform numbers, a row for each environment."""
+        return self._rows(self._rng.random(self._of_all(shape), dtype))
+
+    def standard_normal(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Return normally distributed numbers, a row for each environment."""
+        return self._rows(self._rng.standard_normal(self._of_all(shape), dtype))
+
+    def _of_all(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return self._count * self._workers, *shape[1:]
+
+    def _rows(self, numbers: np.ndarray) -> np.ndarray:
+        return numbers[self._first : self._first + self._count]
 
 
 class AgentEvaluation(Extension):

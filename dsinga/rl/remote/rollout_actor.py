@@ -17,9 +17,8 @@ from dsinga.rl.agent import Agent
 from dsinga.rl.collecting import Collector
 from dsinga.rl.environments.registered import Environment, make_environments
 from dsinga.rl.environments.vector_environment import EnvironmentStep
-from dsinga.rl.episodes import Episode
-from dsinga.rl.experience import Rollout
-from dsinga.rl.replay.replay_memory import ReplayMemory
+from dsinga.rl.experience import Episode, Rollout
+from dsinga.rl.replay_memory import ReplayMemory
 
 
 @dataclass

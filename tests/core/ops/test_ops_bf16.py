@@ -19,8 +19,16 @@ from dsinga.base.errors import UserError
 from dsinga.ops import get_ops
 from dsinga.ops.types import BFLOAT16
 from dsinga.testing import kernel_formulas as formulas
-from dsinga.testing.kernel_backend import WITH_WORKSPACE, KernelBackend, axes_in_memory
-from dsinga.testing.kernel_cases import BATCHES, CHANNELS, given, normal, windowed
+from dsinga.testing.kernel_backend import (
+    BATCHES,
+    CHANNELS,
+    WITH_WORKSPACE,
+    KernelBackend,
+    axes_in_memory,
+    given,
+    normal,
+    windowed,
+)
 
 ROUNDOFF = 2.0**-8  # half a unit in the last of 8 digits, for a number just above a power of two
 SUMS = 1e-5  # of float32, for some hundred terms

@@ -1,1 +1,0 @@
-"""Losses of policies and values: the layers by which algorithms of reinforcement learning train."""

@@ -1,1 +1,0 @@
-"""Replay memories of transitions."""
