@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         predict_with_labels,
         train,
     )  # fmt: skip
-    from dsinga.cluster.calls.background import Run, submit
-    from dsinga.cluster.inference.lazy_prediction import predict_lazily
+    from dsinga.cluster.background import Run, submit
+    from dsinga.cluster.lazy_prediction import predict_lazily
     from dsinga.data import windows
     from dsinga.job import Job, load, loads
 else:

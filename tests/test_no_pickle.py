@@ -18,7 +18,7 @@ from dsinga.data import import_records, open_records
 PACKAGE = Path(dsinga.__file__).parent
 # These unpickle what the driver has sent to Dask workers by Dask's comms; the contract of sources, what it has pickled.
 UNPICKLING = {
-    "cluster/dask/shared_objects.py",
+    "cluster/dask/worker_memory.py",
     "cluster/preflight/worker_report.py",
     "rl/remote/rollout_actor.py",
     "testing/group_syncs.py",

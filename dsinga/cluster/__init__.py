@@ -1,6 +1,6 @@
 """Running jobs on a Dask cluster: connecting, the queue, placement, workers and servers as Actors, rounds, recovery.
 
-Modules with Actors and tasks (on_workers, graph_grain.tasks) run in the processes of Dask
+Modules with Actors and tasks (on_workers, graph_grain) run in the processes of Dask
 workers, all others in the driver's, where the Dask client is.
 """
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from dsinga.cluster.connecting.embedded import check_client, connect
     from dsinga.cluster.dask.dask_workers import available_workers
     from dsinga.cluster.graph_grain import find_grain
-    from dsinga.cluster.inference.inference import forward_on_cluster
+    from dsinga.cluster.inference import forward_on_cluster
     from dsinga.cluster.placing.prepare import prepare_run
     from dsinga.cluster.queue.usable_workers import WorkerSelection
     from dsinga.cluster.run.driver import train

@@ -173,7 +173,7 @@ def map_records(estimator: Any, method: str, data: Any, name: str) -> Any:
     Each chunk of records is one task. The estimator is one object in the graph, or scattered to a client's workers,
     which Dask sends to each worker once.
     """
-    from dsinga.cluster.inference.lazy_prediction import map_chunks  # imports Dask, which numpy arrays do not need
+    from dsinga.cluster.lazy_prediction import map_chunks  # imports Dask, which numpy arrays do not need
 
     collection = open_collection(data)
     array = collection.array
@@ -188,7 +188,7 @@ def shared(value: Any) -> Any:
     """Return a delayed object for ``value``; if it is large and there is a client, one in the memory of its workers."""
     import dask
 
-    from dsinga.cluster.calls.clients import current_client
+    from dsinga.cluster.clients import current_client
 
     client = current_client() if value.nbytes > SCATTERED_BYTES else None
     if client is None or client.asynchronous:

@@ -141,7 +141,7 @@ class AgentTraining:
             return
         source: Any = runner.for_call(True)
         if self._groups is not None:
-            from dsinga.cluster.calls.clients import placing_of
+            from dsinga.cluster.clients import placing_of
 
             placing = placing_of(options, limits)
             with source.open_run(options, limits, self.job, workers=wanted_workers(self.job)) as client:

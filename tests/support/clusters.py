@@ -40,7 +40,7 @@ def forked() -> Iterator[None]:
     import dask.config
     from distributed.utils import get_mp_context
 
-    from dsinga.cluster.dask.process_memory import MALLOC_SETTINGS
+    from dsinga.cluster.dask.worker_memory import MALLOC_SETTINGS
 
     # The C library reads them as the fork server starts, and whichever cluster a test starts first starts that.
     malloc = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in MALLOC_SETTINGS.items()}

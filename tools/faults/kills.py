@@ -54,7 +54,7 @@ STAGES = {
     "bridges connected": Stage("cluster.run.worker_tasks.WorkerTasks.submit"),
     "replicas sent": Stage("cluster.run.cluster_run.replica_values", REPLICATED),
     "replicas shared": Stage("cluster.run.worker_tasks.share", REPLICATED, number=1),
-    "events begin": Stage("cluster.events.run_events.RunEvents.start"),
+    "events begin": Stage("cluster.run_events.RunEvents.start"),
     "extensions start": Stage("loop.training_loop.TrainingLoop._run_to_end"),
     "first pause": Stage("loop.training_loop.TrainingLoop._pause"),
     "first test": Stage("cluster.run.cluster_run.ClusterRun.evaluate", changes={"test_freq": 10}),
@@ -63,10 +63,10 @@ STAGES = {
     "first round sent": Stage("cluster.run.group_rounds.steps_text"),
     "first round awaited": Stage("loop.training_loop.TrainingLoop._read_round"),
     "asynchronous round": Stage("loop.training_loop.TrainingLoop._read_round", ASYNCHRONOUS),
-    "evaluate: asked": Stage("cluster.inference.inference.check_workers_ready", face="evaluate"),
-    "evaluate: shared": Stage("cluster.inference.inference.share", face="evaluate"),
-    "evaluate: awaited": Stage("cluster.inference.inference.gather", face="evaluate"),
-    "predict: shared": Stage("cluster.inference.inference.share", face="predict"),
+    "evaluate: asked": Stage("cluster.inference.check_workers_ready", face="evaluate"),
+    "evaluate: shared": Stage("cluster.inference.share", face="evaluate"),
+    "evaluate: awaited": Stage("cluster.inference.gather", face="evaluate"),
+    "predict: shared": Stage("cluster.inference.share", face="predict"),
 }
 
 

@@ -42,9 +42,9 @@ from dsinga.base.registry import register
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import host, on_several_hosts, process
 from dsinga.cluster.dask.placement import Placement
-from dsinga.cluster.dask.shared_objects import Packed
+from dsinga.cluster.dask.run_tasks import submit_to
 from dsinga.cluster.dask.supervision import gather
-from dsinga.cluster.dask.task_keys import submit_to
+from dsinga.cluster.dask.worker_memory import Packed
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
 from dsinga.cluster.placing.prepare import PREDICTED, worker_limit
 from dsinga.cluster.transport.endpoints import Endpoint, connect

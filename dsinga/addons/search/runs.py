@@ -25,8 +25,8 @@ from dsinga.api.jobs_with_data import Result, wanted_workers, with_workers
 from dsinga.base.advice import how_to_resume
 from dsinga.base.errors import Cancelled, RunError, UserError
 from dsinga.base.redaction import redact
-from dsinga.cluster.calls.background import Run
-from dsinga.cluster.calls.clients import ClusterSource, select_workers
+from dsinga.cluster.background import Run
+from dsinga.cluster.clients import ClusterSource, select_workers
 from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.placing.room import await_room
 from dsinga.cluster.queue.usable_workers import usable_workers

@@ -25,7 +25,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, read_params
-from dsinga.cluster.calls.clients import ClusterSource, find_cluster
+from dsinga.cluster.clients import ClusterSource, find_cluster
 from dsinga.data.filesystem import is_url
 from dsinga.extensions import BestValue, check_metric
 from dsinga.job import Job, Phase, load, training_phases

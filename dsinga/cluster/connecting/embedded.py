@@ -29,8 +29,8 @@ from dsinga.cluster.connecting.scheduler_probe import (
     check_version,
     with_scheme,
 )
-from dsinga.cluster.dask.process_memory import MALLOC_SETTINGS
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, how_to_give_up, wait_until
+from dsinga.cluster.dask.worker_memory import MALLOC_SETTINGS
 from dsinga.job import ClusterConf
 from dsinga.monitor.progress import duration
 

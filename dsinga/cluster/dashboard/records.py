@@ -55,7 +55,7 @@ Event = Mapping[str, Any]
 
 
 class RunRecord:
-    """The figures of one run, read from its events (:mod:`dsinga.cluster.events.run_events`). Memory is bounded.
+    """The figures of one run, read from its events (:mod:`dsinga.cluster.run_events`). Memory is bounded.
 
     Attributes:
         run, job, user: the names of the run, its job and its user.

@@ -12,8 +12,7 @@ from dsinga.base import buffers
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import WorkerLost
 from dsinga.cluster.dask.dask_workers import process
-from dsinga.cluster.dask.process_memory import give_back_after
-from dsinga.cluster.dask.shared_objects import Packed
+from dsinga.cluster.dask.worker_memory import Packed, give_back_after
 from dsinga.cluster.on_workers.connections import connection_to, serve_connections
 from dsinga.cluster.transport.endpoints import Endpoint, close_endpoints
 from dsinga.cluster.worker.config import ServerKey, WorkerConfig, WorkerKey

@@ -13,8 +13,8 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from dsinga.cluster.dask.process_memory import give_back_soon
-from dsinga.cluster.dask.task_keys import trim_span
+from dsinga.cluster.dask.run_tasks import trim_span
+from dsinga.cluster.dask.worker_memory import give_back_soon
 from dsinga.cluster.queue.departures import Departures
 from dsinga.cluster.queue.thread_claims import Record, ThreadClaims, Worker
 

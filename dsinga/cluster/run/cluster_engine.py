@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 
 from dsinga.base.param_arrays import ParamArrays, averaged
 from dsinga.cluster.dask.dask_workers import host
-from dsinga.cluster.events.run_events import RunEvents
-from dsinga.cluster.inference.inference import forward_on_cluster
+from dsinga.cluster.inference import forward_on_cluster
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.group_rounds import ROUNDS, ROUNDS_AHEAD, Grain
 from dsinga.cluster.run.recovery import RecoverableRun
 from dsinga.cluster.run.snapshots import LOST
 from dsinga.cluster.run.worker_groups import WorkerGroups
+from dsinga.cluster.run_events import RunEvents
 from dsinga.engine.engine import Engine, Loop, Places, Snapshot, StepReport
 from dsinga.job import Phase
 from dsinga.passes.inference import outputs_to_write, write_outputs

@@ -11,8 +11,8 @@ from distributed import Client, Future
 
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.dask.placement import Placement
-from dsinga.cluster.dask.process_memory import give_back_soon
 from dsinga.cluster.dask.supervision import Check, no_check
+from dsinga.cluster.dask.worker_memory import give_back_soon
 from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.run.servers import Servers
 from dsinga.cluster.run.worker_tasks import WorkerTasks

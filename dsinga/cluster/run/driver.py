@@ -15,13 +15,13 @@ from dsinga.base.errors import WorkerLost
 from dsinga.cluster.dask.dask_workers import task_client
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.supervision import Check
-from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.placing.prepare import PreparedRun, prepare_run
 from dsinga.cluster.queue.claims import HeldThreads
 from dsinga.cluster.queue.usable_workers import ANYWHERE, WorkerSelection
 from dsinga.cluster.run.cluster_engine import ClusterEngine
 from dsinga.cluster.run.group_rounds import ROUNDS, Grain
 from dsinga.cluster.run.recovery import RESTARTS_FROM_SNAPSHOT, RecoverableRun
+from dsinga.cluster.run_events import RunEvents
 from dsinga.job import Job
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run

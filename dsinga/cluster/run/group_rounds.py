@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from distributed import Future
 
-from dsinga.cluster.dask.round_length import RoundLength
-from dsinga.cluster.dask.task_keys import steps_text
+from dsinga.cluster.dask.run_tasks import RoundLength, steps_text
 from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.worker.config import RoundReport

@@ -15,9 +15,9 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import lookup
 from dsinga.cluster.dask.dask_workers import host, process
 from dsinga.cluster.dask.placement import Placement
-from dsinga.cluster.dask.shared_objects import Packed
+from dsinga.cluster.dask.run_tasks import generation_text, submit_to, task_key
 from dsinga.cluster.dask.supervision import Check, check_workers, gather, no_check
-from dsinga.cluster.dask.task_keys import generation_text, submit_to, task_key
+from dsinga.cluster.dask.worker_memory import Packed
 from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, link_server
 from dsinga.cluster.server import routes
 from dsinga.cluster.transport.interface import wait_for

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dsinga.base.errors import WorkerLost
 from dsinga.cluster.dask.supervision import TaskChain
-from dsinga.cluster.events.run_events import RunEvents
 from dsinga.cluster.placing.prepare import PreparedRun
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.cluster.run.group_rounds import Grain, GroupRounds
 from dsinga.cluster.run.recovery import RecoverableRun, RestartedGroups
+from dsinga.cluster.run_events import RunEvents
 from dsinga.cluster.worker.config import RoundReport
 from dsinga.engine.engine import Loop, StepReport
 

@@ -14,9 +14,9 @@ from distributed.client import ClosedClientError
 from dsinga.base.errors import RunError
 from dsinga.cluster.dask.dask_workers import available_workers
 from dsinga.cluster.dask.placement import Placement
-from dsinga.cluster.dask.shared_objects import Packed, share
+from dsinga.cluster.dask.run_tasks import TaskKey, run_span, submit_to, task_key, worker_text
 from dsinga.cluster.dask.supervision import Check, TaskChains, gather, no_check
-from dsinga.cluster.dask.task_keys import TaskKey, run_span, submit_to, task_key, worker_text
+from dsinga.cluster.dask.worker_memory import Packed, share
 from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.on_workers.worker_actor import WorkerActor, end_groups, end_run
 from dsinga.cluster.worker.config import ServerKey, WorkerConfig, WorkerKey

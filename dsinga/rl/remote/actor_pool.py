@@ -18,8 +18,8 @@ from distributed.protocol import to_serialize
 from dsinga.base.errors import RunError
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import Workers, staying_workers
+from dsinga.cluster.dask.run_tasks import run_span
 from dsinga.cluster.dask.supervision import ask_for_workers
-from dsinga.cluster.dask.task_keys import run_span
 from dsinga.cluster.dask.waiting import Announcements, StillWaiting, wait_until
 from dsinga.data.sendable import unsendable, why_unsendable
 from dsinga.rl.agent import Agent

@@ -11,8 +11,8 @@ from distributed import Client, LocalCluster
 import dsinga
 from dsinga import nn
 from dsinga.addons.sites.panel import sites_of
+from dsinga.cluster import run_events
 from dsinga.cluster.dashboard.history import RunHistory
-from dsinga.cluster.events import run_events
 from dsinga.extensions import LoopView
 from dsinga.job import loads
 from tests.cluster.dashboard.test_dashboard_panels import history_of, panel

@@ -21,7 +21,7 @@ import dsinga
 from dsinga import Cancelled, UserError
 from dsinga.api.execution import TrainingOptions
 from dsinga.cluster import connect
-from dsinga.cluster.calls.clients import SharedCluster
+from dsinga.cluster.clients import SharedCluster
 from dsinga.job import Job
 from dsinga.monitor.workspace_lock import locked_workspace
 from tests.support.async_client import async_client
@@ -244,7 +244,7 @@ def test_a_failure_that_nobody_asks_for_is_logged(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.ERROR):  # Dask has set the level higher
         del asked, ignored
         gc.collect()
-    errors = [record.getMessage() for record in caplog.records if record.name == "dsinga.cluster.calls.background"]
+    errors = [record.getMessage() for record in caplog.records if record.name == "dsinga.cluster.background"]
     assert len(errors) == 1
     assert f"the run of {missing!r} has failed: cannot read the job file" in errors[0]
 

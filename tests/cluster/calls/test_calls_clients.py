@@ -16,12 +16,12 @@ from distributed.security import Security
 import dsinga
 from dsinga import UserError, nn
 from dsinga.api.engines import THIS_PROCESS, TrainingOptions
-from dsinga.cluster.calls.clients import ClusterSource, find_cluster
+from dsinga.cluster.clients import ClusterSource, find_cluster
 from dsinga.job import Job
 from tests.support.async_client import IN_PROCESS, async_client
 from tests.support.small_job import assert_same, with_topology
 
-LOGGER = "dsinga.cluster.calls.clients"
+LOGGER = "dsinga.cluster.clients"
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from distributed import Client
 
 import dsinga
 from dsinga.api.engines import THIS_PROCESS
-from dsinga.cluster.calls.clients import find_cluster
+from dsinga.cluster.clients import find_cluster
 from dsinga.job import AlgConf, ClusterConf
 from dsinga.loop.local_run import trains_locally
 from dsinga.testing import EngineContract

@@ -20,7 +20,7 @@ from dsinga import cluster
 from dsinga.api import roots
 from dsinga.cluster import connect
 from dsinga.cluster.dask.dask_workers import ask_scheduler
-from dsinga.cluster.dask.round_length import RoundLength
+from dsinga.cluster.dask.run_tasks import RoundLength
 from dsinga.cluster.run import group_rounds, recovery
 from dsinga.job import ClusterConf, Job
 from dsinga.loop.initial_state import RunOptions

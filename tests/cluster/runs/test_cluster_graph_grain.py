@@ -10,7 +10,7 @@ from distributed import Client, get_task_stream
 from dsinga import UserError
 from dsinga.api import train
 from dsinga.cluster import connect
-from dsinga.cluster.graph_grain.tasks import _restore
+from dsinga.cluster.graph_grain import _restore
 from dsinga.cluster.transport.message import flatten
 from dsinga.job import AlgConf, AlgType, Job
 from dsinga.job.reader import with_fields

@@ -13,9 +13,9 @@ from distributed import Client, LocalCluster
 
 from dsinga import RunError, UserError, cluster
 from dsinga.api import evaluate, predict, predict_with_labels, roots, train
-from dsinga.cluster.dask.round_length import RoundLength
-from dsinga.cluster.inference import inference
-from dsinga.cluster.inference.inference import RoundResult
+from dsinga.cluster import inference as inference
+from dsinga.cluster.dask.run_tasks import RoundLength
+from dsinga.cluster.inference import RoundResult
 from dsinga.data import RecordStore, open_store, write_store
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, Phase, loads

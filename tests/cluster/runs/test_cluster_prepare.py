@@ -16,7 +16,7 @@ from zarr.codecs import Crc32cCodec
 from dsinga import UserError
 from dsinga.api import evaluate, roots, train
 from dsinga.cluster import prepare_run
-from dsinga.cluster.dask.round_length import RoundLength
+from dsinga.cluster.dask.run_tasks import RoundLength
 from dsinga.data import open_store, write_store
 from dsinga.job import Job, JobError, Phase, loads
 from dsinga.job.topology import topology

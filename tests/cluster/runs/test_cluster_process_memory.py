@@ -7,7 +7,7 @@ import platform
 import psutil
 import pytest
 
-from dsinga.cluster.dask.process_memory import give_back_after
+from dsinga.cluster.dask.worker_memory import give_back_after
 from tests.support.polling import wait_until
 
 PIECE, PIECES = 100_000, 1000  # bytes: small enough for an arena

@@ -11,9 +11,8 @@ from distributed import Client
 
 from dsinga.api import train
 from dsinga.base.errors import Cancelled, Diverged, RunError
-from dsinga.cluster import connect
-from dsinga.cluster.events import run_events
-from dsinga.cluster.events.run_events import MAX_ROWS, DashboardLoader, EventSender, _state, _thinned
+from dsinga.cluster import connect, run_events
+from dsinga.cluster.run_events import MAX_ROWS, DashboardLoader, EventSender, _state, _thinned
 from dsinga.job import Job
 from dsinga.loop.cancellation import CANCELLED
 from tests.support.scheduler_messages import count_messages

@@ -16,7 +16,7 @@ from distributed import Client, worker_client
 from dsinga import RunError, train
 from dsinga.base.registry import register
 from dsinga.cluster import available_workers, connect
-from dsinga.cluster.dask.shared_objects import Packed, share, unpacked
+from dsinga.cluster.dask.worker_memory import Packed, share, unpacked
 from dsinga.job import Job
 from tests.support.polling import wait_until
 from tests.support.small_job import with_topology

@@ -9,7 +9,7 @@ import pytest
 
 from dsinga.base.errors import RunError
 from dsinga.base.serial_executor import SerialExecutor
-from dsinga.cluster.graph_grain.tasks import Stepper
+from dsinga.cluster.graph_grain import Stepper
 from dsinga.net.segments import LayerPass
 
 

@@ -15,8 +15,7 @@ from distributed.utils import key_split_group
 from dsinga import cluster
 from dsinga.api import evaluate, train
 from dsinga.cluster import connect
-from dsinga.cluster.dask.round_length import RoundLength
-from dsinga.cluster.dask.task_keys import SPAN, task_key
+from dsinga.cluster.dask.run_tasks import SPAN, RoundLength, task_key
 from dsinga.job import Job
 from dsinga.loop.initial_state import RunOptions
 from tests.support.observers import Silent

@@ -16,8 +16,8 @@ from distributed import Client, LocalCluster, Status
 from dsinga import RunError, UserError, build_net, evaluate, train
 from dsinga.api import roots
 from dsinga.base.version import __version__
-from dsinga.cluster.dask.shared_objects import share
 from dsinga.cluster.dask.worker_calls import run_on_workers
+from dsinga.cluster.dask.worker_memory import share
 from dsinga.cluster.preflight import worker_lacks
 from dsinga.cluster.preflight.check import check_workers_ready
 from dsinga.cluster.preflight.worker_lacks import OLDEST_DASK, Lack, describe_lacks, describe_mixed_bf16, find_lacks

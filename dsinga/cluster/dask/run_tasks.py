@@ -1,4 +1,4 @@
-"""How a run sends tasks to Dask workers: by keys in words, and in a span that the tasks of all runs share.
+"""How a run sends tasks to Dask workers: keys in words, a span that all runs share, and the steps of a task.
 
 Dask's dashboard groups tasks by what they do, in words. Dask takes the *prefix* of a key, the colour and the name of a
 task in its task stream and progress bar, from the first item of a tuple, up to the first "-" that is followed by a
@@ -13,7 +13,7 @@ without a span get one of their own whenever all tasks before them have ended, w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import dask
@@ -24,6 +24,12 @@ from dsinga.cluster.worker.config import WorkerKey
 # The name of the span, and its id.
 SPAN = "dsinga"
 TaskKey = tuple[str, ...]
+
+# How long a round should last: long beside the milliseconds that a task costs, short beside the time that a person
+# waits for a progress line. A run of many workers has longer rounds, because the scheduler handles four messages for
+# the task of each worker.
+ROUND_SECONDS = 1.0
+TASKS_PER_SECOND = 32
 
 
 def task_key(words: str, run: str, *items: str) -> TaskKey:
@@ -85,3 +91,24 @@ def trim_span(scheduler: Any) -> None:
         span.groups.intersection_update(scheduler.task_groups.values())
         if span._metadata:
             del span._metadata["collections"][1:]
+
+
+class RoundLength:
+    """The number of steps in a round of about ``seconds``, at most ``most``, learnt from the rounds before: ``steps``.
+
+    ``workers`` is the number of all workers of the run; a round lasts at least a second for each 32 of them.
+    The attribute ``seconds`` is how long the next round is expected to last, 0 before the first one.
+    """
+
+    def __init__(self, most: int | None = None, workers: int = 1, seconds: float = ROUND_SECONDS) -> None:
+        self.steps = 1
+        self.seconds = 0.0
+        self.most = most
+        self._target_seconds = max(seconds, workers / TASKS_PER_SECOND)
+
+    def learn(self, seconds: Sequence[float]) -> None:
+        """Take the seconds of each step of a round into account; growth is gradual, for first steps are slow."""
+        per_step = sorted(seconds)[len(seconds) // 2]
+        best_steps = max(1, int(self._target_seconds / max(per_step, 1e-6)))
+        self.steps = min(best_steps, self.steps * 8, self.most or best_steps)
+        self.seconds = self.steps * per_step

@@ -19,11 +19,9 @@ from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.settings import read_setting
 from dsinga.cluster.connecting.expected_workers import await_workers, keep_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers
-from dsinga.cluster.dask.process_memory import give_back_after
-from dsinga.cluster.dask.round_length import RoundLength
-from dsinga.cluster.dask.shared_objects import share
+from dsinga.cluster.dask.run_tasks import RoundLength, run_span, task_key
 from dsinga.cluster.dask.supervision import gather
-from dsinga.cluster.dask.task_keys import run_span, task_key
+from dsinga.cluster.dask.worker_memory import give_back_after, share
 from dsinga.cluster.placing.devices import choose_processors
 from dsinga.cluster.placing.room import wanted_processes
 from dsinga.cluster.preflight.check import check_workers_ready

@@ -30,7 +30,7 @@ from dsinga.cluster.connecting.expected_workers import await_as_many_workers
 from dsinga.cluster.connecting.scheduler_probe import await_scheduler
 from dsinga.cluster.dask.dask_workers import available_workers, task_client
 from dsinga.cluster.graph_grain import find_grain
-from dsinga.cluster.inference.inference import forward_on_cluster
+from dsinga.cluster.inference import forward_on_cluster
 from dsinga.cluster.queue.usable_workers import WorkerSelection
 from dsinga.cluster.run.driver import train
 from dsinga.job import Job

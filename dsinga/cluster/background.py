@@ -26,7 +26,7 @@ from dsinga.api.execution import Execution
 from dsinga.api.jobs_with_data import Result
 from dsinga.base.error_frames import public
 from dsinga.base.errors import Cancelled, RunError, UserError
-from dsinga.cluster.calls.clients import ClusterSource, find_cluster, outside_thread_pool
+from dsinga.cluster.clients import ClusterSource, find_cluster, outside_thread_pool
 from dsinga.job import Job
 from dsinga.monitor import History
 

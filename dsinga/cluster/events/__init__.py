@@ -1,1 +1,0 @@
-"""Sends events of runs to Dask's scheduler, for the dashboard."""
