@@ -16,8 +16,8 @@ from dsinga.data.column import Column
 from dsinga.data.filesystem import resolve
 from dsinga.data.inspection import Verified, describe, verify_store
 from dsinga.data.record_source import AlgorithmRecords, RecordSource, connect_sources, kept_bytes
-from dsinga.data.sources.named_in_jobs import open_labels, open_store, read_mean
 from dsinga.data.sources.open_records import DataSource, RecordNames, check_names, open_like, open_records
+from dsinga.data.sources.paths import open_labels, open_store, read_mean
 from dsinga.data.sources.zarr_source import ZarrSource
 from dsinga.data.stores.record_store import RecordStore
 from dsinga.data.stores.writer import write_csv, write_store

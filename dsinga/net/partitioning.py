@@ -16,7 +16,7 @@ from dsinga.layers.interface.context import Columns, Rows
 from dsinga.layers.interface.contract import make_part, make_region_part
 from dsinga.layers.interface.declarations import Connection
 from dsinga.layers.interface.layer import Layer
-from dsinga.net.bridges import mark_bridges
+from dsinga.net.bridge_messages import mark_bridges
 from dsinga.net.cut import COPIED, FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_evenly, cut_regions
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge
 from dsinga.net.label_redistribution import LabelRedistribution

@@ -24,7 +24,7 @@ from dsinga.layers.interface.declarations import Connection
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.interface.region import FILL, Region
 from dsinga.net import NeuralNet, Stage, cut_evenly
-from dsinga.net.bridges import features_rounded, gradients_rounded, is_bf16_image, rounds_source
+from dsinga.net.bridge_messages import features_rounded, gradients_rounded, is_bf16_image, rounds_source
 from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_regions
 from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
 from dsinga.net.partitioned import PartitionedNet

@@ -11,7 +11,7 @@ from dsinga.cluster.server.slicing import PIECE_BYTES
 from dsinga.job import ClusterConf, Compression, Job, SlicingMethod, UpdatePlace
 from dsinga.layers.connect.bridge import BridgeEnd
 from dsinga.layers.interface.layer import FLOAT_BYTES, Shape
-from dsinga.net.bridges import is_bf16_image
+from dsinga.net.bridge_messages import is_bf16_image
 
 # The number of pieces that are simulated; more of them hardly change the time of an iteration.
 MOST_PIECES = 64

@@ -1,7 +1,7 @@
 """Opening records from whatever a person has: a path or URL, arrays, data frames, a source of the user's own.
 
 The components "records" are the table of what can be opened, besides paths and arrays: the kinds of objects, by the
-names of their types (:class:`.arrays.Kind`), and the formats of files (:mod:`.named_in_jobs`). Where a net was trained
+names of their types (:class:`.arrays.Kind`), and the formats of files (:mod:`.paths`). Where a net was trained
 before, classes and columns mean what they meant in training.
 """
 
@@ -104,7 +104,7 @@ def open_records(
         _check_options(options, "a DataSource", ("classes",))
         return open_records(source.open(), classes=classes, roots=roots)
     if is_path(source):
-        from dsinga.data.sources.named_in_jobs import open_store, refuse_numpy_file  # which arrays do not need
+        from dsinga.data.sources.paths import open_store, refuse_numpy_file  # which arrays do not need
 
         refuse_numpy_file(source)
         _check_options(options, "a path or URL", ("data", "label"))
@@ -135,7 +135,7 @@ def _open_objects(x: Any, y: Any, options: Options) -> RecordSource:
 def _kind_of(value: Any) -> Kind | None:
     """Return the kind of an object that has records or labels; None if it has none."""
     if is_path(value):
-        from dsinga.data.sources.named_in_jobs import PATHS  # which arrays do not need
+        from dsinga.data.sources.paths import PATHS  # which arrays do not need
 
         return PATHS
     for base in () if isinstance(value, (np.ndarray, list)) else type(value).__mro__[:-1]:

@@ -1,4 +1,4 @@
-"""The importer of texts: one long sequence of codes of characters or words, to train language models on."""
+"""Imports a text as one long sequence of codes of characters or words, to train language models on."""
 
 from __future__ import annotations
 

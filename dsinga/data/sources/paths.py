@@ -1,4 +1,4 @@
-"""Opening what a job names: stores, files in the formats of importers, labels, and mean images."""
+"""Opens paths and URLs: stores, files in the formats of importers, labels, and mean images."""
 
 from __future__ import annotations
 

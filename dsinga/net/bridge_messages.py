@@ -1,4 +1,4 @@
-"""Marks the bridges of a partitioned net that send gradients back, and those that round what they send to bfloat16."""
+"""What the bridges of a partitioned net send: whether gradients go back, and what is rounded to bfloat16 first."""
 
 from __future__ import annotations
 

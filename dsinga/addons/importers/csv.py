@@ -1,4 +1,4 @@
-"""The importer of comma-separated numbers, one record per line: CSV files and SINGA's textfiles (kCSVInput)."""
+"""Imports lines of numbers, a record each: CSV files and SINGA's text files (kCSVInput)."""
 
 from __future__ import annotations
 
