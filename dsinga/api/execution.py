@@ -28,10 +28,10 @@ from dsinga.api.engines import RunLimits, Runner, Train
 from dsinga.api.jobs_with_data import job_with_data, patience_of, roots, warn_of_overlaps, with_workers
 from dsinga.api.workspaces import RemoteWorkspace
 from dsinga.base.errors import Cancelled, RunError, UserError
+from dsinga.base.locations import is_url
 from dsinga.base.registry import lookup
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, params_of
-from dsinga.data.filesystem import is_url
 from dsinga.job import Phase
 from dsinga.loop.initial_state import RunOptions, place_in_data
 from dsinga.loop.local_run import trains_locally

@@ -177,8 +177,8 @@ def predict(
 def _check_apart(out: str, job: Job, data_root: str | None) -> None:
     """Raise UserError where the job reads the store ``out``, which the command would replace."""
     from dsinga import api
+    from dsinga.base.locations import absolute
     from dsinga.data import resolve
-    from dsinga.data.filesystem import absolute
 
     for layer in job.net.layer:
         conf = layer.store_conf or layer.char_rnn_conf

@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,35 +25,13 @@ from zarr.storage import FsspecStore, LocalStore
 
 from dsinga.base.advice import option
 from dsinga.base.errors import UserError
+from dsinga.base.locations import absolute, file_system, is_url, join
 from dsinga.base.redaction import redact
 from dsinga.base.registry import nearest, nearest_or_listed
 from dsinga.base.regular_files import METADATA_BYTES, TABLE_BYTES, name_fault, open_regular, parse_json, read_regular
 from dsinga.data.stores.checked_files import ReadingStore, is_transient, retry
 
-# In a URL of object storage, "key:secret@" before the bucket.
-KEYS_IN_URL = re.compile(r"\b(s3a?|gcs?|gs)://[^\s:/]+:[^\s:]+@")
 ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray", ".zmetadata")
-
-
-def is_url(location: str) -> bool:
-    """Return whether ``location`` is outside the local file system, such as ``memory://x`` or ``s3://bucket/x``."""
-    return "://" in location and not location.startswith(("file://", "local://"))
-
-
-def absolute(location: str | os.PathLike[str]) -> str:
-    """Return a local path or ``file://`` URL as an absolute path with ``~`` expanded, and any other URL unchanged."""
-    text = os.fspath(location)
-    if is_url(text):
-        return text.rstrip("/")
-    local = strip_protocol(text) if "://" in text else os.path.expanduser(text)
-    return os.path.abspath(local)
-
-
-def join(root: str, path: str) -> str:
-    """Return ``path`` below ``root``; an absolute path or a URL is returned unchanged, as by ``os.path.join``."""
-    if is_url(path) or os.path.isabs(path) or not path:
-        return path or root
-    return f"{root.rstrip('/')}/{path}" if is_url(root) else os.path.join(root, path)
 
 
 def exists(location: str) -> bool:
@@ -78,18 +55,6 @@ def is_file(location: str) -> bool:
 def has_zarr_metadata(location: str) -> bool:
     """Return whether there is a zarr array or group at ``location``, format 2 or 3."""
     return is_references(location) or any(exists(join(location, name)) for name in ZARR_METADATA)
-
-
-def remove(location: str) -> None:
-    """Delete the file or folder at ``location`` with its contents, if there is one."""
-    if is_url(location):
-        filesystem, path = file_system(location)
-        if filesystem.exists(path):
-            filesystem.rm(path, recursive=True)
-    elif os.path.isdir(location):
-        shutil.rmtree(location)
-    elif os.path.exists(location):
-        os.remove(location)
 
 
 def zarr_store(location: str, read_only: bool) -> Store:
@@ -136,20 +101,6 @@ def _exists(filesystem: Any, path: str) -> bool:
             raise
         return status == 416  # an empty file has no first byte
     return True
-
-
-def file_system(location: str) -> tuple[Any, str]:
-    """Return the file system of fsspec for a URL, and the path there. Raises UserError where no package opens it."""
-    if KEYS_IN_URL.search(location):
-        raise UserError(
-            f"{location}: URLs of object storage have no place for keys; give them to the driver and the workers by "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, by ~/.aws/credentials, or by a file in ~/.config/fsspec"
-        )
-    try:
-        filesystem, path = fsspec.core.url_to_fs(location)
-    except (ImportError, ValueError) as error:  # fsspec's message names the missing package or the unknown protocol
-        raise UserError(redact(f"{location} cannot be opened: {error}", location)) from None
-    return filesystem, path
 
 
 # Stores that importers such as mnist, sentences and pairs write into a folder, which is their destination.

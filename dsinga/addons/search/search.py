@@ -22,11 +22,11 @@ from dsinga.api.jobs_with_data import Result, patience_of, wanted_workers
 from dsinga.base.advice import option, short_path
 from dsinga.base.argument_types import typed
 from dsinga.base.errors import UserError
+from dsinga.base.locations import is_url
 from dsinga.base.registry import lookup
 from dsinga.base.termination import deferred_terminations
 from dsinga.checkpoint import latest, read_params
 from dsinga.cluster.clients import ClusterSource, find_cluster
-from dsinga.data.filesystem import is_url
 from dsinga.extensions import BestValue, check_metric
 from dsinga.job import Job, Phase, load, training_phases
 from dsinga.job.reader import check_fields, with_fields

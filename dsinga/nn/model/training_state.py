@@ -16,10 +16,10 @@ import numpy as np
 from dsinga.api.workspaces import has_checkpoint
 from dsinga.base.durable_files import write_file
 from dsinga.base.errors import UserError
+from dsinga.base.locations import is_url
 from dsinga.base.regular_files import read_json
 from dsinga.base.tensor_files import read_safetensors, write_tensors
 from dsinga.data import RecordNames
-from dsinga.data.filesystem import is_url
 from dsinga.engine.local_net import LocalNet
 from dsinga.extensions import LoopView
 

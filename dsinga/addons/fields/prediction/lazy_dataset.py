@@ -12,7 +12,7 @@ from typing import Any
 import xarray
 
 from dsinga.base.errors import UserError
-from dsinga.data.filesystem import is_url
+from dsinga.base.locations import is_url
 
 SOURCE = "source"  # of the encoding of a Dataset and its variables: the path that they are read from, or several
 

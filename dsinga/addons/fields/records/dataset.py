@@ -16,11 +16,12 @@ from dsinga.addons.fields.microscopes.opening import open_path_of_image
 from dsinga.addons.fields.records.coordinates import check_increasing
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.base.errors import UserError
+from dsinga.base.locations import is_url
 from dsinga.base.redaction import redact, redacted_cause
 from dsinga.base.registry import listed, nearest
 from dsinga.base.regular_files import open_regular
 from dsinga.data.array_kinds import is_a, is_data_array, is_path
-from dsinga.data.filesystem import has_zarr_metadata, is_url, zarr_store
+from dsinga.data.filesystem import has_zarr_metadata, zarr_store
 from dsinga.data.missing_values import decoded_dataset
 from dsinga.data.sources.xarray_objects import missing_name
 from dsinga.data.stores.store_faults import check_group, check_members
