@@ -1,4 +1,4 @@
-"""A PyTorch module as a model of ``dsinga.nn``: its layers by its names, with its params."""
+"""Converts a PyTorch module to a model of ``dsinga.nn``, whose layers have its names and params."""
 
 from __future__ import annotations
 

@@ -38,13 +38,13 @@ def layer_of(
         params = [getattr(module, attribute) for attribute in roles.values()]
         frozen = [param is not None and not param.requires_grad for param in params]
         confs = []
-        layer_name, names = place.name(suffix), getattr(module, "names", {})  # of params of a function
+        layer_name, names = place.name(suffix), getattr(module, "names", {})  # names of the params of a function
         is_further = layer_name != f"{place.base}{suffix}" or hasattr(module, "names")
         for (role, attribute), param, is_frozen in zip(roles.items(), params, frozen, strict=True):
             name = names.get(attribute, f"{layer_name}_{role}")
             gate = role.removeprefix("back_").rpartition("_")[0]
             conf = {"name": name + CONSTANT} if param is None else place.trace.shared(name, param, gate)
-            if conf and param is not None and is_further:  # the module's names are those of the first layer
+            if conf and param is not None and is_further:  # the module's names are those of its first layer
                 conf = {"name": f"{layer_name}_{role}", **conf}
             conf = conf or ({"name": name} if attribute in names else {})
             confs.append({**conf, **({"static": True} if param is None or (is_frozen and not all(frozen)) else {})})

@@ -1,4 +1,4 @@
-"""The layers for modules of PyTorch, by the name of the class, and for functions that take params, as linear does.
+"""Makes layers for modules of PyTorch, by the name of their class, and for functions that take params, as linear does.
 
 Those for modules are functions of a place, which says where in the net the layer is made and so its name, the module,
 and the arguments of its call. Those for functions take a place and PyTorch's arguments.

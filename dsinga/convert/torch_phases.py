@@ -1,4 +1,4 @@
-"""Whether a forward computes the same in training and evaluation, for any number of records, at each call."""
+"""Traces a forward in both phases, and checks that layers can do the same: in each call, for any number of records."""
 
 from __future__ import annotations
 

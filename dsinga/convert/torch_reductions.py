@@ -24,7 +24,7 @@ def reduce(place: ModulePlace, x: Any, dim: Axes, keepdim: bool, pool: str) -> A
     sizes = list(x.shape)
     shape = [1 if axis in axes else size for axis, size in enumerate(sizes) if keepdim or axis not in axes]
     place_of_batch = batch if keepdim else batch - sum(axis < batch for axis in axes)
-    if pool == "AVG" and batch == 0 and rank in (4, 5) and axes == list(range(2, rank)):  # of images or volumes
+    if pool == "AVG" and batch == 0 and rank in (4, 5) and axes == list(range(2, rank)):  # images or volumes
         y = nn.Layer("kPooling", pool="AVG", global_pooling=True, name=place.name())(symbol)
     else:
         order = [axis for axis in axes if axis != batch] + [a for a in range(rank) if a not in axes and a != batch]

@@ -92,11 +92,11 @@ def view(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
 def permute(place: ModulePlace, x: Any, *args: Any, **kwargs: Any) -> Any:
     """Return a tensor with its axes in PyTorch's order."""
     result = place.torch_result(x, *args, **kwargs)
-    left = [(math.prod(x.shape[axis + 1 :]), size) for axis, size in enumerate(x.shape)]  # of each axis stride and size
+    axes = [(math.prod(x.shape[axis + 1 :]), size) for axis, size in enumerate(x.shape)]  # stride and size of each
     order = []
     for axis in zip(result.stride(), result.shape, strict=True):
-        order.append(left.index(axis))
-        left[order[-1]] = (-1, -1)
+        order.append(axes.index(axis))
+        axes[order[-1]] = (-1, -1)
     if x.unbatched:
         return like(x, permuted(place, x.symbol, [axis + 1 for axis in order]))
     rows = [axis + (axis < x.batch_axis) for axis in order if axis != x.batch_axis]

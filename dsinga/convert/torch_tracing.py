@@ -80,7 +80,7 @@ class Trace:
         self.param_names = {id(param): name for name, param in module.named_parameters()}
         self.stand_ins: dict[Any, Any] = {}
         self._scopes = [""]
-        self._names = {path for path, _ in module.named_modules()}  # for their layers
+        self._names = {path for path, _ in module.named_modules()}  # names that layers of modules get
         self.taken: set[str] = set()
         self._layers: dict[tuple[int, str], Any] = {}
         self.with_params: set[int] = set()
@@ -200,7 +200,7 @@ class Trace:
         kind = type(module)
         make = self.modules.get(kind.__name__) if is_of_torch(module) else None
         is_leaf = make is not None or (is_of_torch(module) and not any(module.children()))
-        if hasattr(module, "_orig_mod"):  # of torch.compile
+        if hasattr(module, "_orig_mod"):  # torch.compile has wrapped the module
             forward = module._orig_mod
         on_meta = any(tensor.is_meta for tensor in tensors_in([args, kwargs]))
         if not is_leaf or on_meta:
@@ -294,7 +294,7 @@ class Trace:
                 for name, param in params[module]:
                     module._parameters[name] = self.param(f"{path}.{name}" if path else name, param)
             module.__dict__["forward"] = functools.partial(self._call_module, module, path, module.forward)
-            if getattr(module, "use_nested_tensor", False):  # of a TransformerEncoder, for speed in evaluation only
+            if getattr(module, "use_nested_tensor", False):  # a TransformerEncoder has it for speed in evaluation only
                 module.use_nested_tensor = False
         self.module.train(self.training)
         try:

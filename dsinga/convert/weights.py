@@ -25,7 +25,7 @@ from dsinga.nn.model.model_params import ModelParams
 ATTRIBUTES = {"scale": "weight", "slope": "weight", "mean": "running_mean", "variance": "running_var", "vector": ""}
 CONSTANT = ".constant"  # the end of the names of params that PyTorch's module does not have
 AS_IMAGE = ".image"  # the end of the name of the source of a convolution of sequences
-PACKED = re.compile(r"(.*)in_proj_([qkv])\.(weight|bias)")  # of torch.nn.MultiheadAttention
+PACKED = re.compile(r"(.*)in_proj_([qkv])\.(weight|bias)")  # params of torch.nn.MultiheadAttention
 STACKED = re.compile(r"(.*)\.stacked(\d+)")  # the layers of torch.nn.LSTM and its like, but the first one
 # Of those the params in the order of ours, and which part of an array of torch.nn.GRU is that of a gate.
 RECURRENT = {"hx": "weight_ih", "hh": "weight_hh", "b": "bias_ih", "hb": "bias_hh"}
@@ -62,7 +62,7 @@ def names_of(model: ModelParams) -> list[TorchParam]:
         named = {conf.name for conf in layer.conf.param if conf.name}
         for spec, own, conf in zip(layer.params, node.params, confs, strict=False):
             if conf and conf.name and conf.share_from:
-                continue  # of a further call of a layer, not of a module of its own
+                continue  # the layer is a further call of one module
             attribute = ATTRIBUTES.get(spec.role, spec.role)
             path, part = layer.name, None
             settings = layer.settings
@@ -175,7 +175,7 @@ def load_weights(
     table = [param for param in names_of(model) if param.own not in kept]
     known = {param.name for param in names_of(model)}
     unknown = [name for name, array in arrays.items() if name not in known and array.ndim and array.dtype.kind == "f"]
-    for prefix in ("_orig_mod.", "module."):  # of torch.compile, DataParallel and DistributedDataParallel
+    for prefix in ("_orig_mod.", "module."):  # prefixes by torch.compile, DataParallel and DistributedDataParallel
         if unknown and all(name.startswith(prefix) and name.removeprefix(prefix) in known for name in unknown):
             raise UserError(
                 f"the names in {path} begin with {prefix!r}, of the wrapper of a net; give load_weights "

@@ -40,10 +40,10 @@ from dsinga.training.local_updater import LocalUpdater
 T = TypeVar("T")
 
 BATCHSIZE = 200
-LEAST_STEPS, LEAST_EPOCHS = 200, 10  # of the default number of epochs: small data are read more often
+LEAST_STEPS, LEAST_EPOCHS = 200, 10  # the default number of epochs has at least so many: small data are read often
 NOT_FOR_BLOCKS = ("_updater", "history_", "feature_names_in_")
 
-INSTEAD = {  # of names of arguments of the nets of scikit-learn and skorch
+INSTEAD = {  # remedies for names of arguments of the nets of scikit-learn and skorch
     "hidden_layer_sizes": "it is hidden",
     **dict.fromkeys(("max_iter", "max_epochs", "n_epochs", "n_iter", "nb_epoch"), "it is epochs"),
     "batch_size": "it is batchsize",
@@ -66,7 +66,7 @@ INSTEAD = {  # of names of arguments of the nets of scikit-learn and skorch
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 def estimator(cls: type[T]) -> type[T]:
-    """Make a constructor of a class's fields, which says what to write in place of an unknown argument.
+    """Give a class a constructor of its fields, whose error for an unknown argument says what to write instead.
 
     :func:`dsinga.estimators.load` then makes estimators of the class.
     """
@@ -75,7 +75,7 @@ def estimator(cls: type[T]) -> type[T]:
 
 @dataclass(eq=False, repr=False)
 class NetEstimator(EstimatorRecords):
-    """Base of the estimators. Its parameters are those of :class:`dsinga.estimators.Classifier`."""
+    """Base of the estimators, with the parameters that all of them have; see :class:`dsinga.estimators.Classifier`."""
 
     net: Any = None
     _: KW_ONLY

@@ -157,15 +157,17 @@ class Classifier(ClassifierMixin, NetEstimator):
         return x, y if multilabel else _codes(y, self.classes_)
 
     def _with_class_weights(self, records: TrainingSet, client: Any, is_part: bool) -> TrainingSet:
-        given = self.class_weight
-        if given is None:
+        class_weight = self.class_weight
+        if class_weight is None:
             return records
-        if not isinstance(given, Mapping) and not (isinstance(given, str) and given == "balanced"):
-            raise ValueError(f"class_weight is a factor for each class, as in {{0: 1.0}}, or 'balanced', not {given!r}")
+        if not (isinstance(class_weight, Mapping) or (isinstance(class_weight, str) and class_weight == "balanced")):
+            raise ValueError(
+                f"class_weight is a factor for each class, as in {{0: 1.0}}, or 'balanced', not {class_weight!r}"
+            )
         if self._multilabel:
             raise ValueError("class_weight is for one column of classes; give sample_weight for a matrix of labels")
-        if isinstance(given, Mapping):
-            factors = compute_class_weight(dict(given), classes=self.classes_, y=self.classes_)
+        if isinstance(class_weight, Mapping):
+            factors = compute_class_weight(dict(class_weight), classes=self.classes_, y=self.classes_)
         elif is_part:
             raise ValueError("class_weight='balanced' needs all records, which partial_fit does not see; give factors")
         else:

@@ -1,4 +1,4 @@
-"""The jobs that estimators train: small nets of their own, and jobs that the user gives, prepared for arrays."""
+"""Makes the jobs that estimators train: small default nets, and the nets of users, prepared for arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dsinga.reading.bind_records import input_layer
 HIDDEN = "relu", "sigmoid", "tanh", "stanh"  # the activation functions after hidden layers
 ERRORS = {"squared_error": nn.EuclideanLoss, "absolute_error": nn.AbsoluteLoss}  # losses of one output a target
 DISTRIBUTION_NAMES = [name.name for name in DistributionName]
-DEFAULT_EPOCHS = 10  # of a net that names neither epochs nor steps
+DEFAULT_EPOCHS = 10  # the epochs of a net that names neither epochs nor steps
 
 
 def classifier_job(hidden: Sequence[int], activation: str, outputs: int, multilabel: bool, **fields: Any) -> Job:
@@ -76,7 +76,7 @@ def predicts_counts(loss: Any) -> bool:
 
 
 def _distribution(loss: str) -> Any:
-    lookup("layer", "kDistributionLoss")  # which names its add-on where that is missing
+    lookup("layer", "kDistributionLoss")  # raises UserError, with the add-on's name, where that is missing
     from dsinga.addons.probabilities.distributions import DISTRIBUTIONS
 
     return DISTRIBUTIONS[DistributionName[loss]]
@@ -145,7 +145,7 @@ def open_net(net: Any, shape: Sequence[int] | None = None) -> Job:
 
 
 def model_job(model: Trainable, shape: Sequence[int] | None) -> Job:
-    """Return the job of a model, left as it is, whose input takes records of ``shape`` where it says none.
+    """Return the job of a model; its input takes records of ``shape`` where the model names no shape.
 
     Raises UserError for a model without a loss.
     """
@@ -165,8 +165,8 @@ def training_net(job: Job) -> Job:
     if job.resume:
         text = "an estimator begins with its params, not with a checkpoint; leave resume out, or use warm_start=True"
         raise job.error(text, "resume")
-    layers = [_for_arrays(each) for each in filter_layers(job.neuralnet, Phase.kTrain)]
-    inputs = [each.name for each in layers if layer_class(each).is_input]
+    layers = [_for_arrays(layer) for layer in filter_layers(job.neuralnet, Phase.kTrain)]
+    inputs = [layer.name for layer in layers if layer_class(layer).is_input]
     if len(inputs) != 1:
         raise job.neuralnet.error(f"an estimator's net has one input layer, not {len(inputs)}: {', '.join(inputs)}")
     return job.replace(neuralnet=job.neuralnet.replace(layer=layers), checkpoint_path=[])
@@ -183,12 +183,13 @@ def _for_arrays(layer: LayerConf) -> LayerConf:
 
 def input_name(job: Job) -> str:
     """Return the name of the input layer of records."""
-    return next(each.name for each in job.neuralnet.layer if layer_class(each).is_input and each.name != SAMPLE_WEIGHT)
+    layers = job.neuralnet.layer
+    return next(layer.name for layer in layers if layer_class(layer).is_input and layer.name != SAMPLE_WEIGHT)
 
 
 def losses(job: Job) -> list[LayerConf]:
     """Return the loss layers of a job."""
-    return [each for each in job.neuralnet.layer if layer_class(each).is_loss]
+    return [layer for layer in job.neuralnet.layer if layer_class(layer).is_loss]
 
 
 def output_name(job: Job) -> str:
@@ -209,7 +210,6 @@ def with_weights(job: Job, only_tests: bool = False) -> Job:
 
 def batchsize_of(job: Job) -> int:
     """Return the number of records in a batch."""
-    sizes = [
-        each.store_conf.batchsize for each in job.neuralnet.layer if layer_class(each).is_input and each.store_conf
-    ]
+    inputs = [layer for layer in job.neuralnet.layer if layer_class(layer).is_input]
+    sizes = [layer.store_conf.batchsize for layer in inputs if layer.store_conf]
     return sum(sizes[0]) if sizes else 1

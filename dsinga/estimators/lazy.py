@@ -1,4 +1,4 @@
-"""Dask and xarray collections: as dask arrays of records, and lazy predictions, computed block by block."""
+"""Reads Dask and xarray collections as dask arrays of records, and predicts for them lazily, block by block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsinga.data.sources.arrays import as_numpy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SCATTERED_BYTES = 1 << 20  # a larger net is not put into the task graph where there is a client
+SCATTERED_BYTES = 1 << 20  # a larger net is scattered to the workers of a client, not put into the task graph
 
 
 class Collection(NamedTuple):
@@ -127,8 +127,8 @@ def lazily(name: str) -> Callable[[F], F]:
         @functools.wraps(method)
         def apply(self: Any, X: Any) -> Any:
             check_is_fitted(self, "params_")
-            given, X = X, self.as_trained(X)
-            if isinstance(given, zarr.Array) and is_dask_collection(X):
+            records, X = X, self.as_trained(X)
+            if isinstance(records, zarr.Array) and is_dask_collection(X):
                 return map_records(self, method.__name__, X, name).compute()
             if is_dask_collection(X) and not self.is_eager:
                 return map_records(self, method.__name__, X, name)

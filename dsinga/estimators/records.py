@@ -1,4 +1,4 @@
-"""Records and targets of estimators: checked against those of ``fit``, scaled, and equal records merged."""
+"""Checks records and targets of estimators against those of ``fit``, scales them, and merges equal records."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def canonical(records: TrainingSet) -> TrainingSet:
     weights = np.ones(len(x)) if records.weights is None else records.weights
     columns = [array.reshape(len(x), -1).astype(np.float64) for array in (x, y) if array is not None]
     table = np.concatenate([*columns, weights[:, None]], axis=1)[weights > 0]
-    order = np.lexsort(table.T[::-1])  # by weight last: the sum of equal records' weights has one order, too
+    order = np.lexsort(table.T[::-1])  # the weight counts last: the sum of equal records' weights has one order, too
     table, rows = table[order], np.flatnonzero(weights > 0)[order]
     is_new = np.ones(len(table), bool)
     is_new[1:] = (table[1:, :-1] != table[:-1, :-1]).any(axis=1)
@@ -297,9 +297,9 @@ class EstimatorRecords(BaseEstimator, ABC):
             raise ValueError(f"X has {shape[0]} features, but {cls} is expecting {expected} features as input")
         if shape != self._record_shape:
             raise ValueError(f"X has records of shape {shape}, but {cls} was fitted to shape {self._record_shape}")
-        known = getattr(self, "feature_names_in_", None)
-        if names is not None and known is not None and list(names) != list(known):
-            raise ValueError(f"X has the columns {list(names)}, but {cls} was fitted to {list(known)}")
+        trained = getattr(self, "feature_names_in_", None)
+        if names is not None and trained is not None and list(names) != list(trained):
+            raise ValueError(f"X has the columns {list(names)}, but {cls} was fitted to {list(trained)}")
 
     def _find_scaling(self, records: TrainingSet, client: Any) -> None:
         """Determine how the records of the default net are scaled."""

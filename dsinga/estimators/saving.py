@@ -1,4 +1,4 @@
-"""Saving fitted estimators in a folder of plain files, and loading them: nothing is unpickled."""
+"""Saves fitted estimators in a folder of plain files, and loads them without unpickling anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transformer: the features that a layer of a net computes, of an auto-encoder or a Boltzmann machine by default."""
+"""Transformer: a net, by default an auto-encoder or a Boltzmann machine, one layer of which computes features."""
 
 from __future__ import annotations
 

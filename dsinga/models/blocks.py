@@ -17,7 +17,7 @@ HE = {"type": "kGaussianSqrtFanIn", "value": 1.41421356}
 
 FAN_IN = {"type": "kUniformSqrtFanIn"}
 NORMAL = {"type": "kGaussian", "std": 0.1}
-GRU_PARAMS: list[dict[str, Any]] = [*[{"init": FAN_IN}] * 6, {}, {}, {}]  # of one direction
+GRU_PARAMS: list[dict[str, Any]] = [*[{"init": FAN_IN}] * 6, {}, {}, {}]  # the params of one direction
 
 TESTS = ("kVal", "kTest")
 

@@ -82,7 +82,7 @@ def lenet(
         job: further fields of the job, such as ``train_steps``.
     """
     kernel, pad = (5, 2) if size >= 16 else (3, 1)
-    x = images = nn.Input((1, 28, 28))  # of any size
+    x = images = nn.Input((1, 28, 28))  # images of any size
     for number, count in enumerate(filters, 1):
         x = nn.Conv2D(count, kernel, padding=pad, kernel_initializer=HE, name=f"conv{number}")(x)
         x = nn.ReLU(name=f"relu{number}")(_pool(number, kernel=2)(x))

@@ -21,9 +21,9 @@ from dsinga.nn.writing.symbol import Symbol
 Normalisation = Literal["batch", "group", "none"]
 Padding = str | tuple[str, str]
 NORMALISATIONS = ("batch", "group", "none")
-GROUPS = 8  # of channels, at most
+GROUPS = 8  # the most groups of channels
 Statistics = Mapping[str, Any] | None  # {"mean": (C,) or (C, H, W), "std": likewise}, arguments of nn.Normalization
-SLOPE = 0.3  # of the rectifier for negative numbers, Keras's default when the paper was written
+SLOPE = 0.3  # the rectifier's slope for negative numbers, Keras's default when the paper was written
 
 
 def fields_input(shape: Sequence[int], statistics: Statistics) -> tuple[Symbol, Symbol]:

@@ -18,7 +18,7 @@ from dsinga.models.blocks import layer, make_job, updater
 from dsinga.nn.writing.net_conf import confs_of
 from dsinga.nn.writing.symbol import Symbol
 
-STDDEV = 0.02  # of the params at the beginning
+STDDEV = 0.02  # the deviation of initial params
 
 
 @typed("models.")

@@ -46,7 +46,7 @@ def mlp(
         learning_rate: learning rate of SGD with momentum 0.9.
         job: further fields of the job, such as ``train_steps``.
     """
-    x = numbers = nn.Input(1)  # of any length
+    x = numbers = nn.Input(1)  # records of any length
     for number, outputs in enumerate(hidden, 1):
         x = nn.Dense(outputs, param=[{"init": init}], name=f"fc{number}")(x)
         x = nn.Layer(activation, name=f"act{number}")(x)
@@ -125,7 +125,7 @@ def _path(
     dropout: float, scale: float, decay: float, store: dict[str, Any],
 ) -> list[LayerConf]:  # fmt: skip
     """Return the layers of one modality, from its records to its label loss."""
-    x = pairs = nn.Input(1, name)  # of any length
+    x = pairs = nn.Input(1, name)  # records of any length
     for number, outputs in enumerate(hidden, 1):
         x = nn.Dense(outputs, kernel_initializer=HE, wd_scale=[decay], name=f"{name}_fc{number}")(x)
         x = nn.ReLU(name=f"{name}_relu{number}")(x)

@@ -71,7 +71,7 @@ def _net(
 ) -> Sequence[Symbol]:
     """Return the features of the user and the film, the lengths of titles, the loss and the error in tests."""
     user_codes, film_codes = nn.Input((), "users"), nn.Input((), "films")
-    titles, genres = nn.Input(1, "titles"), nn.Input(1, "genres")  # of any length
+    titles, genres = nn.Input(1, "titles"), nn.Input(1, "genres")  # titles of any length
 
     def embed(name: str, codes: int, source: Symbol) -> Symbol:
         return nn.Embedding(codes, width, NORMAL, name=f"{name}_embedding")(source)

@@ -22,7 +22,7 @@ from dsinga.models.blocks import FAN_IN, GRU_PARAMS, NORMAL, dense, layer, loss,
 from dsinga.nn.writing.net_conf import confs_of
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
-LSTM_PARAMS: list[dict[str, Any]] = [{"init": FAN_IN}, {"init": FAN_IN}, {}]  # of one direction
+LSTM_PARAMS: list[dict[str, Any]] = [{"init": FAN_IN}, {"init": FAN_IN}, {}]  # the params of one direction
 FEATURES = {"words": 64, "shapes": 16, "prefixes": 24, "suffixes": 24}
 """The stores that describe a word, and the width of the embedding of each."""
 
@@ -217,7 +217,7 @@ def bigru_crf(
     """
     if "words" not in vocabulary or not vocabulary.keys() <= FEATURES.keys():
         raise UserError(f"vocabulary needs 'words' and may have others of {', '.join(FEATURES)}, not {[*vocabulary]}")
-    inputs = {name: nn.Input(1, name) for name in vocabulary}  # of any length
+    inputs = {name: nn.Input(1, name) for name in vocabulary}  # texts of any length
     embedded = [
         nn.Embedding(size, FEATURES[name], NORMAL, name=f"{name}_embedding")(inputs[name])
         for name, size in vocabulary.items()
@@ -260,7 +260,7 @@ def gru_translator(
         job: further fields of the job, such as ``train_steps``.
     """
     sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
-    source, target = nn.Input(1, "source"), nn.Input(1, "target")  # of any length
+    source, target = nn.Input(1, "source"), nn.Input(1, "target")  # texts of any length
     source_steps, words = _embed("source", source, source_words, embedding, dropout)
     encoder = nn.GRU(hidden, bidirectional=True, param=GRU_PARAMS * 2, name="encoder", return_sequences=True)(
         words, source_steps

@@ -56,7 +56,7 @@ def transformer(
     """
     sentences = read_phases(("source", "target"), data, batchsize, test_batchsize)
     net = _Blocks(width, heads, hidden, dropout)
-    source, target = nn.Input(1, "source"), nn.Input(1, "target")  # of any length
+    source, target = nn.Input(1, "source"), nn.Input(1, "target")  # sentences of any length
     steps = nn.SequenceLength(name="source_steps")(source)
     memory = net.encoder(net.embed("source", steps, source_words), steps, blocks)
     decoded = net.decoder(net.embed("target", target, target_words), memory, steps, blocks)

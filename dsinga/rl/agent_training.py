@@ -1,4 +1,4 @@
-"""How a job with ``reinforcement { }`` is trained: in this process, perhaps with remote actors, or by worker groups."""
+"""Trains a job with ``reinforcement { }``: in this process, perhaps with remote actors, or by worker groups."""
 
 from __future__ import annotations
 

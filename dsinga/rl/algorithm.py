@@ -1,4 +1,4 @@
-"""Algorithm, the base class of what learns the params of a model from experience, and the default updaters."""
+"""Algorithm: the base class of algorithms, which learn the params of a model from experience; and default updaters."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Algorithm(ABC):
                 threads=1,
                 is_small=True,
             )
-        except JobError:  # of a loss, perhaps, for which a head has a wrong size
+        except JobError:  # perhaps a head has a wrong size for a loss
             self.net = LocalNet(self.model.job(), inputs)
             self.check_heads()
             raise
@@ -243,12 +243,12 @@ Experience = Rollout | Transitions
 
 
 def adam(learning_rate: float, epsilon: float = 1e-7) -> UpdaterConf:
-    """Return what ``nn.Adam`` returns."""
+    """Return the updater Adam, as ``nn.Adam`` does."""
     return _updater(UpdaterType.kAdam, learning_rate, epsilon, adam_conf={"bias_correction": True})
 
 
 def rmsprop(learning_rate: float, rho: float, epsilon: float) -> UpdaterConf:
-    """Return what ``nn.RMSprop`` returns."""
+    """Return the updater RMSProp, as ``nn.RMSprop`` does."""
     return _updater(UpdaterType.kRMSProp, learning_rate, epsilon, rmsprop_conf={"rho": rho})
 
 

@@ -1,4 +1,4 @@
-"""Checks of what a user gives an algorithm, an agent or a run: names and values of settings, the net, the spaces."""
+"""Checks the arguments of algorithms, agents and runs: names and values of settings, the net, the spaces."""
 
 from __future__ import annotations
 

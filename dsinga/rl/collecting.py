@@ -1,4 +1,4 @@
-"""Collector: steps environments by the actions of an agent, and keeps what happens as rollouts or in a memory."""
+"""Collector: steps environments by the actions of an agent, and keeps the steps as rollouts or in a memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Values = Callable[..., np.ndarray]
 
 
 class TransitionStore(Protocol):
-    """Where transitions are kept, such as a replay memory."""
+    """An object that keeps transitions, such as a replay memory."""
 
     def add(self, observations: np.ndarray, actions: np.ndarray, step: EnvironmentStep) -> None:
         """Keep a step of N environments: the observations before it, the actions, and what followed."""

@@ -26,7 +26,7 @@ LONGEST_EPISODE = 1_000_000  # steps
 
 
 class Policy(Protocol):
-    """What chooses actions, such as an agent or an algorithm."""
+    """An object that chooses actions, such as an agent or an algorithm."""
 
     @property
     def predict(self) -> Callable[..., Any]:
@@ -133,11 +133,11 @@ def check_length(environments: VectorEnvironment, steps: int) -> None:
 
 
 LONGEST_RECORDING = 2000  # steps; then the recording ends
-MOST_FRAMES = 250  # of a GIF; of longer episodes every second frame is kept, or every third, ...
+MOST_FRAMES = 250  # a GIF has at most so many: of longer episodes every second frame is kept, or every third, ...
 WIDTH = 300  # pixels of a frame at most
 STRIP_FRAMES, STRIP_COLUMNS = 8, 4
 STRIP_GAP = 2  # pixels
-FRAMES_PER_SECOND = 30  # where the environment does not say
+FRAMES_PER_SECOND = 30  # for an environment that names no speed
 
 
 class RecordedEnvironment:

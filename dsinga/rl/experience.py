@@ -13,7 +13,7 @@ from dsinga.rl.environments.vector_environment import EnvironmentStep
 
 
 class Sampled(NamedTuple):
-    """Actions (N, ...) for N observations, and what else is kept of the choice, such as "value" and "log_probability".
+    """Actions (N, ...) for N observations, and further numbers of the choice, such as "value" and "log_probability".
 
     ``extras`` has arrays (N, ...) float32 by name.
     """

@@ -1,4 +1,4 @@
-"""Agents and settings of runs, as a job describes them by ``reinforcement { }`` and as ``rl.train`` takes them."""
+"""Makes agents from jobs with ``reinforcement { }``, and puts the settings of ``rl.train`` into jobs."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ def agent_of(job: Job, spaces: Spaces) -> Agent:
         raise conf.error("ReinforcementConf needs the field 'algorithm'")
     cls = resolve(conf)
     own = getattr(cls, "Conf", None)
-    for _, other in component_settings(KIND):
-        if other is not own and getattr(conf, other.field) is not None:
-            raise conf.error(f"{other.field} has no effect on {conf.type_name}; leave it out", other.field)
+    for _, settings_of in component_settings(KIND):
+        field_name = settings_of.field
+        if settings_of is not own and getattr(conf, field_name) is not None:
+            raise conf.error(f"{field_name} has no effect on {conf.type_name}; leave it out", field_name)
     if cls.on_policy and conf.replay_conf is not None:
         raise conf.error(f"replay_conf has no effect on {conf.type_name}; leave it out", "replay_conf")
     settings = {} if own is None else set_fields(conf.settings_of(own))

@@ -1,4 +1,4 @@
-"""How an agent learns from environments in this process: from rollouts, from a replay memory, or by evolution."""
+"""Trains an agent with environments in this process: by rollouts, by a replay memory, or by evolution."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Learning(Protocol):
 
 
 class CollectingLearning:
-    """Base of what steps environments in this process.
+    """Base of the ways to learn from environments that this process steps.
 
     Args:
         agent: the agent.

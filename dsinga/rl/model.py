@@ -16,7 +16,7 @@ from dsinga.net.layer_classes import layer_class
 from dsinga.reading.bind_records import input_layer, with_batchsize
 from dsinga.rl.environments.spaces import Space
 
-FIELDS = ("gpu", "precision")  # of the job of a net, which say where and how it is computed
+FIELDS = ("gpu", "precision")  # fields of a job that say where and how its net is computed
 
 
 @runtime_checkable

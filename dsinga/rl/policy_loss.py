@@ -217,14 +217,14 @@ class PPOLoss(PolicyLoss):
         advantage, difference = sources[2].reshape(-1), logs - sources[3].reshape(-1)
         ratio = xp.exp(difference)
         unit, clip = ratio.dtype.type(1), ratio.dtype.type(self.settings.clip)
-        whole = ratio * advantage
+        unclipped = ratio * advantage
         clipped = xp.clip(ratio, unit - clip, unit + clip) * advantage
-        slope = xp.where(whole <= clipped, whole, 0)  # of the smaller one: the clipped one is constant
+        slope = xp.where(unclipped <= clipped, unclipped, 0)  # the clipped one is constant
         sums = {
             "kl": (ratio - unit - difference).sum(dtype=np.float64),
             "clip_fraction": (xp.abs(ratio - unit) > self.settings.clip).sum(dtype=np.float64),
         }
-        return -xp.minimum(whole, clipped), derivative * -slope[:, None], sums
+        return -xp.minimum(unclipped, clipped), derivative * -slope[:, None], sums
 
 
 @register("layer", kEntropyLoss=735)

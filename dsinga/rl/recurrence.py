@@ -98,7 +98,7 @@ class Recurrence:
 
     def __init__(self, model: Model, carried: Mapping[str, int], net: LocalNet, examples: Mapping[str, np.ndarray]):
         self._model, self._sizes, self._net, self._examples = model, carried, net, examples
-        self._sequence_nets: dict[int, LocalNet] = {}  # by their steps
+        self._sequence_nets: dict[int, LocalNet] = {}  # nets by the number of steps
 
     def hidden_states(self, count: int) -> HiddenStates:
         """Return the states of ``count`` environments whose episodes begin: zeros."""

@@ -46,7 +46,7 @@ class ReplayMemory:
         self._rewards = self._array(self.rows + 1, (), np.float32)
         self._terminated = self._array(self.rows + 1, (), np.bool_)
         self._truncated = self._array(self.rows + 1, (), np.bool_)
-        self._finals: dict[int, np.ndarray] = {}  # by index, of transitions that were cut off
+        self._finals: dict[int, np.ndarray] = {}  # final observations of transitions that were cut off, by index
         self._powers = np.float32(discount) ** np.arange(n + 1, dtype=np.float32)
         self._next = 0  # the row of the next step
         self._filled = 0  # rows that have a step
@@ -287,7 +287,7 @@ class PrioritizedReplay(ReplayMemory):
         super().__init__(spaces, capacity, count=count, n=n, discount=discount)
         self.alpha, self.beta, self.floor = alpha, beta, floor
         self._tree = SumTree((self.rows + 1) * count)
-        self._largest = 1.0  # of all priorities so far
+        self._largest = 1.0  # the largest priority so far
 
     def add(self, observations: np.ndarray, actions: np.ndarray, step: EnvironmentStep) -> None:
         """Keep a step of all environments, with the largest priority so far."""

@@ -60,8 +60,8 @@ class AgentEngine(Engine):
         self.job = job
         self._conf, self._learning, self._environment = job.reinforcement, learning, environment
         self._algorithm = learning.agent.algorithm
-        self.nets = {Phase.kTrain: self._algorithm.net.net}  # with the layers of the algorithm
-        self._metrics: Mapping[str, float] = {}  # of the last updates
+        self.nets = {Phase.kTrain: self._algorithm.net.net}  # the net has the layers of the algorithm
+        self._metrics: Mapping[str, float] = {}  # metrics of the last updates
         self._episodes, self._summary = -1, dict[str, float]()  # how many have ended, and their means
         self._speeds: deque[tuple[int, float]] = deque()  # steps and seconds of the last rollouts
         self._factors: Mapping[int, float] = {}

@@ -39,7 +39,7 @@ REWRITTEN = (
     "updaters",
     *(f"kernel_{name}" for name in KERNEL_CHECKS),
 )
-PACKAGES = ("pytest", "hypothesis")  # that dsinga does not install
+PACKAGES = ("pytest", "hypothesis")  # packages that dsinga does not install
 _find, __dir__ = lazy_names(__name__)
 
 

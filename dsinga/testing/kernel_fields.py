@@ -22,7 +22,7 @@ from dsinga.testing.kernel_backend import (
 )
 from dsinga.testing.kernel_formulas import assert_close, assert_gradient
 
-SIZES = st.sampled_from([(), (3,), (3, 4), (12, 16), (2, 3, 4)])  # of the axes after the channels
+SIZES = st.sampled_from([(), (3,), (3, 4), (12, 16), (2, 3, 4)])  # sizes of the axes after the channels
 
 
 class FieldKernels(LayoutChecks):

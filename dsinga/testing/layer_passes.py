@@ -1,4 +1,4 @@
-"""Running one layer without a net: contexts, both passes, numerical gradients, collectives between threads."""
+"""Runs one layer without a net: contexts, both passes, numerical gradients, collectives between threads."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dsinga.ops import Array, Ops
 from dsinga.testing.layer_cases import read_only
 from dsinga.training.metrics import read_metrics
 
-WAIT_SECONDS = 60.0  # for the other threads of a collective
-MOST_SLOPES = 50  # of an array
+WAIT_SECONDS = 60.0  # a thread waits so long for the others of a collective
+MOST_SLOPES = 50  # numerical gradients of an array
 
-threads = functools.cache(ThreadPoolExecutor)  # by their number
+threads = functools.cache(ThreadPoolExecutor)  # pools by the number of threads
 
 
 class Passes(NamedTuple):

@@ -16,7 +16,7 @@ from dsinga.training import Updater, create_updater
 
 SIZE = 200  # elements of the param
 STEPS = 6
-LR_SCALE, WD_SCALE = 2.0, 3.0  # of the param
+LR_SCALE, WD_SCALE = 2.0, 3.0  # scales of the param
 
 ParamArrays = Mapping[str, np.ndarray]
 

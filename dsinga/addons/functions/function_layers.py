@@ -1,4 +1,4 @@
-"""kFunction and kFunctionLoss: a user's function of features, with the gradient of its library."""
+"""kFunction and kFunctionLoss: layers that call a user's function, whose library computes the gradient."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ class FunctionLoss(FunctionLayer):
 
 
 class Weight(NamedTuple):
-    """A param of a user's layer, until its values are there: what ``add_weight`` returns."""
+    """A param of a user's layer as ``add_weight`` returns it, before it has values."""
 
     role: str
     shape: Shape
@@ -261,12 +261,12 @@ class Weight(NamedTuple):
 
 def weights_of_layer(layer: Any) -> dict[str, Weight]:
     """Return the params of a layer that was built, by role: its attributes, and items of lists among them."""
-    found: dict[str, Weight] = {}
+    weights: dict[str, Weight] = {}
     for value in vars(layer).values():
         for weight in value if type(value) is list else [value]:
-            if isinstance(weight, Weight) and found.setdefault(weight.role, weight) is not weight:
+            if isinstance(weight, Weight) and weights.setdefault(weight.role, weight) is not weight:
                 raise UserError(f"two params are called {weight.role!r}; give add_weight another name=")
-    return found
+    return weights
 
 
 class LayerCall:
@@ -318,7 +318,7 @@ class LayerCall:
     def __call__(self, *arrays: Any) -> Any:
         values = dict(zip(self.weights, arrays, strict=False))
         sources = list(arrays[len(values) :])
-        layer: Any = object.__new__(self.cls)  # the constructor made it before
+        layer: Any = object.__new__(self.cls)  # its attributes are copied from the layer that the constructor has made
         vars(layer).update(vars(self.layer))
         for attribute, value in vars(self.layer).items():
             if isinstance(value, Weight):

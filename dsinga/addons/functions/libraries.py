@@ -1,4 +1,4 @@
-"""The gradient of a user's function from the library in which it is written: JAX, autograd or PyTorch.
+"""Computes the gradient of a user's function by the library in which it is written: JAX, autograd or PyTorch.
 
 None of the three is imported here: a function is of the library whose arrays it returns, which it has imported then.
 What a compiled function reads is compared by :class:`ReadValues`, since JAX takes it for constant.
@@ -24,8 +24,8 @@ from dsinga.base.function_digest import is_importable
 from dsinga.base.functions import value_by_torch
 from dsinga.base.registry import is_user_code
 
-Function = Callable[..., Any]  # of arrays of a library; returns one of them
-Pull = Callable[[np.ndarray], list[np.ndarray | None]]  # from the gradient for a value to those for the arguments
+Function = Callable[..., Any]  # a function of arrays of a library, which returns one of them
+Pull = Callable[[np.ndarray], list[np.ndarray | None]]  # makes gradients for the arguments of that for the value
 
 _log = logging.getLogger(__name__)
 
@@ -279,8 +279,8 @@ class TorchFunction(LibraryFunction):
         def pull(grad: np.ndarray) -> list[np.ndarray | None]:
             if not needed or not value.requires_grad:
                 return [np.zeros_like(a) if need else None for a, need in zip(arrays, needs, strict=True)]
-            given = torch.tensor(grad, dtype=value.dtype)
-            grads = torch.autograd.grad(value, needed, given, retain_graph=True, allow_unused=True)
+            output_gradient = torch.tensor(grad, dtype=value.dtype)
+            grads = torch.autograd.grad(value, needed, output_gradient, retain_graph=True, allow_unused=True)
             dense = [torch.zeros_like(t) if g is None else g for t, g in zip(needed, grads, strict=True)]
             return _spread([g.numpy() for g in dense], needs)
 
@@ -304,8 +304,8 @@ LIBRARIES: dict[str, type[LibraryFunction]] = {
 
 def _spread(gradients: Sequence[Any], needs: Sequence[bool]) -> list[np.ndarray | None]:
     """Return the gradients of needed arguments in the places of all arguments."""
-    found = iter(gradients)
-    return [np.asarray(next(found)) if need else None for need in needs]
+    needed = iter(gradients)
+    return [np.asarray(next(needed)) if need else None for need in needs]
 
 
 def find_library(function: Function, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> LibraryFunction:

@@ -1,4 +1,4 @@
-"""Layers of functions: Lambda, and classes of the user's own with ``call``, which inherit nn.Layer."""
+"""Builds layers from functions: Lambda, and the user's classes with a ``call`` that inherit nn.Layer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FunctionBuilder(LayerBuilder):
             if features is not None and all(isinstance(result, Symbol) for result in results):
                 self.calls += results[:1]
                 return features
-        except NameError as error:  # which it has with arrays, too
+        except NameError as error:  # the function has it with arrays, too
             raise self._fail(error) from error
         except Exception as error:  # a function of arrays fails with features in its own way
             self.failure = error
@@ -124,7 +124,7 @@ def Lambda(
 
 @register("hook", "users_layer")
 class OwnLayer(FunctionBuilder, CallableLayer):
-    """Base of layer classes of the user's own, what ``class Scale(nn.Layer)`` inherits: ``call`` is what they compute.
+    """Base of the user's layer classes, such as ``class Scale(nn.Layer)``: their method ``call`` computes the feature.
 
     ``call(self, x)`` gets a feature where it consists of layers and operators, or else an array of the batch, and the
     params as arrays; ``build(self, input_shape)`` makes params by :meth:`add_weight`. The constructor's arguments are

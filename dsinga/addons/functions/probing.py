@@ -1,4 +1,4 @@
-"""Checks of a user's function before training: its library, its shape, that rows do not mix, its gradient."""
+"""Checks a user's function before training: its library, its shape, its gradient, and that rows do not mix."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dsinga.base.errors import UserError
 from dsinga.base.functions import value_of
 from dsinga.layers.interface.layer import Shape, shape_text
 
-ROWS = 4  # of a batch of trial
+ROWS = 4  # the rows of a batch of trial
 KEPT = 4  # checked functions that no model has, since a model that is being made asks for each several times
-STEPS = {np.dtype(np.float64): (1e-6, 1e-4), np.dtype(np.float32): (1e-2, 5e-2)}  # of a difference, and its tolerance
+STEPS = {np.dtype(np.float64): (1e-6, 1e-4), np.dtype(np.float32): (1e-2, 5e-2)}  # step, tolerance of a difference
 _log = logging.getLogger(__name__)
 
 

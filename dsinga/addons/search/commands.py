@@ -126,7 +126,7 @@ def find_lr(
     from dsinga.addons.search.learning_rate import find_learning_rate
     from dsinga.job import ChangeMethod
 
-    source: Any  # which stands for a client
+    source: Any  # it stands for a client
     job, source = job_and_runner(conf, options)
     result = find_learning_rate(
         job, source, low=low, high=high, steps=steps, data_root=data_root, resources=resources, hosts=hosts

@@ -1,4 +1,4 @@
-"""Searching a learning rate: a short run whose rate grows from step to step, and the rate that its losses suggest."""
+"""Suggests a learning rate by the losses of a short run whose rate grows from step to step."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class RateSweep(Extension):
     def observe(self, loop: LoopView, sums: Metrics) -> None:
         """Keep the loss."""
         metrics = loop.means("train", sums)
-        loss = metrics.get("loss", metrics.get("reconstruction_error"))  # the latter is that of Boltzmann machines
+        loss = metrics.get("loss", metrics.get("reconstruction_error"))  # Boltzmann machines report the latter
         if loss is None:
             raise UserError("a search for a learning rate needs a net that reports a loss; add a loss layer")
         self.losses.append(loss)

@@ -1,4 +1,4 @@
-"""The extensions of the runs of a search: one keeps the values of a metric, one ends runs by the median of others."""
+"""Extensions of the runs of a search: one keeps the values of a metric, one ends runs by the median of other runs."""
 
 from __future__ import annotations
 

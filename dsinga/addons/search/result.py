@@ -81,7 +81,7 @@ class SearchResult(Sequence[Row]):
         for state in ("finished", "stopped", "cut"):
             rows = [row for row in self._rows.values() if row["state"] == state and _is_number(row["score"])]
             if rows:
-                return min(rows, key=self._rank)  # the first of equal ones
+                return min(rows, key=self._rank)  # the first of equal rows
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""The runs of a search: started as threads become free, and turned into rows of its result as they end."""
+"""Runs of a search: starts them as threads become free, and makes rows of the result as they end."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ class SearchRuns:
         text = f"best {best['number']}: {best['score']:.4g}" if best else ""
         self._progress.update(len(self._result), training, text)
         waiting = [entry.run.progress.get("waiting") for entry in self._active.values() if entry.run is not None]
-        if not training and waiting and waiting[0] and waiting[0] != self._shown_wait:  # for runs of others
+        if not training and waiting and waiting[0] and waiting[0] != self._shown_wait:  # other programs' runs go first
             self._shown_wait = waiting[0]
             self._progress.remark(self._shown_wait)
 

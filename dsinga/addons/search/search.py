@@ -1,4 +1,4 @@
-"""Searching for the best of many settings of a job."""
+"""Searches for the best of many settings of a job."""
 
 from __future__ import annotations
 

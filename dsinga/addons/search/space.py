@@ -20,7 +20,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.base.regular_files import METADATA_BYTES, open_regular, read_regular_text
 
-MOST_SETTINGS = 100_000  # of a search, each with a row in memory
+MOST_SETTINGS = 100_000  # the settings of a search, each with a row in memory
 MOST_VALUES, DEEPEST = 250_000, 100  # values of a setting, and lists within each other, as in a job file
 
 # What is tried, by the path of a field of the job, or by the name of an argument.
@@ -60,7 +60,7 @@ def make_settings(space: Space | Sequence[Space], samples: int | None = None, se
     random = np.random.default_rng(seed)
     ends = list(itertools.accumulate(map(_count, spaces)))
     has_distributions = any(_is_distribution(values) for part in spaces for values in part.values())
-    if has_distributions or ends[-1] > np.iinfo(np.int64).max:  # of so many combinations none is drawn twice
+    if has_distributions or ends[-1] > np.iinfo(np.int64).max:  # among so many combinations none is drawn twice
         return [_draw(spaces[int(random.integers(len(spaces)))], random) for _ in range(samples)]
     numbers = random.choice(ends[-1], size=min(samples, ends[-1]), replace=False)
     return [_combination_of(spaces, ends, int(number)) for number in numbers]
@@ -228,7 +228,7 @@ def _read_table(path: Path) -> list[dict[str, Any]]:
 
 def _load_yaml(text: str) -> Any:
     """Return what a YAML text has; JSON is a part of it. Mappings that merge others have a bounded number of values."""
-    import yaml  # which Dask brings
+    import yaml  # Dask brings it
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
         def flatten_mapping(self, node: Any) -> None:

@@ -1,4 +1,4 @@
-"""DDPG, deep deterministic policy gradient: actions that are numbers, learnt from a replay memory."""
+"""DDPG and TD3: deterministic policies of actions that are numbers, learnt from a replay memory."""
 
 from __future__ import annotations
 
@@ -132,10 +132,10 @@ class DDPG(Algorithm):
         return [input_layer(TARGET), input_layer(WEIGHT), *losses]
 
     def _critic_examples(self, model: Model, spaces: Spaces) -> dict[str, np.ndarray]:
-        one = np.zeros((1, 1), np.float32)
+        number = np.zeros((1, 1), np.float32)
         observation = np.zeros((1, *spaces.observation.shape), spaces.observation.dtype)
         action = np.zeros((1, math.prod(spaces.action.shape)), np.float32)
-        return {model.input: observation, model.heads[0]: action, TARGET: one, WEIGHT: one}
+        return {model.input: observation, model.heads[0]: action, TARGET: number, WEIGHT: number}
 
     def predict(self, observations: np.ndarray) -> np.ndarray:
         """Return the actor's action for each of N observations, (N, n) float32, within the bounds."""

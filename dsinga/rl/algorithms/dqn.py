@@ -89,7 +89,7 @@ class DQN(Algorithm):
         super().__init__(model, spaces, layers=layers, examples=examples, updater=updater, seed=seed)
         self.target_params = copy_params(self.params)
         self.sampled = 0
-        self._exponent = 1.0  # of the share of random actions
+        self._exponent = 1.0  # the exponent of the share of random actions
 
     def check_heads(self) -> None:
         """Raise UserError unless the first head has a value for each action."""

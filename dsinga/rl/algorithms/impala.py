@@ -205,7 +205,7 @@ class IMPALA(ActorCritic):
         self._losses = [loss]
         if chosen.entropy_scale:
             self._losses.append(entropy_loss(policy, chosen.entropy_scale, spaces.action, per_step=True))
-        self._learners: dict[int, LocalNet] = {}  # by the steps of a rollout
+        self._learners: dict[int, LocalNet] = {}  # nets by the steps of a rollout
         return []
 
     def learn(self, batch: Rollout) -> dict[str, float]:

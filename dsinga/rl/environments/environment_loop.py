@@ -1,4 +1,4 @@
-"""EnvironmentLoop: single environments with the interface of Gymnasium, stepped one after the other."""
+"""EnvironmentLoop: steps single environments with the interface of Gymnasium one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GymnasiumVector: a vector class of Gymnasium, which steps all environments by array operations."""
+"""GymnasiumVector: runs a vector environment of Gymnasium, which steps all environments by array operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an agent learns from remote actors: from their rollouts, or by actions that are chosen here."""
+"""Trains an agent with remote actors: by their rollouts, or by actions that this process chooses for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dsinga.rl.replay_memory import PrioritizedReplay, ReplayMemory
 
 
 class RemoteLearning(ABC):
-    """Base of what learns from remote actors.
+    """Base of the ways to learn from remote actors.
 
     Args:
         agent: the agent; it learns in this process.

@@ -44,7 +44,7 @@ class ActorTransitions:
 
 @dataclass
 class Acting:
-    """By what remote actors take steps.
+    """Params and settings by which remote actors take steps.
 
     Attributes:
         params: the params of the learner.
@@ -76,7 +76,7 @@ Experience = TypeVar("Experience")
 
 @dataclass
 class ActorRollout(Generic[Experience]):
-    """What an actor returns: its rollout, and from what another one could go on in its place.
+    """The reply of an actor: its rollout, and the state from which another actor could go on in its place.
 
     Attributes:
         rollout: the rollout, or the transitions of one.
@@ -93,7 +93,7 @@ class ActorRollout(Generic[Experience]):
 
 @dataclass
 class ActorStep:
-    """What an actor returns for a step of its environments by actions that it was given.
+    """The reply of an actor to actions: the step of its environments.
 
     Attributes:
         observations: (N, ...), those before the next step.
