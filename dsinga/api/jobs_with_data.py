@@ -1,4 +1,4 @@
-"""Jobs with the data of a call, and the result of training."""
+"""Binds the data of a call to a job, and describes the result of training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def job_with_data(
     Where ``params`` are a result, classes and columns of ``data`` have the codes and the order of its training records.
     """
     if not isinstance(job, (Job, str, os.PathLike)):
-        raise UserError(f"job must be a dsinga.Job or the path of a job file, not a {type(job).__name__}")
+        remedy = "; its methods predict and evaluate, or job(...) returns its job" if hasattr(job, "make_job") else ""
+        raise UserError(f"job must be a dsinga.Job or the path of a job file, not a {type(job).__name__}{remedy}")
     job = job if isinstance(job, Job) else load(job)
     trained = params.job if isinstance(params, Result) else None
     if data is None:

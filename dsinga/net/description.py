@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dsinga.layers.connect.bridge import BridgeDst
 from dsinga.layers.interface.declarations import Bfloat16
-from dsinga.layers.interface.layer import Shape
+from dsinga.layers.interface.layer import Shape, shape_text
 from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.net.cut import WHOLE_LAYER
 from dsinga.net.neuralnet import NeuralNet
@@ -140,3 +140,15 @@ def part_shape(node: Node) -> Shape:
     """Return the shape of the feature that a node of a partitioned net computes."""
     shape = node.layer.shape
     return shape if node.rows is None else (node.rows.stop - node.rows.start, *shape[1:])
+
+
+def as_table(net: NeuralNet, name: str) -> str:
+    """Return the table of a net: layer, type, shape of a row of the feature, number of params; then their sum."""
+    rows = describe(net)
+    cells = [("layer", "type", "feature", "params")]
+    cells += [(row.layer, row.typed, shape_text(row.shape[1:] or (1,)), f"{row.count:,}") for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    pattern = "{{:<{}}}  {{:<{}}}  {{:<{}}}  {{:>{}}}".format(*widths)
+    lines = [pattern.format(*line) for line in cells]
+    total = sum(row.count for row in rows)
+    return "\n".join([*lines, f"{name}: {total:,} numbers in params, {sum(row.bytes for row in rows):,} bytes"])

@@ -1,4 +1,4 @@
-"""Which records each input layer reads: those of sources that are bound to a job, or batches of numpy arrays."""
+"""Binds records to the input layers of a job, and makes records of batches of numpy arrays."""
 
 from __future__ import annotations
 

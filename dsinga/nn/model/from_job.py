@@ -178,7 +178,7 @@ class JobModel(Trainable):
         return any(layer.store_conf is not None and layer.store_conf.channels_last for layer in self._train_inputs())
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
+        """Return the encoder of each input that takes texts, None for one that takes codes of any length."""
         layers = self.base.neuralnet.layer
         ends = [
             layer.srclayers[0]

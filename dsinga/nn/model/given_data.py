@@ -1,4 +1,4 @@
-"""What a user gives to a model, paired by input: records, labels, batches, texts, a share that validates."""
+"""Pairs the records and labels that a user gives with the inputs of a model, and reads batches and texts."""
 
 from __future__ import annotations
 
@@ -132,7 +132,6 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
     Raises:
         UserError: there are more or fewer sources than inputs, or labels than outputs.
     """
-    x, y = as_pair(x, y, inputs)
     if x is None and y is not None:
         raise UserError("labels y are given without records; give x, too")
     records = {} if x is None else by_name("x", x, inputs)
@@ -146,25 +145,25 @@ def pair_up(x: Any, y: Any, inputs: Sequence[str], label_inputs: Sequence[str]) 
     return pairs
 
 
-def by_name(what: str, given: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return what is given for each of ``names``, a dict of them, or a list in their order, or a single one."""
-    if is_of(given, "datasets", "DatasetDict", "IterableDatasetDict"):
+def by_name(what: str, sources: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the source of each of ``names`` from a dict of them, a list in their order, or a single one."""
+    if is_of(sources, "datasets", "DatasetDict", "IterableDatasetDict"):
         raise UserError(
-            f"{what} is a {type(given).__name__}; give one of its datasets, as in x[{next(iter(given), '')!r}]"
+            f"{what} is a {type(sources).__name__}; give one of its datasets, as in x[{next(iter(sources), '')!r}]"
         )
-    if isinstance(given, dict):  # an xarray Dataset is a mapping, too
-        return dict(zip(names, values_by_name(what, given, names, "input"), strict=True))
-    return listed_by_name(given, names, f"{what} needs {len(names)} sources, one for each of {', '.join(names)}, not")
+    if isinstance(sources, dict):  # an xarray Dataset is a mapping, too
+        return dict(zip(names, values_by_name(what, sources, names, "input"), strict=True))
+    return listed_by_name(sources, names, f"{what} needs {len(names)} sources, one for each of {', '.join(names)}, not")
 
 
-def listed_by_name(given: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
-    """Return what is given for each of ``names``, a list in their order, or a single one; ``needs`` begins an error."""
+def listed_by_name(values: Any, names: Sequence[str], needs: str) -> dict[str, Any]:
+    """Return the value of each of ``names`` from a list in their order, or a single one; ``needs`` begins an error."""
     if len(names) == 1:
-        return {names[0]: given}
-    count = len(given) if isinstance(given, (list, tuple)) else 1
-    if not isinstance(given, (list, tuple)) or count != len(names):
+        return {names[0]: values}
+    count = len(values) if isinstance(values, (list, tuple)) else 1
+    if not isinstance(values, (list, tuple)) or count != len(names):
         raise UserError(f"{needs} {count}")
-    return dict(zip(names, given, strict=True))
+    return dict(zip(names, values, strict=True))
 
 
 def read_label_paths(y: Any, outputs: int) -> Any:
@@ -234,14 +233,14 @@ def batch_in_order(
     """
     if not names:
         orders, label_orders = _orders_of(x, inputs), _orders_of(y, label_inputs)
-        known = {name: RecordNames((), orders.get(name, ()), label_orders.get(name, ())) for name in inputs}
-        names = {name: each for name, each in known.items() if any(each)}
-    x = _as_arrays(x, inputs, {name: each.order for name, each in names.items()})
-    return x, _as_arrays(y, label_inputs, {name: each.label_order for name, each in names.items()}), names
+        names = {name: RecordNames((), orders.get(name, ()), label_orders.get(name, ())) for name in inputs}
+        names = {name: of_input for name, of_input in names.items() if any(of_input)}
+    x = _as_arrays(x, inputs, {name: of_input.order for name, of_input in names.items()})
+    return x, _as_arrays(y, label_inputs, {name: of_input.label_order for name, of_input in names.items()}), names
 
 
 def _orders_of(value: Any, names: Sequence[str]) -> dict[str, ArrayOrder]:
-    """Return the order of what is given for each of ``names``."""
+    """Return the order of the value of each of ``names``."""
     if not isinstance(value, dict):
         several = len(names) > 1 and isinstance(value, (list, tuple))
         value = dict(zip(names, value if several else [value], strict=False))
@@ -249,7 +248,7 @@ def _orders_of(value: Any, names: Sequence[str]) -> dict[str, ArrayOrder]:
 
 
 def _as_arrays(value: Any, names: Sequence[str], orders: Mapping[str, ArrayOrder]) -> Any:
-    """Return what is given for ``names`` as numpy arrays in these orders; None and sequences as they are."""
+    """Return the values of ``names`` as numpy arrays in these orders; None and sequences as they are."""
     if isinstance(value, dict):
         return {name: _as_arrays(item, [name], orders) for name, item in value.items()}
     if len(names) > 1 and isinstance(value, (list, tuple)):
@@ -284,7 +283,8 @@ def texts_of(source: Any) -> list[str] | None:
             return None
     elif getattr(getattr(source, "dtype", None), "kind", "") not in tuple("OSUT") or hasattr(source, "dask"):
         return None
-    texts = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in np.asarray(source).tolist()]
+    rows = np.asarray(source).tolist()
+    texts = [row[0] if isinstance(row, list) and len(row) == 1 else row for row in rows]
     texts = [text.decode() if isinstance(text, bytes) else text for text in texts]
     return texts if texts and all(isinstance(text, str) for text in texts) else None
 
@@ -293,7 +293,7 @@ def record_without_text(source: Any) -> int | None:
     """Return the number of the first record that has no text, None or NaN, say, among others; None without such."""
     if not isinstance(source, (list, tuple)) and getattr(getattr(source, "dtype", None), "kind", "") != "O":
         return None
-    are_texts = [isinstance(each, (str, bytes)) for each in source]
+    are_texts = [isinstance(record, (str, bytes)) for record in source]
     return are_texts.index(False) if any(are_texts) and not all(are_texts) else None
 
 

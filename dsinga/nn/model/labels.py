@@ -1,4 +1,4 @@
-"""Labels in the form that losses take, and weights of records: a loss with weights w is Σ w·l / n over n records."""
+"""Brings labels into the form that a loss takes, and weighs records: the loss is Σ w·l / n over n records."""
 
 from __future__ import annotations
 

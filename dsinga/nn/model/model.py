@@ -268,7 +268,7 @@ class Model(Trainable):
         return any((symbol.builder.settings["store"] or {}).get("channels_last") for symbol in self._inputs())
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
+        """Return the encoder of each input that takes texts, None for one that takes codes of any length."""
         encoders: dict[str, Any] = {
             symbol.builder.name or "": None
             for symbol in self._inputs()

@@ -24,7 +24,6 @@ from dsinga.checkpoint import Checkpoint, export_safetensors, read_params
 from dsinga.data import RecordNames
 from dsinga.engine.local_net import LocalNet
 from dsinga.job import Job, job_html, redact_job, to_text
-from dsinga.layers.interface.layer import shape_text
 from dsinga.net import NeuralNet
 from dsinga.net.layer_classes import SAMPLE_WEIGHT
 from dsinga.nn.model.given_data import Pair
@@ -33,11 +32,11 @@ from dsinga.nn.model.records import (
     PhaseRecords,
     add_weights,
     describe_arrays,
-    naming_shapes,
     open_inputs,
     shapes_of,
+    wrong_shape,
 )
-from dsinga.nn.model.training_state import FIRST_SEED, FitBegins, RunningFit, TrainingState, leave_to_user, write_names
+from dsinga.nn.model.training_state import FIRST_SEED, FitBegin, RunningFit, TrainingState, leave_to_user, write_names
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.writing.symbol import LayerBuilder
 from dsinga.nn.writing.variables import HasVariables, Variable
@@ -70,7 +69,7 @@ class ModelParams(HasVariables, ABC):
         self._fits = FIRST_SEED[0]
         self._state = TrainingState()
         self._fit: RunningFit | None = None  # that trains the model now
-        self._begins = FitBegins()
+        self._begins: dict[str, FitBegin] = {}  # of fits, by workspace
         self._arguments: JobArguments | None = None  # of the last fit
         self._loaded_names: Mapping[str, RecordNames] = {}
 
@@ -183,13 +182,12 @@ class ModelParams(HasVariables, ABC):
         known, shapes = dict(self.record_shapes), shapes_of(pairs)
         trained = {} if self._params is None else known
         try:
-            with (
-                naming_shapes(shapes, trained),
-                naming_shapes(shapes_of(held_out), {name: shape[1:] for name, shape in shapes.items()}),
-            ):
-                yield
-        except UserError:
+            yield
+        except UserError as error:
             self.record_shapes = known
+            rows = {name: shape[1:] for name, shape in shapes.items()}
+            if fault := wrong_shape(shapes, trained) or wrong_shape(shapes_of(held_out), rows):
+                raise UserError(fault) from error
             raise
 
     def _known_params(self, net: LocalNet) -> dict[str, np.ndarray]:
@@ -265,12 +263,14 @@ class ModelParams(HasVariables, ABC):
     @checked
     def summary(self) -> None:
         """Print a line for each layer. Raises UserError where the shapes of the inputs are not known."""
+        from dsinga.net.description import as_table  # which training does not need
+
         local = self._shaped()
         try:
             net = local.net
         except UserError:  # a job does not say the shape of labels that are fields
             net = local.unlabelled_net(self.output_layers())
-        print(summary_text(net, self.name))
+        print(as_table(net, self.name))
 
     def _written_job(self) -> Job:
         """Return the job of the last ``fit`` as far as files have it, else that of a ``fit`` with default arguments."""
@@ -391,17 +391,3 @@ def _float32(name: str, array: Any) -> np.ndarray:
         return np.ascontiguousarray(array, np.float32)
     except (TypeError, ValueError) as error:
         raise UserError(f"the param {name!r} is no array of numbers: {error}") from None
-
-
-def summary_text(net: NeuralNet, name: str) -> str:
-    """Return the table of a net: layer, type, shape of a row of the feature, number of params; then their sum."""
-    from dsinga.net.description import describe
-
-    rows = describe(net)
-    cells = [("layer", "type", "feature", "params")]
-    cells += [(row.layer, row.typed, shape_text(row.shape[1:] or (1,)), f"{row.count:,}") for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
-    pattern = "{{:<{}}}  {{:<{}}}  {{:<{}}}  {{:>{}}}".format(*widths)
-    lines = [pattern.format(*line) for line in cells]
-    total = sum(row.count for row in rows)
-    return "\n".join([*lines, f"{name}: {total:,} numbers in params, {sum(row.bytes for row in rows):,} bytes"])

@@ -1,4 +1,4 @@
-"""Predictable: testing and predicting by models described in Python and by those of job files.
+"""Tests and predicts with models described in Python and with those of job files.
 
 Inside, features of images are (B, C, H, W), also where inputs have the channels last: labels and outputs get their axes
 in another order where they come in and go out.
@@ -69,7 +69,7 @@ class Predictable(ModelParams):
         return {name: (as_codes(x, name, encoders), y) for name, (x, y) in pairs.items()}
 
     def text_encoders(self) -> dict[str, Any]:
-        """Return what makes codes of the texts of each input that takes texts, None for one of codes of any length."""
+        """Return the encoder of each input that takes texts, None for one that takes codes of any length."""
         return {}
 
     def has_channels_last(self) -> bool:
@@ -257,7 +257,7 @@ class Predictable(ModelParams):
                 for name in self.output_layers()
             ]
             outputs = [np.stack(of_members) for of_members in drawn]
-        return self._as_given(outputs, members)
+        return self._arranged(outputs, members)
 
     @checked
     def predict_lazily(self, x: Any, *, leads: int | None = None, members: int | None = None) -> Any:
@@ -279,26 +279,26 @@ class Predictable(ModelParams):
             )
         job, _ = self._job_of_features(self._unlabelled(x), None)
         outputs = [lazily(job, self._require_params(), name, x, leads=leads, members=members) for name in layers]
-        return self._as_given(outputs, members)
+        return self._arranged(outputs, members)
 
-    def _as_given(self, outputs: list[Any], members: int | None) -> Any:
+    def _arranged(self, outputs: list[Any], members: int | None) -> Any:
         """Return outputs, (n, ...), or (members, n, ...) where members are given: one alone, or a list of several."""
         if self.has_channels_last():
             outputs = [outputs_last(output, 0 if members is None else 1) for output in outputs]
         return outputs[0] if len(outputs) == 1 else outputs
 
     def __call__(self, inputs: Any, *further: Any, training: bool | None = None) -> Any:
-        """Return what the model makes of features, as a layer does, or of arrays, as :meth:`predict` does.
+        """Return the outputs for features, as a layer does, or for arrays, as :meth:`predict` does.
 
         Models that have a layer share its params. Raises UserError for ``training=True``, which fit is for.
         """
         if training:
             raise UserError("model(x, training=True) is not there: fit trains, and model(x) is what predict returns")
-        given = [inputs, *further] if further else inputs
-        features = flatten(given.values() if isinstance(given, dict) else [given])
+        records = [inputs, *further] if further else inputs
+        features = flatten(records.values() if isinstance(records, dict) else [records])
         if any(isinstance(feature, Symbol) for feature in features):
             return self.on_features(features)
-        return with_tensor_methods(self.predict(given))
+        return with_tensor_methods(self.predict(records))
 
     def on_features(self, features: Sequence[Any]) -> Any:
         """Return the symbols of the outputs of the model on these symbols. Raises UserError for a model of a job."""
@@ -323,7 +323,7 @@ class Predictable(ModelParams):
     def _unlabelled(self, x: Any) -> dict[str, Pair]:
         """Return the records of each input as those of training were, without labels, which predictions do not need."""
         names = self.input_names()
-        pairs = self._as_codes(pair_up(x, None, names, names[:1]))
+        pairs = self._as_codes(pair_up(*as_pair(x, None, names), names, names[:1]))
         return {name: (records, None) for name, (records, _) in pairs.items()}
 
     def _features(

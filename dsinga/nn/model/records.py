@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -197,24 +196,16 @@ def shapes_of(pairs: Mapping[str, Pair]) -> dict[str, tuple[int | None, ...]]:
     }
 
 
-@contextmanager
-def naming_shapes(
-    shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[str, tuple[int | None, ...]]
-) -> Iterator[None]:
-    """Raise a UserError about records of other shapes than those ``trained`` on in place of one that they lead to.
+def wrong_shape(shapes: Mapping[str, tuple[int | None, ...]], trained: Mapping[str, tuple[int | None, ...]]) -> str:
+    """Return a sentence about records of other shapes than those ``trained`` on, "" where there are none.
 
     Other shapes are no fault by themselves: a net may take images of any size.
     """
-    try:
-        yield
-    except UserError as error:
-        for name, shape in shapes.items():
-            if name in trained and shape[1:] != trained[name]:
-                hint = "; for one record, give x[None]" if shape == trained[name] else ""
-                raise UserError(
-                    f"records have shape {shape[1:]}, but the model was trained on {trained[name]}{hint}"
-                ) from error
-        raise
+    for name, shape in shapes.items():
+        if name in trained and shape[1:] != trained[name]:
+            hint = "; for one record, give x[None]" if shape == trained[name] else ""
+            return f"records have shape {shape[1:]}, but the model was trained on {trained[name]}{hint}"
+    return ""
 
 
 def least_batch(size: int | None, records: PhaseRecords, default: int | None) -> int | None:

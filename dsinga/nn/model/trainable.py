@@ -1,4 +1,4 @@
-"""Trainable: training of models described in Python and of those of job files."""
+"""Trains models described in Python and those of job files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dsinga.nn.model.given_data import (
 from dsinga.nn.model.labels import weights_of_classes
 from dsinga.nn.model.predictable import Predictable
 from dsinga.nn.model.records import JobArguments, PhaseRecords, least_batch, reading_opened
-from dsinga.nn.model.training_state import BatchSteps, FitBegin, TrainingState
+from dsinga.nn.model.training_state import BatchSteps, FitBegin, TrainingState, key_of_workspace, resumed
 from dsinga.nn.words.keras_arguments import check_names, checked
 from dsinga.reading.bind_records import bind_records
 
@@ -255,12 +255,12 @@ class Trainable(Predictable):
     def _begin(
         self, workspace: Any, resume: Any, backups: Sequence[BackupAndRestore], fields: dict[str, Any]
     ) -> FitBegin:
-        """Return what a fit begins with; ``backups`` name the folder that it goes on from, and set some ``fields``."""
+        """Return where a fit begins; ``backups`` name the folder that it goes on from, and set some ``fields``."""
         for backup in backups:
             workspace, resume = backup.backup_dir, "auto"
             if isinstance(backup.save_freq, int):
                 fields.setdefault("checkpoint_freq", backup.save_freq)
-        return self._begins.resumed(FitBegin(self._fits, self._training_state.steps, workspace, resume))
+        return resumed(FitBegin(self._fits, self._training_state.steps, workspace, resume), self._begins)
 
     def _job_of_fit(self, arguments: JobArguments, begin: FitBegin, shuffle: bool, has_backups: bool) -> Job:
         """Return the job that a fit trains: it goes on from the steps that the optimizer has done."""
@@ -307,7 +307,8 @@ class Trainable(Predictable):
         self._arguments = arguments.described()
         self._training_state = TrainingState(begin.steps + kept.step, kept.slots)
         self._params, self._complete, self._fits = kept.params, True, begin.seed + 1
-        self._begins.note(begin)
+        if begin.workspace is not None:
+            self._begins[key_of_workspace(begin.workspace)] = begin
         self.result = api.Result(job, kept.params, kept.history, kept.net, kept.step, begin.workspace)
 
     @checked

@@ -1,4 +1,4 @@
-"""What a model keeps besides its params: the optimizer's state, names of classes, and the fit that trains it now."""
+"""Keeps the optimizer's state of a model, the names of its classes, and the fit that trains it now."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -28,7 +28,7 @@ FIRST_SEED = [0]  # of the first fit of models that are made from now on
 
 @dataclass
 class TrainingState:
-    """What the optimizer has learnt so far, with which the next ``fit`` goes on.
+    """The state of the optimizer of a model, with which the next ``fit`` goes on.
 
     Attributes:
         steps: how many steps it has done.
@@ -64,7 +64,7 @@ class TrainingState:
 
 
 class FitBegin(NamedTuple):
-    """What a fit begins with.
+    """The seed, the step and the folder with which a fit begins.
 
     Attributes:
         seed: the seed that it has by default.
@@ -79,31 +79,21 @@ class FitBegin(NamedTuple):
     resume: Any
 
 
-class FitBegins:
-    """What the fits of a model have begun with, by their workspaces: a fit that resumes one of them begins so, too."""
-
-    def __init__(self) -> None:
-        self._begins: dict[str, tuple[int, int]] = {}  # the seed, and the steps of the optimizer
-
-    def note(self, begin: FitBegin) -> None:
-        """Remember what a fit has begun with."""
-        if begin.workspace is not None:
-            self._begins[_place(begin.workspace)] = begin.seed, begin.steps
-
-    def resumed(self, begin: FitBegin) -> FitBegin:
-        """Return what a fit begins with: ``begin``, unless it resumes a fit of this model."""
-        workspace, resume = begin.workspace, begin.resume
-        if isinstance(resume, (str, os.PathLike)) and resume != "auto":
-            workspace = Path(resume).expanduser().absolute().parent.parent
-        if workspace is None or not resume or _place(workspace) not in self._begins:
-            return begin
-        if resume == "auto" and not has_checkpoint(os.fspath(workspace)):
-            return begin
-        seed, steps = self._begins[_place(workspace)]
-        return begin._replace(seed=seed, steps=steps)
+def resumed(begin: FitBegin, earlier: Mapping[str, FitBegin]) -> FitBegin:
+    """Return ``begin``, with the seed and the step of the ``earlier`` fit that it resumes, by workspace, if it does."""
+    workspace, resume = begin.workspace, begin.resume
+    if isinstance(resume, (str, os.PathLike)) and resume != "auto":
+        workspace = Path(resume).expanduser().absolute().parent.parent
+    if workspace is None or not resume or key_of_workspace(workspace) not in earlier:
+        return begin
+    if resume == "auto" and not has_checkpoint(os.fspath(workspace)):
+        return begin
+    before = earlier[key_of_workspace(workspace)]
+    return begin._replace(seed=before.seed, steps=before.steps)
 
 
-def _place(workspace: str | os.PathLike[str]) -> str:
+def key_of_workspace(workspace: str | os.PathLike[str]) -> str:
+    """Return the URL or the absolute path of a workspace."""
     text = os.fspath(workspace)
     return text if is_url(text) else str(Path(text).absolute())
 
@@ -116,8 +106,8 @@ def write_names(names: Mapping[str, RecordNames], path: Path, mark: str) -> None
 
     Raises OSError.
     """
-    if known := {name: each._asdict() for name, each in names.items() if any(each)}:
-        write_file(path, json.dumps({MARK: mark, **known}, indent=1, ensure_ascii=False) + "\n")
+    if named := {name: of_input._asdict() for name, of_input in names.items() if any(of_input)}:
+        write_file(path, json.dumps({MARK: mark, **named}, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_names(path: Path) -> dict[str, RecordNames]:
@@ -200,25 +190,17 @@ CLOSED = (
 )
 
 
-class TrainedModel(Protocol):
-    """What a running fit sets of its model."""
-
-    _params: Any
-    _complete: bool
-    _training_state: TrainingState
-
-
 class RunningFit:
     """A fit that goes on: in the events of its callbacks the model has the params of the run, and the run those of it.
 
     Params are copied when they are first read in an event, as arrays that are read-only: callbacks may keep them.
 
     Args:
-        model: the model that is trained.
+        model: the model that is trained, whose params and state of the optimizer are set.
         steps: how many steps its optimizer had done before.
     """
 
-    def __init__(self, model: TrainedModel, steps: int):
+    def __init__(self, model: Any, steps: int):
         self._model, self._steps = model, steps
         self._loop: LoopView | None = None  # within an event at which training stands
         self._params: dict[str, np.ndarray] = {}
