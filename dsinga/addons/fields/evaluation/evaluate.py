@@ -58,7 +58,7 @@ class Persistence:
             is_target=True,
             location=windows.location,
         )
-        self._column.cache.register(self, windows.definition.memory)
+        self._column.cache.keep_for(self, windows.definition.memory)
         self._parts = layout.targets
 
     def read(self, rows: np.ndarray) -> np.ndarray:

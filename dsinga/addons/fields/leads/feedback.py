@@ -130,7 +130,7 @@ def lead_plan(layout: Layout, definition: WindowDefinition) -> LeadPlan | None:
     space = [layout.axes[dim] for dim in layout.space]
     _check_training(layout, axis, space)
     check_ends(layout, axis)
-    first = layout.of_first_lead()
+    first = layout.first_lead
     records = []
     for number in range(layout.leads):
         parts = [list(_channels(layout, part, axis, number)) for part in first.inputs]

@@ -73,7 +73,7 @@ def memory_windows(layout: Layout, readers: Mapping[str, VariableReader], axes: 
     layout = replace(layout, axes=axes, inputs=tuple(map(of_window, layout.inputs)))
     fields = KeptFields()
     column = WindowColumn(WindowBlocks(layout, UNBOUNDED), fields, None, False, "the Dataset")
-    fields.register(column, 0)  # so that the cache of the process forgets them
+    fields.keep_for(column, 0)  # so that the cache of the process forgets them
     return column
 
 

@@ -169,6 +169,11 @@ def rotated(dataset: Any, dim: str, first: int) -> Any:
     return turned.set_coords([name for name in chunked if name in dataset.coords])
 
 
+def backwards(dataset: Any, dims: Any) -> Any:
+    """Return a Dataset whose points along some dimensions are in the opposite order."""
+    return dataset.isel({dim: slice(None, None, -1) for dim in dims}) if dims else dataset
+
+
 def with_begin(dataset: Any, dim: str, begin: float) -> Any:
     """Return a Dataset whose longitudes begin at ``begin``, if they are a circle that has it; else the Dataset itself.
 

@@ -29,13 +29,6 @@ from dsinga.data.stores.store_faults import check_group, check_members
 OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
 
 
-def reading_files(dataset: Any) -> Any:
-    """Return a Dataset whose variables in files are read as :mod:`.backend_arrays` says, which imports xarray."""
-    from dsinga.addons.fields.records import backend_arrays
-
-    return backend_arrays.reading_files(dataset)
-
-
 def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tuple[Any, str | None]:
     """Return the Dataset that ``source`` is, or is the path or URL of, and that path.
 
@@ -46,7 +39,10 @@ def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tup
     if is_path(source):
         path = os.fspath(source)
         path = path if is_url(path) else os.path.abspath(path)
-    dataset = reading_files(_given(source) if path is None else open_path(path))
+    dataset = _given(source) if path is None else open_path(path)
+    from dsinga.addons.fields.records import backend_arrays  # which imports xarray
+
+    dataset = backend_arrays.reading_files(dataset)
     names = (*definition.inputs, *definition.targets) if definition else ()
     if any("(" in name for name in names):
         from dsinga.addons.fields.microscopes.instance_targets import with_instance_targets
@@ -59,36 +55,44 @@ def _given(source: Any) -> Any:
     """Return a Dataset, or that of a DataArray, with NaN in place of values that mean "missing"."""
     if is_data_array(source):
         source = source.to_dataset(name=str(source.name or "x"))
-    if is_a(source, "xarray", "Dataset"):
-        return decoded_dataset(source)
-    remedy = "name its dimensions: xarray.DataArray(array, dims=('time', 'lat', 'lon'))"
-    if isinstance(source, (list, tuple)):
-        remedy = OPEN_SEVERAL
-    elif is_a(source, "xarray", "DataTree"):
-        remedy = "give a node of it: tree['GROUP'].to_dataset()"
-    raise UserError(
-        f"windows are cut out of an xarray Dataset or DataArray, or the path of one, not a {type(source).__name__}"
-        f"; {remedy}"
-    )
+    if not is_a(source, "xarray", "Dataset"):
+        remedy = "name its dimensions: xarray.DataArray(array, dims=('time', 'lat', 'lon'))"
+        if isinstance(source, (list, tuple)):
+            remedy = OPEN_SEVERAL
+        elif is_a(source, "xarray", "DataTree"):
+            remedy = "give a node of it: tree['GROUP'].to_dataset()"
+        raise UserError(
+            f"windows are cut out of an xarray Dataset or DataArray, or the path of one, not a {type(source).__name__}"
+            f"; {remedy}"
+        )
+    return decoded_dataset(source)
 
 
-def check_dataset(dataset: Any, definition: WindowDefinition) -> None:
-    """Raise UserError where variables or dimensions of a definition are not those of a Dataset."""
+def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
+    """Return a Dataset with the variables that windows read alone, so that others are not sent to workers.
+
+    Those of which the definition has a climatology are departures from it. Raises UserError where variables or
+    dimensions of the definition are not those of the Dataset, and where coordinates do not increase.
+    """
     variables = [*definition.inputs, *definition.targets, *definition.static]
-    known = [str(name) for name in dataset.data_vars]
     for name in (*variables, *definition.mask, *(fill.variable for fill in definition.fill)):
         if name != "*" and name not in dataset.variables:
-            raise missing_name("variable", name, known, "Dataset")
+            raise missing_name("variable", name, [str(name) for name in dataset.data_vars], "Dataset")
     dims = list(dict.fromkeys(str(dim) for name in variables for dim in dataset[name].dims))
-    named = [("channels", dim) for dim in definition.channels if dim]
-    for what, dim in [*((dim.first_setting(), dim.name) for dim in definition.dim), *named]:
-        if what and dim not in dims:
+    for what, dim in definition.named_dims():
+        if dim not in dims:
             hint = nearest(dim, dims) or f"; they have {listed(map(repr, dims))}"
             raise UserError(f"{what} names the dimension {dim!r}, which the variables of the windows do not have{hint}")
     _check_grids(dataset, definition)
+    used = dataset[[name for name in dict.fromkeys([*variables, definition.weights]) if name in dataset.data_vars]]
     for conf in definition.dim:
         if conf.size is not None or conf.lead:
-            check_increasing(dataset, conf)
+            check_increasing(used, conf)
+    if not definition.climatology:
+        return used
+    from dsinga.addons.fields.records.departures import departures  # which imports xarray
+
+    return departures(used, definition.climatology)
 
 
 def _check_grids(dataset: Any, definition: WindowDefinition) -> None:
@@ -104,8 +108,9 @@ def _check_grids(dataset: Any, definition: WindowDefinition) -> None:
                 f"variables of a window lie on one grid; interpolate one: ds[{name!r}].interp_like(ds[{first!r}]), or "
                 "rename its dimensions"
             )
+    leads = {"time", *(conf.name for conf in definition.dim if conf.lead)}
     for name in definition.static:
-        times = [dim for dim in dataset[name].dims if dim == "time" or definition.along(str(dim)).lead]
+        times = [dim for dim in dataset[name].dims if dim in leads]
         if times:
             raise UserError(
                 f"the static variable {name!r} has the dimension {times[0]!r}; name it in inputs, or take it once: "
@@ -115,20 +120,6 @@ def _check_grids(dataset: Any, definition: WindowDefinition) -> None:
 
 def _listed(dims: Iterable[Any]) -> str:
     return f"({', '.join(map(str, dims))})"
-
-
-def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
-    """Return a Dataset with the variables that windows read alone, so that others are not sent to workers.
-
-    Those of which the definition has a climatology are departures from it.
-    """
-    names = [*definition.inputs, *definition.targets, *definition.static, definition.weights]
-    used = dataset[[name for name in dict.fromkeys(names) if name in dataset.data_vars]]
-    if not definition.climatology:
-        return used
-    from dsinga.addons.fields.records.departures import departures  # which imports xarray
-
-    return departures(used, definition.climatology)
 
 
 def open_path(path: str) -> Any:

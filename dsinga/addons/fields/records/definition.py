@@ -25,6 +25,7 @@ OF_DIM = {
     "input_dims": ("size",), "input_overlap": ("overlap",), "context": ("before", "after"), "lead": ("lead",),
     "edges": ("edges",), "within": ("first", "last"), "points": ("points",), "steps": ("step",), "begins": ("begin",),
 }  # fmt: skip
+UNSET = (None, 0, "inside")  # defaults of the settings of a dimension
 OF_TRAINED = ("points", "steps", "begins")  # those that say how the data of training lay
 
 
@@ -47,11 +48,6 @@ class WindowDimConf(Settings):
     points: list[str] = setting([], "the coordinates of points that are channels, in which other data are read")
     step: str = setting("", 'the step of the coordinate in training, such as "-0.25" or "6h"')
     begin: str = setting("", "the first longitude in training, of those once round the circle")
-
-    def first_setting(self) -> str:
-        """Return the first of the settings of windows, by its name in Python, that is given; "" for none."""
-        given, names = set_fields(self), [name for name in OF_DIM if name not in OF_TRAINED]
-        return next((name for name in names if any(field in given for field in OF_DIM[name])), "")
 
     def faults(self) -> Iterator[Fault | str]:
         """Yield what is wrong with the sizes, the overlap and the edges of a dimension."""
@@ -172,6 +168,14 @@ class WindowDefinition(Settings):
     def along(self, name: str) -> WindowDimConf:
         """Return the settings of a dimension, which are the defaults where it has none."""
         return next((dim for dim in self.dim if dim.name == name), None) or WindowDimConf(name=name)
+
+    def named_dims(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of a setting in Python, and each dimension that it names."""
+        for name, fields in OF_DIM.items():
+            for dim in self.dim if name not in OF_TRAINED else ():
+                if any(getattr(dim, field) not in UNSET for field in fields):
+                    yield name, dim.name
+        yield from (("channels", dim) for dim in self.channels if dim)
 
     def replace(self, **changes: Any) -> Self:
         """Return a definition with other settings; those of dimensions are mappings, such as ``lead={"time": 1}``."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from dsinga.addons.fields.leads.feedback import lead_plan
 from dsinga.addons.fields.records.climatology import FieldClimatology
-from dsinga.addons.fields.records.dataset import check_dataset, open_dataset, related_names, used_variables
+from dsinga.addons.fields.records.dataset import open_dataset, related_names, used_variables
 from dsinga.addons.fields.records.definition import (
     DEFAULT_MEMORY,
     SAMPLER_SHARE,
@@ -73,8 +73,8 @@ class FieldWindows(RecordSource):
     ):
         dataset, opened = open_dataset(dataset, definition)
         self.definition, self.path, self._is_plain = definition, path or opened, starts is None and has_targets
-        check_dataset(dataset, definition)
-        dataset, _ = align(used_variables(dataset, definition), definition)
+        dataset = used_variables(dataset, definition)
+        dataset, _ = align(dataset, definition)
         self.dataset = select(dataset, definition)
         has_targets = has_targets and bool(definition.targets)
         self.layout: Layout = make_layout(self.dataset, definition, has_targets, starts)
@@ -82,7 +82,7 @@ class FieldWindows(RecordSource):
             self.layout.check_lead_names(definition.targets)
         self.leads = lead_plan(self.layout, definition)
         self._blocks, self._cache = WindowBlocks(self.layout, definition.memory // SAMPLER_SHARE), BlockCache()
-        self._register()
+        self._cache.keep_for(self, definition.memory)
         location = "xarray Dataset" if self.path is None else self.path
         self.window_numbers = window_numbers(self._blocks, self._cache, location, definition.max_nan)
         super().__init__(location, *window_columns(self._blocks, self._cache, self.window_numbers, location))
@@ -91,9 +91,6 @@ class FieldWindows(RecordSource):
         self.left_out = left_out_texts(self._blocks, self.window_numbers, definition.max_nan)
         for sentence in [*self.left_out, *advice_texts(self._blocks)]:
             logger.warning("%s: %s", redact(location), sentence)
-
-    def _register(self) -> None:
-        self._cache.register(self, self.definition.memory)
 
     def _gather(self, column: Any, rows: Any) -> np.ndarray:
         rows = np.asarray(rows, np.int64)

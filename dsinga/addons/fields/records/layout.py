@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsinga.addons.fields.records.axis import Axis, make_axis
 from dsinga.addons.fields.records.coordinates import is_time, time_gaps
 from dsinga.addons.fields.records.definition import WindowDefinition
-from dsinga.addons.fields.records.readers import VariableReader, coordinate_reader, point_reader
+from dsinga.addons.fields.records.readers import VariableReader, coordinate_reader
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import label_text
 from dsinga.data.column import PointRanges
@@ -104,8 +104,9 @@ class Layout:
         """How many targets a window has."""
         return max((axis.leads for axis in self.axes.values()), default=1)
 
-    def of_first_lead(self) -> Layout:
-        """Return the layout of the parts that are read for the first lead."""
+    @property
+    def first_lead(self) -> Layout:
+        """The layout of the parts that are read for the first lead."""
         inputs, targets = (tuple(part for part in parts if not part.number) for parts in (self.inputs, self.targets))
         return replace(self, inputs=inputs, targets=targets)
 
@@ -179,15 +180,13 @@ class Layout:
 def make_layout(
     dataset: Any, definition: WindowDefinition, has_targets: bool, starts: Mapping[str, Any] | None = None
 ) -> Layout:
-    """Return the layout of the windows of a Dataset, which :func:`check_dataset` has passed.
+    """Return the layout of the windows of a Dataset, which :func:`used_variables` has checked.
 
     The stages: the dimensions in their order, what reads the variables, and which part of it is which channel.
     ``starts`` takes the place of the first points of windows by dimension.
     """
-    names = dict.fromkeys([*definition.inputs, *definition.targets, *definition.static])
-    orders = {name: definition.ordered_dims(name, dataset[name].dims) for name in names}
-    confs = [definition.along(dim) for dim in dict.fromkeys(dim for dims in orders.values() for dim in dims)]
-    times = [conf.name for conf in confs if is_time(dataset, conf)]
+    names, dims, times, space = window_dims(dataset, definition)
+    confs = [definition.along(dim) for dim in dims]
     gaps = {conf.name: time_gaps(dataset, conf, definition.over_gaps) for conf in confs if conf.name in times}
     leads = definition.leads if has_targets else 1
     axes = {
@@ -197,25 +196,27 @@ def make_layout(
         for conf in confs
     }
     time = times[0] if times else None
-    readers = {name: VariableReader(dataset[name].variable, name) for name in names}
-    coordinates = [coordinate_reader(dataset, expression, time) for expression in definition.coordinates]
-    weight = point_reader(dataset, definition.weights, time) if definition.weights and has_targets else None
-    groups = _ChannelGroups(definition, axes, _space_of(definition, axes, times), times, orders)
+    weighted = [definition.weights] if definition.weights and has_targets else []
+    expressions = [*definition.coordinates, *(name for name in weighted if name not in dataset.data_vars)]
+    coordinates = {name: coordinate_reader(dataset, name, time) for name in expressions}
+    variables = [*names, *(name for name in weighted if name in dataset.data_vars)]
+    readers = {name: VariableReader(dataset[name].variable, name) for name in variables}
+    groups = _ChannelGroups(definition, axes, space, times, names)
     first = [groups.of_inputs(readers[name]) for name in (*definition.inputs, *definition.static)]
-    first += [groups.of_inputs(reader) for reader in coordinates]
+    first += [groups.of_inputs(coordinates[name]) for name in definition.coordinates]
     targets = [groups.of_targets(readers[name]) for name in definition.targets] if has_targets else []
-    weights = None if weight is None else groups.of_targets(weight)
+    weights = [groups.of_targets(readers.get(name) or coordinates[name]) for name in weighted]
     ahead = {name for name, axis in axes.items() if axis.leads > 1}
     later = [part for part in first if part.name not in definition.targets and set(part.dims) & ahead]
     numbers = range(1, leads if ahead and not definition.direct else 1)  # of leads that read their own inputs
     return Layout(
         axes,
-        groups.space,
+        space,
         (*first, *(replace(part, number=number) for number in numbers for part in later)),
         tuple(replace(part, number=number) for number in range(leads if ahead else 1) for part in targets),
-        weights,
+        weights[0] if weights else None,
         {dim: dataset[dim].variable for dim in axes if dim in dataset.coords},
-        1.0 if weights is None else _mean_weight(weights),
+        _mean_weight(weights[0]) if weights else 1.0,
     )
 
 
@@ -255,8 +256,21 @@ class _ChannelGroups:
         return (*channels, *(dim for dim in self.space if dim in reader.dims))
 
 
-def _space_of(definition: WindowDefinition, dims: Iterable[str], times: Iterable[str]) -> tuple[str, ...]:
-    """Return the dimensions of space, whose points are no channels; docs/fields.md has the rule."""
+class WindowDims(NamedTuple):
+    """The dimensions of windows: those of each variable in the order of training, all, those of time and of space."""
+
+    by_name: Mapping[str, tuple[str, ...]]
+    dims: tuple[str, ...]
+    times: tuple[str, ...]
+    space: tuple[str, ...]
+
+
+def window_dims(dataset: Any, definition: WindowDefinition) -> WindowDims:
+    """Return the dimensions of windows; the points of those that are no space are channels (docs/fields.md)."""
+    names = dict.fromkeys([*definition.inputs, *definition.targets, *definition.static])
+    by_name = {name: definition.ordered_dims(name, dataset[name].dims) for name in names}
+    dims = tuple(dict.fromkeys(dim for dims in by_name.values() for dim in dims))
+    times = tuple(dim for dim in dims if is_time(dataset, definition.along(dim)))
     if definition.channels:
         channels = [dim for dim in definition.channels if dim]
     else:
@@ -269,7 +283,7 @@ def _space_of(definition: WindowDefinition, dims: Iterable[str], times: Iterable
             f"windows would have {len(space)} axes of space ({', '.join(space)}), at most {MOST_SPACE} do; name those "
             f"whose points are channels, as channels=[{space[0]!r}]"
         )
-    return space
+    return WindowDims(by_name, dims, times, space)
 
 
 def _mean_weight(part: ChannelGroup) -> float:

@@ -12,10 +12,9 @@ import numpy as np
 
 from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.coordinate_extrapolation import extrapolated, goes_on
-from dsinga.addons.fields.records.coordinates import is_time
-from dsinga.addons.fields.records.dataset import check_dataset, open_dataset, related_names, used_variables
+from dsinga.addons.fields.records.dataset import open_dataset, related_names, used_variables
 from dsinga.addons.fields.records.definition import WindowDefinition
-from dsinga.addons.fields.records.layout import Layout, make_layout
+from dsinga.addons.fields.records.layout import Layout, WindowDims, make_layout, window_dims
 from dsinga.addons.fields.records.trained_layout import Alignment, align
 from dsinga.addons.fields.records.window_warnings import gap_texts
 from dsinga.base.errors import UserError
@@ -126,53 +125,49 @@ def apply_windows(
 ) -> PredictionWindows:
     """Return the windows of ``definition`` in another Dataset, in which targets need not be.
 
-    ``starts`` takes the place of the first points of windows by dimension, as far as these are none of space.
-    Raises UserError where the definition does not fit it.
+    The stages: the Dataset in the order of training, its dimensions of space, and windows that are whole fields.
+    ``starts`` takes the place of the first points of windows by dimension, as far as these are none of space. Raises
+    UserError where the definition does not fit it.
     """
     dataset, _ = open_dataset(source, definition)
     if not definition.targets:
         raise UserError("the windows have no targets, so that nothing says what is predicted; name them: targets=[...]")
-    known = tuple(name for name in definition.targets if name in dataset.data_vars)
-    one_lead: dict[str, Any] = {"leads": 1, "direct": False, "lead_weights": [], "lead_start": []}
-    definition_here = definition.replace(
-        targets=known, within={}, weights="", max_nan=None, input_overlap={}, **one_lead
-    )
-    check_dataset(dataset, definition_here)
+    known = [name for name in definition.targets if name in dataset.data_vars]
     names = related_names(dataset)
-    used = used_variables(dataset, definition_here)
-    whole, alignment = align(used.assign({name: dataset[name] for name in names}), definition)
-    related = {name: whole[name].variable for name in names}
-    dataset = whole.drop_vars([name for name in names if name not in used.data_vars])
-    sketch = _without_numbers(dataset)
-    # Sizes of 1 and of time decide which dimensions are channels; the others are whole, with any context.
-    sizes = {
-        dim: size if size == 1 or is_time(dataset, definition.along(dim)) else -1
-        for dim, size in definition.input_dims.items()
-    }
-    edges = {dim: "edge" if sizes[dim] == -1 else definition.along(dim).edges for dim in sizes}
-    first = make_layout(sketch, definition_here.replace(input_dims=sizes, edges=edges), has_targets=False)
-    space = first.space
-    for dim in space:
-        sizes[dim] = dataset.sizes[dim]
-        conf = definition.along(dim)
+    inputs = definition.replace(
+        targets=known, within={}, weights="", max_nan=None, input_overlap={}, leads=1, direct=False, lead_weights=[],
+        lead_start=[],
+    )  # fmt: skip
+    used = used_variables(dataset, inputs)
+    dataset, alignment = align(used.assign({name: dataset[name] for name in names}), definition)
+    related = {name: dataset[name].variable for name in names}
+    dataset = dataset.drop_vars([name for name in names if name not in used.data_vars])
+    dims = window_dims(dataset, inputs)
+    channels = tuple(dim for dim in dims.dims if dim not in dims.space)
+    whole = inputs.replace(input_dims=_field_sizes(dataset, inputs, dims), channels=channels or [""])
+    given = {dim: points for dim, points in (starts or {}).items() if dim in channels}
+    layout = make_layout(_without_numbers(dataset), whole, has_targets=False, starts=given)
+    targets = tuple(_target(dataset, layout, name, dims.times, definition) for name in definition.targets)
+    for sentence in gap_texts(layout.axes, layout.coordinates):
+        logger.warning("%s", sentence)
+    samples = tuple(layout.axes[dim] for dim in channels)
+    times = tuple(dim for dim in channels if dim in dims.times)
+    return PredictionWindows(dataset, definition, layout, samples, times, targets, alignment, related)
+
+
+def _field_sizes(dataset: Any, inputs: WindowDefinition, dims: WindowDims) -> dict[str, int]:
+    """Return the points of windows that are whole fields, but for context inside; of 1 and of time as in training."""
+    sizes = {dim: size if size == 1 or dim in dims.times else -1 for dim, size in inputs.input_dims.items()}
+    for dim in dims.space:
+        conf = inputs.along(dim)
         context = conf.before + conf.after
-        if conf.edges == "inside":
-            sizes[dim] -= context
+        sizes[dim] = dataset.sizes[dim] - (context if conf.edges == "inside" else 0)
         if sizes[dim] < 1:
             raise UserError(
                 f"the context of windows takes {context} points of {dim!r}, but the data have {dataset.sizes[dim]}; "
                 "predict larger fields, or give edges other than 'inside'"
             )
-    channels = tuple(dim for dim in first.axes if dim not in space)
-    definition_here = definition_here.replace(input_dims=sizes, channels=channels or [""])
-    given = {dim: starts[dim] for dim in channels if dim in starts} if starts else None
-    layout = make_layout(sketch, definition_here, has_targets=False, starts=given)
-    times = tuple(dim for dim in channels if is_time(dataset, definition.along(dim)))
-    targets = tuple(_target(dataset, layout, name, times, definition) for name in definition.targets)
-    samples = tuple(layout.axes[dim] for dim in channels)
-    for sentence in gap_texts(layout.axes, layout.coordinates):
-        logger.warning("%s", sentence)
-    return PredictionWindows(dataset, definition, layout, samples, times, targets, alignment, related)
+    return sizes
 
 
 def with_known_times(windows: PredictionWindows, leads: int) -> PredictionWindows:

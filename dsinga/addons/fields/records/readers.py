@@ -132,12 +132,6 @@ class CoordinateReader(VariableReader):
         return as_float32(numbers, self.name)
 
 
-def point_reader(dataset: Any, name: str, time: str | None) -> VariableReader:
-    """Return the reader of a variable, or of a function of a coordinate, with a number for each point of a target."""
-    is_variable = name in dataset.data_vars
-    return VariableReader(dataset[name].variable, name) if is_variable else coordinate_reader(dataset, name, time)
-
-
 @contextlib.contextmanager
 def naming_variable(name: str) -> Iterator[None]:
     """Raise UserError, with the name of the variable that is read within, where a part of it cannot be read."""
@@ -175,19 +169,17 @@ def coordinate_reader(dataset: Any, expression: str, time: str | None) -> Coordi
     """
     call = _CALL.fullmatch(expression.strip())
     function, name = (call[1], call[2].strip()) if call else ("", expression.strip())
-    if name in OF_TIME:
-        if time is None or time not in dataset.coords or kind_of(dataset[time]) != "date":
-            raise UserError(
-                f"the coordinate channel {expression!r} needs a dimension with dates, and the Dataset has none"
-            )
-        return CoordinateReader(dataset[time].variable, expression, function, name)
-    if name not in dataset.variables:
+    quantity, name = (name, time or "") if name in OF_TIME else ("", name)
+    kind = kind_of(dataset[name]) if name in dataset.variables else ""
+    if quantity and kind != "date":
+        raise UserError(f"the coordinate channel {expression!r} needs a dimension with dates, and the Dataset has none")
+    if not kind:
         names = [str(known) for known in dataset.coords]
         hint = nearest(name, [*names, *OF_TIME]) or f"; it has {listed(map(repr, names))}"
         raise UserError(f"the Dataset has no coordinate {name!r} for the channel {expression!r}{hint}")
-    if kind_of(dataset[name]) != "number":
+    if not quantity and kind != "number":
         raise UserError(
             f"the coordinate {name!r} of the channel {expression!r} is not numbers; of dates there are sin(day of "
             "year), cos(day of year), sin(hour of day) and cos(hour of day)"
         )
-    return CoordinateReader(dataset[name].variable, expression, function)
+    return CoordinateReader(dataset[name].variable, expression, function, quantity)

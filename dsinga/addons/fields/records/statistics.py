@@ -62,14 +62,14 @@ class FieldStatistics:
         UserError for a variable that is constant, that has no statistics, or whose statistics are of NaN only.
         """
         _check_windows(windows)
-        parts = windows.layout.of_first_lead().inputs
+        parts = windows.layout.first_lead.inputs
         masks = sum(part.channels for part in parts if part.masked)
         return self._of_channels(windows, parts, windows.shape[1:], masks)
 
     def of_targets(self, windows: FieldWindows) -> dict[str, np.ndarray]:
         """Return the mean and std of the channels of labels, without that of weights, as :meth:`of_inputs` does."""
         _check_windows(windows)
-        layout = windows.layout if windows.leads is None else windows.layout.of_first_lead()
+        layout = windows.layout if windows.leads is None else windows.layout.first_lead
         return self._of_channels(windows, layout.targets, windows.label_shape[1:], 0)
 
     def _of_channels(

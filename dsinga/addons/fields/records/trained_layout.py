@@ -16,6 +16,7 @@ from dsinga.addons.fields.records.coordinates import (
     CIRCLE,
     LONG,
     as_before,
+    backwards,
     check_steps,
     date_index,
     is_circle,
@@ -25,7 +26,7 @@ from dsinga.addons.fields.records.coordinates import (
     months_in,
     with_begin,
 )
-from dsinga.addons.fields.records.dataset import check_dataset, open_dataset, used_variables
+from dsinga.addons.fields.records.dataset import open_dataset, used_variables
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.layout import Layout, make_layout
 from dsinga.base.arguments import check_whole
@@ -82,7 +83,6 @@ def describe_layout(dataset: Any, definition: WindowDefinition, layout: Layout) 
 def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefinition:
     """Return a definition with how the Dataset, or the one at a path, lies. Raises UserError where they do not fit."""
     dataset, _ = open_dataset(source, definition)
-    check_dataset(dataset, definition)
     dataset = used_variables(dataset, definition)
     layout = make_layout(dataset, definition, has_targets=False)
     return describe_layout(dataset, definition, layout)
@@ -106,7 +106,8 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
         if not trained or not has_labels(dataset, dim):
             continue
         check_steps(dataset, conf, definition.over_gaps)
-        step = step_text(dataset[dim], is_time(dataset, conf))
+        along_time = is_time(dataset, conf)
+        step = step_text(dataset[dim], along_time)
         if not step or step == trained or months_in(step) and months_in(step) == months_in(trained):
             continue
         if is_number(step) and is_number(trained):
@@ -129,11 +130,6 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
             before, dataset = dataset, with_begin(dataset, dim, float(begin))
             turned |= {} if dataset is before else {dim: before[dim]}
     return dataset, Alignment(tuple(flipped), turned)
-
-
-def backwards(dataset: Any, dims: Any) -> Any:
-    """Return a Dataset whose points along some dimensions are in the opposite order."""
-    return dataset.isel({dim: slice(None, None, -1) for dim in dims}) if dims else dataset
 
 
 def plain_units(units: str) -> str:

@@ -160,7 +160,7 @@ class BlockCache:
         with cls._lock:
             return cls._by_key.setdefault(key, cls(key))
 
-    def register(self, source: Any, memory: int) -> None:
+    def keep_for(self, source: Any, memory: int) -> None:
         """Keep fields while ``source`` exists, and at most ``memory`` bytes, or more where other windows may."""
         with self._lock:
             self._by_key.setdefault(self.key, self)
