@@ -190,9 +190,10 @@ def location_of(array: zarr.Array) -> str:
 
 def local_folder(array: zarr.Array) -> str | None:
     """Return the folder of the store of an array, None where it is not on this machine."""
-    location = location_of(array)
-    is_local = type(array.store) is LocalStore or (isinstance(array.store, ReadingStore) and not array.store.is_remote)
-    return location if is_local else None
+    store = array.store
+    if isinstance(store, ReadingStore):
+        return None if store.is_remote else store.location
+    return str(store.root) if type(store) is LocalStore else None
 
 
 def has_plain_chunks(array: zarr.Array) -> bool:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.records.axis import Axis
-from dsinga.addons.fields.records.coordinates import CIRCLE, date_index, is_date_index, is_longitude, is_time, places_of
+from dsinga.addons.fields.records.coordinates import date_index, is_date_index, is_time
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.layout import ChannelGroup
+from dsinga.addons.fields.records.longitudes import CIRCLE, is_longitude, places_of
 from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed, nearest

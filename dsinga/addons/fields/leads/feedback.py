@@ -18,12 +18,7 @@ from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import label_text
 
 
-def lead_axis(windows: PredictionWindows) -> Axis:
-    """Return the dimension of time along which targets lie ahead. Raises UserError where there is none, or several."""
-    return ahead_axis(windows.layout)
-
-
-def ahead_axis(layout: Layout) -> Axis:
+def lead_axis(layout: Layout) -> Axis:
     """Return the dimension of channels along which targets lie ahead. Raises UserError for none, or several."""
     ahead = [axis for dim, axis in layout.axes.items() if axis.lead > 0 and dim not in layout.space]
     if len(ahead) != 1:
@@ -42,7 +37,7 @@ def windows_for_leads(windows: PredictionWindows, leads: int) -> PredictionWindo
 
     Raises UserError where the inputs of a later lead are neither predicted nor in the data.
     """
-    axis = lead_axis(windows)
+    axis = lead_axis(windows.layout)
     _check(windows, axis)
     layout, predicted = windows.layout, {target.name for target in windows.targets}
     needed = leads - 1
@@ -126,16 +121,16 @@ def lead_plan(layout: Layout, definition: WindowDefinition) -> LeadPlan | None:
     """
     if layout.leads == 1 or definition.direct:
         return None
-    axis = ahead_axis(layout)
+    axis = lead_axis(layout)
     space = [layout.axes[dim] for dim in layout.space]
     _check_training(layout, axis, space)
-    check_ends(layout, axis)
     first = layout.first_lead
     records = []
     for number in range(layout.leads):
         parts = [list(_channels(layout, part, axis, number)) for part in first.inputs]
         masks = [list(_masks(layout, part, axis, number)) for part in first.inputs if part.masked]
         records.append(LeadChannels(*zip(*(source for part in (*parts, *masks) for source in part), strict=True)))
+    check_ends(layout, axis)
     return LeadPlan(
         first.input_shape,
         first.target_shape,

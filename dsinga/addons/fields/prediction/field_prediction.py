@@ -72,9 +72,8 @@ def predict_dataset(
     if direct > 1 and leads not in (None, direct):
         raise UserError(f"the net gives {direct} leads at once, not {leads}; leave leads out")
     leads = None if direct > 1 else leads
-    windows, predictions = predict_windows(
-        job, params, layer, find_windows(dataset, definition, leads, direct), phase, roots, leads, direct
-    )
+    windows = find_windows(dataset, definition, leads, direct)
+    windows, predictions = predict_windows(job, params, layer, windows, phase, roots, leads, direct)
     if leads is not None or direct > 1:
         return dataset_of_leads(windows, predictions)
     return predicted_dataset(windows, predictions[0])
@@ -143,7 +142,8 @@ def find_windows(
 
     ``direct`` is how many a net gives at once, and ``starts`` the first points of windows by dimension of samples.
     """
-    windows = with_known_times(apply_windows(dataset, definition, starts), leads or direct)
+    windows = apply_windows(dataset, definition, starts)
+    windows = with_known_times(windows, leads or direct)
     if direct > 1:
         windows.layout.check_lead_names(definition.targets)
     return windows if leads is None else windows_for_leads(windows, leads)
@@ -175,17 +175,17 @@ def plan_fields(
         net.position(layer)  # raises UserError
         return net
 
-    lengths, outputs = windows.layout.input_shape[1:], tuple(axis.size for axis in windows.space)
-    margins = tuple(map(windows.margins, windows.space))
-    return plan_tiles(make_net, params, layer, _window_size(windows), lengths, outputs, margins), conf.name
+    trained, lengths = _window_size(windows), windows.layout.input_shape[1:]
+    outputs, margins = tuple(axis.size for axis in windows.space), tuple(map(windows.margins, windows.space))
+    return plan_tiles(make_net, params, layer, trained, lengths, outputs, margins), conf.name
 
 
 def _window_size(windows: PredictionWindows) -> Shape:
     """Return the size of the windows that the net was trained on, with context; the field's where it is not known."""
-    sizes = []
+    sizes, trained = [], windows.definition.input_dims
     for axis in windows.space:
-        size = windows.definition.along(axis.name).size
-        sizes.append(axis.input_size if size in (None, -1) else size + axis.before + axis.after)
+        size = trained.get(axis.name, -1)
+        sizes.append(axis.input_size if size == -1 else size + axis.before + axis.after)
     return tuple(sizes)
 
 
@@ -198,16 +198,17 @@ def with_outputs(
         if given[0] == expected:
             return windows
         classes = any(issubclass(layer_class(conf), PointClasses) for conf in job.neuralnet.layer)
-        if classes and expected == 1 and leads is None:
-            return windows.with_numbers(CLASS, range(given[0]))
+        numbers: Any = (CLASS, range(given[0])) if classes and expected == 1 and leads is None else None
         for form in filter(None, map(forecast_form, job.neuralnet.layer)):
-            if given[0] == expected * form.count:
-                if leads is None:
-                    return windows.with_numbers(form.dim, form.points)
-                raise UserError(
-                    f"leads feed predictions back as inputs, but layer {layer!r} gives {form.count} numbers for each, "
-                    f"along {form.dim!r}; leave leads out, or train with a lead as long as is needed"
-                )
+            if numbers is None and given[0] == expected * form.count:
+                numbers = form.dim, form.points
+                if leads is not None:
+                    raise UserError(
+                        f"leads feed predictions back as inputs, but layer {layer!r} gives {form.count} numbers for "
+                        f"each, along {form.dim!r}; leave leads out, or train with a lead as long as is needed"
+                    )
+        if numbers is not None:
+            return windows.with_numbers(*numbers)
     names = ", ".join(f"{target.name} ({windows.channels(target)})" for target in windows.targets)
     raise UserError(
         f"layer {layer!r} gives {shape_text(given)} for a window, but the targets have {expected} channels: {names}"
@@ -220,6 +221,7 @@ def make_predictor(
     predictor: Predictor, source: str, layer: str, windows: PredictionWindows, tiles: FieldTiles, direct: int = 1
 ) -> FieldPredictor:
     """Return the predictor of blocks of windows and tiles; it is the same for all of them, so that it is sent once."""
+    channels, masked = sum(map(windows.channels, windows.targets)), list(_masked_targets(windows))
     rows = max(1, min(MOST_ROWS, BATCH_BYTES // max(1, row_bytes(tiles.net))))  # whatever the number of windows
     return FieldPredictor(
         predictor,
@@ -229,8 +231,8 @@ def make_predictor(
         [axis.name for axis in windows.samples],
         tiles.axes,
         rows,
-        direct * (channels := sum(map(windows.channels, windows.targets))),
-        [_later(target, lead * channels) for lead in range(direct) for target in _masked_targets(windows)],
+        direct * channels,
+        [_later(target, lead * channels) for lead in range(direct) for target in masked],
     )
 
 
@@ -292,7 +294,8 @@ def map_leads(
     Raises UserError for too many tasks.
     """
     check_tasks(leads, len(blocks))
-    rollout = FieldRollout(predictor, lead_axis(windows).name, _fed_back(windows))
+    fed_back, axis = _fed_back(windows), lead_axis(windows.layout)
+    rollout = FieldRollout(predictor, axis.name, fed_back)
     shared = _shared(rollout)
     predictions: list[da.Array] = []
     for lead in range(1, leads + 1):

@@ -11,9 +11,10 @@ import numpy as np
 from dsinga.addons.fields.leads.feedback import lead_axis
 from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.climatology import MARKS
+from dsinga.addons.fields.records.coordinate_extrapolation import related_at
 from dsinga.addons.fields.records.dataset import BOUNDS, MAPPING
 from dsinga.addons.fields.records.layout import LEAD, VALID_TIME
-from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, Target, copied
+from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, Target
 
 # Encodings that coordinates keep. Targets do not keep how they were packed: predictions may be larger.
 KEPT = ("units", "calendar", "dtype", "_FillValue")
@@ -36,7 +37,7 @@ def dataset_of_leads(windows: PredictionWindows, predictions: Sequence[da.Array]
     Targets have the dimension "lead" after that of time, along which windows lie at the last point of their inputs.
     "valid_time" is the time of each prediction.
     """
-    axis = lead_axis(windows)
+    axis = lead_axis(windows.layout)
     count, steps = len(axis.starts), axis.size
     variables = {}
     for target in windows.targets:
@@ -82,7 +83,7 @@ def with_related(dataset: Any, windows: PredictionWindows, points: Mapping[str, 
     Where bounds beyond the data are not known, the coordinate no longer names them.
     """
     gaps = {dim: windows.axis(dim).gaps for dim in points}
-    related = copied(windows.related, windows.dataset, points, gaps)
+    related = related_at(windows.related, windows.dataset, points, gaps)
     dataset = dataset.assign(related)
     for name, variable in dataset.variables.items():
         known = windows.dataset.variables.get(name)

@@ -47,11 +47,12 @@ def _with_files(data: Any, name: str, source: Any) -> Any:
     """
     if isinstance(data, _FileArray):
         return None
-    if type(data).__name__ == "ZarrArrayWrapper":
-        return _ZarrArray(data, name, version_of(data.get_array()))
-    if isinstance(data, BackendArray):
+    is_zarr = type(data).__name__ == "ZarrArrayWrapper"
+    if isinstance(data, BackendArray) and not is_zarr:
         is_file = isinstance(source, str) and os.path.isfile(source)
         return _FileArray(data, name, FileVersion(source) if is_file else None)
+    if is_zarr:
+        return _ZarrArray(data, name, version_of(data.get_array()))
     inner = getattr(data, "array", None)
     inner = None if inner is None or isinstance(inner, np.ndarray) else _with_files(inner, name, source)
     if inner is None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.records.coordinates import date_index, is_date_index, places_of
+from dsinga.addons.fields.records.coordinates import date_index, is_date_index
+from dsinga.addons.fields.records.longitudes import places_of
 from dsinga.addons.fields.records.readers import turns_of
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed

@@ -1,30 +1,16 @@
-"""Rules by which coordinates go on beyond the data: equal steps, frequencies of dates, days or middles of months."""
+"""Coordinates, and bounds of CF, at points beyond the data, by the steps or the frequency of those within."""
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.records.coordinates import (
-    MIDDLE_DAYS,
-    MIDDLES,
-    gaps_of,
-    is_date_index,
-    months_in,
-    shifted,
-)
+from dsinga.addons.fields.records.coordinates import frequency_of, in_months, is_date_index, months_in, shifted
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import is_number
-
-DAYS_360 = "360_day"  # a calendar whose months have 30 days each
-
-
-MOST_DATES = 1000  # of a coordinate, from which its frequency is told
 
 
 @dataclass(frozen=True)
@@ -44,7 +30,7 @@ class StepRule:
         if self.step is not None:
             return index[0] + steps * self.step
         if months := months_in(self.frequency):
-            return _in_months(index[0], steps * months, self.frequency.partition(" months")[2])
+            return in_months(index[0], steps * months, self.frequency.partition(" months")[2])
         return shifted(index, steps, self.frequency)[0]
 
 
@@ -87,26 +73,6 @@ def goes_on(coordinate: Any, step: str = "", gaps: Any = (), before: bool = Fals
     return _rule(_run(index, gaps, 0 if before else len(index) - 1), step) is not None
 
 
-def step_text(coordinate: Any, is_time: bool = False) -> str:
-    """Return the step of a coordinate: a number, of dates a frequency as pandas has it; "" for none or unequal ones.
-
-    Of numbers it is the mean step. Dates in the middles of months have the step "1 months, in their middles", those of
-    one day of months "1 months". Of a coordinate along time that has gaps it is the step of the longest part without.
-    """
-    index = coordinate.to_index()
-    if len(index) < 2 or not (is_date_index(index) or index.dtype.kind in "iuf"):
-        return ""
-    if is_time and len(gaps := gaps_of(index)):
-        ends = np.array([-1, *gaps, len(index) - 1])
-        longest = int(np.argmax(np.diff(ends)))
-        index = index[ends[longest] + 1 : ends[longest + 1] + 1]
-    if is_date_index(index):
-        return _frequency(index[:MOST_DATES])
-    if len(index) < 2:
-        return ""
-    return f"{(float(index[-1]) - float(index[0])) / (len(index) - 1):.9g}"
-
-
 def _run(index: Any, gaps: Any, end: int) -> Any:
     """Return the part of an index between its first or last point, ``end``, and the nearest gap."""
     if not len(gaps):
@@ -124,44 +90,46 @@ def _rule(index: Any, trained: str) -> StepRule | None:
     steps = index[1:] - index[:-1] if len(index) > 1 else index[:0]  # of one date of cftime xarray takes no difference
     if len(steps) and (steps == steps[0]).all() and not (len(steps) == 1 and is_date and trained):
         return StepRule(steps[0])
-    if is_date and (frequency := trained if len(index) < 3 and trained else _frequency(index)):
+    if is_date and (frequency := trained if len(index) < 3 and trained else frequency_of(index)):
         return StepRule(frequency=frequency)
     return None
 
 
-def _frequency(index: Any) -> str:
-    """Return the frequency of dates, "" where they have none."""
+def related_at(
+    related: Mapping[str, Any], dataset: Any, points: Mapping[str, np.ndarray], gaps: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return grid mappings and bounds at points of a Dataset along its dimensions, by name.
+
+    Bounds of points beyond the data go on by their own rules, and are left out where they follow none.
+
+    Args:
+        related: the variables, by name.
+        dataset: the Dataset that has their coordinates.
+        points: the points by dimension, maybe beyond the data.
+        gaps: the points after which there is a gap, by dimension.
+    """
+    variables = {}
+    for name, variable in related.items():
+        dims = [dim for dim in variable.dims if dim in dataset.dims]
+        if any(dim not in points for dim in dims):
+            continue
+        inside = all(points[dim].min() >= 0 and points[dim].max() < dataset.sizes[dim] for dim in dims)
+        if inside:
+            variables[name] = variable.isel({dim: points[dim] for dim in dims})
+        elif len(dims) == 1 and variable.dims[0] == dims[0] and variable.ndim == 2:
+            columns = [_column(variable[:, side], points[dims[0]], gaps[dims[0]]) for side in range(variable.shape[1])]
+            if all(column is not None for column in columns):
+                values = np.stack([column.values for column in columns], axis=1)
+                variables[name] = type(columns[0])(variable.dims, values, variable.attrs)
+    return variables
+
+
+def _column(variable: Any, points: np.ndarray, gaps: Any) -> Any:
+    """Return one side of bounds at points, None where it follows no rule by which it goes on."""
     import xarray
 
-    infer: Any = xarray.infer_freq
-    if len(index) < 3:
-        return ""
-    if getattr(index, "calendar", "") == DAYS_360 and (months := _monthly(index)):
-        return infer(index) if index[0].day == 1 else months  # 30 days, which are a month of other calendars
-    return infer(index) or ("" if index.dtype.kind == "m" else _monthly(index))
-
-
-def _monthly(index: Any) -> str:
-    """Return the step of dates at one day and hour of months, or in their middles; "" for others."""
-    numbers = np.array([12 * date.year + date.month for date in index])
-    months = int(numbers[1] - numbers[0])
-    if months < 1 or (np.diff(numbers) != months).any():
-        return ""
-    for place in (MIDDLES, "") if getattr(index, "calendar", "") == DAYS_360 else ("", MIDDLES, MIDDLE_DAYS):
-        with contextlib.suppress(ValueError):  # of a day that not all months have
-            if all(_in_months(date, months, place) == after for date, after in pairwise(index)):
-                return f"{months} months{place}"
-    return ""
-
-
-def _in_months(date: Any, months: int, place: str) -> Any:
-    """Return the date so many months after another: at the same day and hour, or in the middle of its month."""
-    number = 12 * date.year + date.month - 1 + months
-    if not place:
-        return date.replace(year=number // 12, month=number % 12 + 1)
-    first, after = (
-        date.replace(year=each // 12, month=each % 12 + 1, day=1, hour=0, minute=0, second=0, microsecond=0)
-        for each in (number, number + 1)
-    )
-    half = (after - first) / 2
-    return first + (half if place == MIDDLES else timedelta(days=half.days))
+    side = xarray.DataArray(variable.to_base_variable().load(), name="bounds")
+    before, after = bool(points.min() < 0), bool(points.max() >= side.size)
+    if before and not goes_on(side, gaps=gaps, before=True) or after and not goes_on(side, gaps=gaps):
+        return None
+    return extrapolated(side, points, gaps=gaps)

@@ -1,8 +1,11 @@
-"""Coordinates of a Dataset: which dimensions are time, steps of dates and their gaps, longitudes round the circle."""
+"""Coordinates of a Dataset: which dimensions are time, the steps and frequencies of dates, and gaps between them."""
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -125,107 +128,6 @@ def crossing(gaps: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.searchsorted(gaps, low) != np.searchsorted(gaps, high - 1)
 
 
-LONGITUDES = ("lon", "longitude")
-CIRCLE = 360.0  # degrees
-SAME_POINT = 1e-3  # of a step, by which longitudes of one point may differ
-
-
-def is_longitude(coordinate: Any) -> bool:
-    """Whether an xarray coordinate has longitudes in degrees, as its name, standard name or units say."""
-    units = str(coordinate.attrs.get("units", ""))
-    is_named = str(coordinate.name) in LONGITUDES or coordinate.attrs.get("standard_name") == "longitude"
-    return (is_named or "east" in units) and units[:6] in ("", "degree") and coordinate.dtype.kind in "iuf"
-
-
-def is_circle(coordinate: Any) -> bool:
-    """Whether a coordinate (n,) has longitudes at equal steps once round the circle."""
-    if not is_longitude(coordinate) or coordinate.ndim != 1 or coordinate.size < 2:
-        return False
-    steps = np.diff(coordinate.values.astype(np.float64))
-    size = abs(steps.mean())
-    return bool(np.abs(steps - steps[0]).max() < 0.01 * size and abs(size * coordinate.size - CIRCLE) < size / 2)
-
-
-def first_point(coordinate: Any, begin: float) -> int | None:
-    """Return the point of a circle at which the longitude is ``begin``, whatever multiple of 360; None for none."""
-    values = coordinate.values.astype(np.float64)
-    distance = np.abs((values - begin + CIRCLE / 2) % CIRCLE - CIRCLE / 2)
-    place = int(np.argmin(distance))
-    return place if distance[place] <= SAME_POINT * abs(values[1] - values[0]) else None
-
-
-def rotated(dataset: Any, dim: str, first: int) -> Any:
-    """Return a Dataset whose points along a dimension begin at point ``first``, and go on with those before it.
-
-    Variables in files stay there.
-    """
-    chunked = {
-        name: variable.roll({dim: -first})  # a selection of points would make more chunks
-        for name, variable in dataset.variables.items()
-        if dim in variable.dims and variable.chunks is not None
-    }
-    places = np.roll(np.arange(dataset.sizes[dim]), -first)
-    turned = dataset.drop_vars(list(chunked)).isel({dim: places}).assign(chunked)
-    return turned.set_coords([name for name in chunked if name in dataset.coords])
-
-
-def backwards(dataset: Any, dims: Any) -> Any:
-    """Return a Dataset whose points along some dimensions are in the opposite order."""
-    return dataset.isel({dim: slice(None, None, -1) for dim in dims}) if dims else dataset
-
-
-def with_begin(dataset: Any, dim: str, begin: float) -> Any:
-    """Return a Dataset whose longitudes begin at ``begin``, if they are a circle that has it; else the Dataset itself.
-
-    The coordinates are increasing from there on: of -180 to 180 become 0 to 360.
-    """
-    coordinate = dataset[dim]
-    if not is_circle(coordinate) or abs(float(coordinate[0]) - begin) <= SAME_POINT:
-        return dataset
-    first = first_point(coordinate, begin)
-    if first is None:
-        return dataset
-    turned = rotated(dataset, dim, first)
-    values = turned[dim].values.astype(np.float64)
-    step = float(coordinate[1]) - float(coordinate[0])
-    values += CIRCLE * np.round((begin + step * np.arange(len(values)) - values) / CIRCLE)
-    return turned.assign_coords({dim: (dim, values.astype(coordinate.dtype), coordinate.attrs)})
-
-
-def as_before(dataset: Any, before: Any) -> Any:
-    """Return a Dataset whose longitudes are those of the coordinate ``before`` again, in its order and numbers."""
-    dim = str(before.name)
-    places = np.array([first_point(before, float(value)) or 0 for value in dataset[dim].values])
-    first = int(np.argmin(places))
-    return rotated(dataset, dim, first).assign_coords({dim: before.isel({dim: np.roll(places, -first)}).variable})
-
-
-def places_of(dataset: Any, array: Any, dim: str) -> np.ndarray | None:
-    """Return which points of an xarray object are those of a Dataset along a dimension; None where it lacks one.
-
-    They may lie in another order, and longitudes may differ by 360. Without coordinates both have the same points.
-    """
-    here, known = dataset.indexes.get(dim), array.indexes.get(dim)
-    if here is None or known is None:
-        return np.arange(array.sizes[dim]) if array.sizes[dim] == dataset.sizes[dim] else None
-    if not (here.dtype.kind in "iuf" and known.dtype.kind in "iuf"):
-        places = known.get_indexer(here) if known.is_unique else np.full(len(here), -1)
-        return places if (places >= 0).all() else None
-    points, line = here.values.astype(np.float64), known.values.astype(np.float64)
-    least, is_circular = SAME_POINT * np.abs(np.diff(line[:2])).sum(), is_longitude(dataset[dim])
-    if is_circular:
-        points, line = points % CIRCLE, line % CIRCLE
-    order = np.argsort(line, kind="stable")
-    line = line[order]
-    if is_circular:  # the last point once more before the first one, and this after it
-        line = np.concatenate([line[-1:] - CIRCLE, line, line[:1] + CIRCLE])
-        order = np.concatenate([order[-1:], order, order[:1]])
-    after = np.minimum(np.searchsorted(line, points), len(line) - 1)
-    before = np.maximum(after - 1, 0)
-    nearest = np.where(np.abs(line[after] - points) <= np.abs(line[before] - points), after, before)
-    return order[nearest] if (np.abs(line[nearest] - points) <= least).all() else None
-
-
 def check_increasing(dataset: Any, conf: WindowDimConf) -> None:
     """Raise UserError unless the coordinates of a dimension increase; numbers may as well decrease, as latitudes do.
 
@@ -328,3 +230,67 @@ def _cftime_turn(date: Any, quantity: str) -> float:
         - date.replace(month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
     ).days
     return (date.dayofyr - 1 + hours / 24) / days
+
+
+DAYS_360 = "360_day"  # a calendar whose months have 30 days each
+
+
+MOST_DATES = 1000  # of a coordinate, from which its frequency is told
+
+
+def step_text(coordinate: Any, is_time: bool = False) -> str:
+    """Return the step of a coordinate: a number, of dates a frequency as pandas has it; "" for none or unequal ones.
+
+    Of numbers it is the mean step. Dates in the middles of months have the step "1 months, in their middles", those of
+    one day of months "1 months". Of a coordinate along time that has gaps it is the step of the longest part without.
+    """
+    index = coordinate.to_index()
+    if len(index) < 2 or not (is_date_index(index) or index.dtype.kind in "iuf"):
+        return ""
+    if is_time and len(gaps := gaps_of(index)):
+        ends = np.array([-1, *gaps, len(index) - 1])
+        longest = int(np.argmax(np.diff(ends)))
+        index = index[ends[longest] + 1 : ends[longest + 1] + 1]
+    if is_date_index(index):
+        return frequency_of(index[:MOST_DATES])
+    if len(index) < 2:
+        return ""
+    return f"{(float(index[-1]) - float(index[0])) / (len(index) - 1):.9g}"
+
+
+def frequency_of(index: Any) -> str:
+    """Return the frequency of dates, "" where they have none."""
+    import xarray
+
+    infer: Any = xarray.infer_freq
+    if len(index) < 3:
+        return ""
+    if getattr(index, "calendar", "") == DAYS_360 and (months := _monthly(index)):
+        return infer(index) if index[0].day == 1 else months  # 30 days, which are a month of other calendars
+    return infer(index) or ("" if index.dtype.kind == "m" else _monthly(index))
+
+
+def _monthly(index: Any) -> str:
+    """Return the step of dates at one day and hour of months, or in their middles; "" for others."""
+    numbers = np.array([12 * date.year + date.month for date in index])
+    months = int(numbers[1] - numbers[0])
+    if months < 1 or (np.diff(numbers) != months).any():
+        return ""
+    for place in (MIDDLES, "") if getattr(index, "calendar", "") == DAYS_360 else ("", MIDDLES, MIDDLE_DAYS):
+        with contextlib.suppress(ValueError):  # of a day that not all months have
+            if all(in_months(date, months, place) == after for date, after in pairwise(index)):
+                return f"{months} months{place}"
+    return ""
+
+
+def in_months(date: Any, months: int, place: str) -> Any:
+    """Return the date so many months after another: at the same day and hour, or in the middle of its month."""
+    number = 12 * date.year + date.month - 1 + months
+    if not place:
+        return date.replace(year=number // 12, month=number % 12 + 1)
+    first, after = (
+        date.replace(year=each // 12, month=each % 12 + 1, day=1, hour=0, minute=0, second=0, microsecond=0)
+        for each in (number, number + 1)
+    )
+    half = (after - first) / 2
+    return first + (half if place == MIDDLES else timedelta(days=half.days))

@@ -15,7 +15,14 @@ from xarray import Variable
 from xarray.backends import BackendArray
 from xarray.core.indexing import IndexingSupport, LazilyIndexedArray, explicit_indexing_adapter
 
-from dsinga.addons.fields.records.climatology import DEPARTURE, MARKS, climatology_of, dates_of, values_at
+from dsinga.addons.fields.records.climatology import (
+    DEPARTURE,
+    MARKS,
+    FieldClimatology,
+    climatology_of,
+    dates_of,
+    values_at,
+)
 from dsinga.base.errors import UserError
 from dsinga.base.registry import listed
 
@@ -77,7 +84,8 @@ def departures(dataset: Any, text: str) -> Any:
     """
     if not text:
         return dataset
-    means = climatology_of(text).means
+    climatology = climatology_of(text)
+    means = climatology.means
     names = [name for name in dataset.data_vars if name in means]
     if not names:
         raise UserError(
@@ -88,7 +96,7 @@ def departures(dataset: Any, text: str) -> Any:
     changed, time = {}, None
     for name in names:
         if not _is_departure(dataset, name, number):
-            field = _field(dataset, name, text)
+            field = _field(dataset, name, climatology)
             changed[name], time = _with_field(dataset[name].variable, field, -1, {DEPARTURE: number}), field.time
     if time is None:
         return dataset
@@ -129,9 +137,8 @@ def with_climatology(
     Along the dimension ``lead`` these are in the coordinate ``valid_time``. Along ``numbers`` are several numbers for
     each departure: quantiles, members, or the parameters of a distribution, of which "loc" alone moves with it.
     """
-    means = climatology_of(text).means if text else {}
-    changed = {}
-    for name in (name for name in names if name in means):
+    climatology, changed = climatology_of(text), {}
+    for name in (name for name in names if name in climatology.means):
         array = dataset[name]
         if numbers in array.dims:
             each = [dataset[[name]].isel({numbers: [number]}) for number in range(array.sizes[numbers])]
@@ -146,7 +153,7 @@ def with_climatology(
             changed[name] = _joined([part[name].variable for part in moved], numbers, array)
             continue
         if lead not in array.dims:
-            changed[name] = _with_field(array.variable, _field(dataset, name, text), 1)
+            changed[name] = _with_field(array.variable, _field(dataset, name, climatology), 1)
             continue
         others = dataset[[name]].isel({lead: 0}, drop=True)
         (time,) = (dim for dim in dataset[valid_time].dims if dim != lead)
@@ -154,7 +161,7 @@ def with_climatology(
         for number in range(array.sizes[lead]):
             dates = dataset[valid_time].variable.isel({lead: number})
             part = array.variable.isel({lead: number})
-            field = _field(others.assign_coords({time: (time, dates.values)}), name, text)
+            field = _field(others.assign_coords({time: (time, dates.values)}), name, climatology)
             parts.append(_with_field(part, field, 1))
         changed[name] = _joined(parts, lead, array)
     return dataset.assign(changed)
@@ -167,8 +174,8 @@ def _joined(parts: list[Any], dim: str | None, like: Any) -> Any:
     return Variable(joined.dims, joined.data, like.attrs, like.encoding)
 
 
-def _field(dataset: Any, name: str, text: str) -> _Field:
-    climatology = climatology_of(text)
+def _field(dataset: Any, name: str, climatology: FieldClimatology) -> _Field:
+    """Return the climatology of a variable at its dates and points."""
     array, kept = dataset[name], climatology.means[name].dims[1:]
     times = [dim for dim in array.dims if dim not in kept]
     if len(times) != 1 or times[0] not in dataset.coords:
@@ -176,8 +183,9 @@ def _field(dataset: Any, name: str, text: str) -> _Field:
             f"{name!r} has the dimensions {listed(array.dims)}, its climatology {listed(kept)}, and these must be all "
             "but that of dates; take the climatology of data with the same dimensions"
         )
+    dates = dates_of(dataset[times[0]])
     means = climatology.at_points_of(dataset[[name]], str(times[0])).means[name]
-    return _Field(means, climatology.by, dates_of(dataset[times[0]]), tuple(map(str, array.dims)))
+    return _Field(means, climatology.by, dates, tuple(map(str, array.dims)))
 
 
 def _with_field(variable: Any, field: _Field, sign: int, mark: Mapping[str, int] | None = None) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dsinga.addons.fields.records.axis import Axis, make_axis
 from dsinga.addons.fields.records.coordinates import is_time, time_gaps
-from dsinga.addons.fields.records.definition import WindowDefinition
+from dsinga.addons.fields.records.definition import WindowDefinition, WindowDimConf
 from dsinga.addons.fields.records.readers import VariableReader, coordinate_reader
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import label_text
@@ -185,15 +185,14 @@ def make_layout(
     The stages: the dimensions in their order, what reads the variables, and which part of it is which channel.
     ``starts`` takes the place of the first points of windows by dimension.
     """
-    names, dims, times, space = window_dims(dataset, definition)
-    confs = [definition.along(dim) for dim in dims]
-    gaps = {conf.name: time_gaps(dataset, conf, definition.over_gaps) for conf in confs if conf.name in times}
+    names, confs, times, space = window_dims(dataset, definition)
+    gaps = {dim: time_gaps(dataset, confs[dim], definition.over_gaps) for dim in times}
     leads = definition.leads if has_targets else 1
     axes = {
         conf.name: make_axis(
             conf, dataset.sizes[conf.name], leads, has_targets, (starts or {}).get(conf.name), gaps.get(conf.name)
         )
-        for conf in confs
+        for conf in confs.values()
     }
     time = times[0] if times else None
     weighted = [definition.weights] if definition.weights and has_targets else []
@@ -257,10 +256,10 @@ class _ChannelGroups:
 
 
 class WindowDims(NamedTuple):
-    """The dimensions of windows: those of each variable in the order of training, all, those of time and of space."""
+    """The dimensions of each variable in the order of training, the settings of all, and those of time and of space."""
 
     by_name: Mapping[str, tuple[str, ...]]
-    dims: tuple[str, ...]
+    confs: Mapping[str, WindowDimConf]
     times: tuple[str, ...]
     space: tuple[str, ...]
 
@@ -270,7 +269,8 @@ def window_dims(dataset: Any, definition: WindowDefinition) -> WindowDims:
     names = dict.fromkeys([*definition.inputs, *definition.targets, *definition.static])
     by_name = {name: definition.ordered_dims(name, dataset[name].dims) for name in names}
     dims = tuple(dict.fromkeys(dim for dims in by_name.values() for dim in dims))
-    times = tuple(dim for dim in dims if is_time(dataset, definition.along(dim)))
+    confs = {dim: definition.along(dim) for dim in dims}
+    times = tuple(dim for dim in dims if is_time(dataset, confs[dim]))
     if definition.channels:
         channels = [dim for dim in definition.channels if dim]
     else:
@@ -283,7 +283,7 @@ def window_dims(dataset: Any, definition: WindowDefinition) -> WindowDims:
             f"windows would have {len(space)} axes of space ({', '.join(space)}), at most {MOST_SPACE} do; name those "
             f"whose points are channels, as channels=[{space[0]!r}]"
         )
-    return WindowDims(by_name, dims, times, space)
+    return WindowDims(by_name, confs, times, space)
 
 
 def _mean_weight(part: ChannelGroup) -> float:

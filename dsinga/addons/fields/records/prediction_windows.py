@@ -133,17 +133,17 @@ def apply_windows(
     if not definition.targets:
         raise UserError("the windows have no targets, so that nothing says what is predicted; name them: targets=[...]")
     known = [name for name in definition.targets if name in dataset.data_vars]
-    names = related_names(dataset)
     inputs = definition.replace(
         targets=known, within={}, weights="", max_nan=None, input_overlap={}, leads=1, direct=False, lead_weights=[],
         lead_start=[],
     )  # fmt: skip
+    names = related_names(dataset)
     used = used_variables(dataset, inputs)
     dataset, alignment = align(used.assign({name: dataset[name] for name in names}), definition)
     related = {name: dataset[name].variable for name in names}
     dataset = dataset.drop_vars([name for name in names if name not in used.data_vars])
     dims = window_dims(dataset, inputs)
-    channels = tuple(dim for dim in dims.dims if dim not in dims.space)
+    channels = tuple(dim for dim in dims.confs if dim not in dims.space)
     whole = inputs.replace(input_dims=_field_sizes(dataset, inputs, dims), channels=channels or [""])
     given = {dim: points for dim, points in (starts or {}).items() if dim in channels}
     layout = make_layout(_without_numbers(dataset), whole, has_targets=False, starts=given)
@@ -159,7 +159,7 @@ def _field_sizes(dataset: Any, inputs: WindowDefinition, dims: WindowDims) -> di
     """Return the points of windows that are whole fields, but for context inside; of 1 and of time as in training."""
     sizes = {dim: size if size == 1 or dim in dims.times else -1 for dim, size in inputs.input_dims.items()}
     for dim in dims.space:
-        conf = inputs.along(dim)
+        conf = dims.confs[dim]
         context = conf.before + conf.after
         sizes[dim] = dataset.sizes[dim] - (context if conf.edges == "inside" else 0)
         if sizes[dim] < 1:
@@ -233,43 +233,3 @@ def _target(dataset: Any, layout: Layout, name: str, times: tuple[str, ...], def
     channels = [dim for dim in ordered if dim not in layout.space and dim not in times]
     channels += [dim for dim in ordered if dim in times]
     return Target(name, (*missing, *dims), tuple(channels), known)
-
-
-def copied(
-    related: Mapping[str, Any], dataset: Any, points: Mapping[str, np.ndarray], gaps: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return grid mappings and bounds at points of a Dataset along its dimensions, by name.
-
-    Bounds of points beyond the data go on by their own rules, and are left out where they follow none.
-
-    Args:
-        related: the variables, by name.
-        dataset: the Dataset that has their coordinates.
-        points: the points by dimension, maybe beyond the data.
-        gaps: the points after which there is a gap, by dimension.
-    """
-    variables = {}
-    for name, variable in related.items():
-        dims = [dim for dim in variable.dims if dim in dataset.dims]
-        if any(dim not in points for dim in dims):
-            continue
-        inside = all(points[dim].min() >= 0 and points[dim].max() < dataset.sizes[dim] for dim in dims)
-        if inside:
-            variables[name] = variable.isel({dim: points[dim] for dim in dims})
-        elif len(dims) == 1 and variable.dims[0] == dims[0] and variable.ndim == 2:
-            columns = [_column(variable[:, side], points[dims[0]], gaps[dims[0]]) for side in range(variable.shape[1])]
-            if all(column is not None for column in columns):
-                values = np.stack([column.values for column in columns], axis=1)
-                variables[name] = type(columns[0])(variable.dims, values, variable.attrs)
-    return variables
-
-
-def _column(variable: Any, points: np.ndarray, gaps: Any) -> Any:
-    """Return one side of bounds at points, None where it follows no rule by which it goes on."""
-    import xarray
-
-    side = xarray.DataArray(variable.to_base_variable().load(), name="bounds")
-    before, after = bool(points.min() < 0), bool(points.max() >= side.size)
-    if before and not goes_on(side, gaps=gaps, before=True) or after and not goes_on(side, gaps=gaps):
-        return None
-    return extrapolated(side, points, gaps=gaps)

@@ -11,24 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.records.coordinate_extrapolation import step_text
 from dsinga.addons.fields.records.coordinates import (
-    CIRCLE,
     LONG,
-    as_before,
-    backwards,
     check_steps,
     date_index,
-    is_circle,
     is_date_index,
-    is_longitude,
     is_time,
     months_in,
-    with_begin,
+    step_text,
 )
 from dsinga.addons.fields.records.dataset import open_dataset, used_variables
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.layout import Layout, make_layout
+from dsinga.addons.fields.records.longitudes import (
+    CIRCLE,
+    as_before,
+    backwards,
+    is_circle,
+    is_longitude,
+    with_begin,
+)
 from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import MOST_POINTS, chosen, has_labels, is_number, label_text, point_text, point_texts

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.records.axis import GAP_REMEDY, Axis
-from dsinga.addons.fields.records.coordinates import LONGITUDES, date_index, has_frequency, is_date_index, step_lengths
+from dsinga.addons.fields.records.coordinates import date_index, has_frequency, is_date_index, step_lengths
 from dsinga.addons.fields.records.definition import SAMPLER_SHARE
+from dsinga.addons.fields.records.longitudes import LONGITUDES
 from dsinga.addons.fields.records.window_blocks import WindowBlocks
 from dsinga.data.array_kinds import label_text
 
