@@ -25,10 +25,10 @@ from dsinga.extensions import ExtensionLike
 from dsinga.job import Job
 from dsinga.loop.initial_state import RunOptions
 from dsinga.loop.local_run import continue_locally, trains_locally
-from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import TrainedParams
-from dsinga.passes.evaluation import Forward
+from dsinga.loop.view import Observer
 from dsinga.passes.inference import forward_in_threads
+from dsinga.passes.predictor import Forward
 from dsinga.reading.checked_job import CheckedJob
 
 P = ParamSpec("P")

@@ -17,22 +17,22 @@ from dsinga.base.argument_types import typed
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.job import AlgType, Job, Phase
-from dsinga.job.enums import find_phase
+from dsinga.job import AlgType, Job, Phase, Precision
+from dsinga.job.enums import PRECISIONS, find_phase
 from dsinga.layers import Records
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, PartitionedNet
-from dsinga.net.worker_memory import Memory
+from dsinga.net.worker_memory import Memory, worker_memory
+from dsinga.ops import cpu_ops
 from dsinga.passes import inference
-from dsinga.passes.evaluation import Forward
-from dsinga.passes.evaluation import evaluate as evaluate_batches
 from dsinga.passes.inference import write_outputs
-from dsinga.passes.training_memory import training_memory
+from dsinga.passes.predictor import Forward
+from dsinga.passes.predictor import evaluate as evaluate_batches
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
 from dsinga.reading.checked_job import CheckedJob, build_partitioned_net, check_job
 from dsinga.reading.sampler import padding_share
-from dsinga.training import add_metrics
+from dsinga.training import add_metrics, create_updater
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
@@ -238,6 +238,20 @@ def partition_net(
     net_phase = find_phase(phase)
     job = with_workers(job_with_data(job, data, net_phase, data_root), workers)
     return build_partitioned_net(job, net_phase, workers, roots(job, data_root))
+
+
+def slots_and_bf16(job: Job) -> tuple[int, bool]:
+    """Return how many arrays the updater of a job keeps for each param, and whether features are in bfloat16 here."""
+    bf16 = job.precision is Precision.kBF16 and cpu_ops(PRECISIONS[job.precision]).has_bf16_features
+    return len(create_updater(job.updater).state_slots), bf16
+
+
+def training_memory(job: Job, locals_: Sequence[NeuralNet], reader: BatchReader) -> list[Memory]:
+    """Return the memory of each worker of a group, in a process of its own; ``locals_`` are their training nets."""
+    slots, bf16 = slots_and_bf16(job)
+    return [
+        worker_memory(local, slots, len(locals_), *reader.sizes(local), bf16, job.micro_batches) for local in locals_
+    ]
 
 
 def expected_memory(job: Job, net: NeuralNet | PartitionedNet, data_root: str | None = None) -> list[Memory]:

@@ -32,8 +32,7 @@ from dsinga.job import ClusterConf, Job, Precision
 from dsinga.layers import Records
 from dsinga.net import NeuralNet
 from dsinga.ops import Processor
-from dsinga.passes.evaluation import Forward
-from dsinga.passes.predictor import ONE_CORE, BatchResult, Predictor
+from dsinga.passes.predictor import ONE_CORE, BatchResult, Forward, Predictor
 from dsinga.passes.processors import forward_bytes
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.training import Metrics

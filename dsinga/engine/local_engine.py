@@ -22,9 +22,9 @@ from dsinga.layers import Context, Records
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Array, Processor
-from dsinga.passes.evaluation import evaluate, forward_in_order
 from dsinga.passes.inference import forward_in_threads, outputs_to_write, write_outputs
 from dsinga.passes.opened_job import OpenedJob
+from dsinga.passes.predictor import evaluate, forward_in_order
 from dsinga.passes.round import BegunStep, Round, Timing, send_ahead
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.batch_reader import BatchReader

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,18 +15,17 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.cores import available_cores
 from dsinga.base.errors import Diverged, UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.engine.local_results import Backward, Forward, Means
 from dsinga.engine.nets_by_shape import NetsByShape, gradient_input, last_layers
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.enums import PRECISIONS, find_phase
 from dsinga.layers import Context, Records, Rows
+from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet
 from dsinga.net.neuralnet import usable_threads
 from dsinga.ops import Array, Processor, SparseRows
 from dsinga.ops.interface import RepeatedPasses
 from dsinga.ops.types import NotCapturable, is_plain
-from dsinga.passes.evaluation import evaluate
-from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, has_codes, in_batches
+from dsinga.passes.predictor import BatchResult, Predictor, ThreadKernels, batch_rows, evaluate, has_codes, in_batches
 from dsinga.passes.processors import check_precision, forward_processor
 from dsinga.passes.training_step import KeptGradients, TrainingStep, divide_batch, rows_of, to_host, whole_shape
 from dsinga.reading.bind_records import Batch, batch_records, by_layer, length_of, part_of_batch, row_of_zeros
@@ -47,6 +46,41 @@ from dsinga.training.divergence import is_finite_gradient, param_gradient_fault
 from dsinga.training.local_updater import LocalUpdater
 
 _log = logging.getLogger(__name__)
+
+
+class Means(dict[str, Any]):
+    """The figures of metrics by name; ``sums`` has the (sum, count) of each, which add up over batches."""
+
+    def __init__(self, sums: Metrics):
+        super().__init__(metric_values(sums))
+        self.sums = sums
+
+
+class Forward(NamedTuple):
+    """The result of a forward pass: features by layer, and the means of the metrics over the batch."""
+
+    outputs: ParamArrays
+    metrics: Means
+
+    @property
+    def loss(self) -> float:
+        """The mean loss. Raises KeyError for a pass without a loss layer."""
+        return self.metrics["loss"]
+
+
+class Backward(NamedTuple):
+    """The result of a backward pass: gradients by param, and the means of the metrics over the batch.
+
+    For a param that is not trainable, such as a running mean, the gradient is its new value.
+    """
+
+    gradients: dict[str, np.ndarray | SparseRows]
+    metrics: Means
+
+    @property
+    def loss(self) -> float:
+        """The mean loss. Raises KeyError for an algorithm that reports none."""
+        return self.metrics["loss"]
 
 
 class LocalNet:

@@ -17,8 +17,8 @@ from dsinga.job import ClusterConf, Job, PartitionMethod, Phase
 from dsinga.job.topology import topology as create_topology
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
-from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import TrainedParams, run_to_end
+from dsinga.loop.view import Observer
 from dsinga.net import NeuralNet
 from dsinga.net.memory_check import check_memory
 from dsinga.ops import get_ops

@@ -17,9 +17,9 @@ from dsinga.job.writer import job_signature
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, describe_last_good, read_rate_factors
 from dsinga.loop.initial_state import RunOptions, describe_length
-from dsinga.loop.observer import Observer
 from dsinga.loop.timings_file import write_timings
 from dsinga.loop.training_loop import TrainingLoop
+from dsinga.loop.view import Observer
 from dsinga.net import NeuralNet
 
 _log = logging.getLogger(__name__)

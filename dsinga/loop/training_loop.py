@@ -18,8 +18,7 @@ from dsinga.extensions.extension import RescuedParams
 from dsinga.job import Phase
 from dsinga.loop.cancellation import CANCELLED, Cancellation
 from dsinga.loop.checkpoints import Checkpoints, read_rate_factors, records_state, resume_hint
-from dsinga.loop.observer import Observer, ObserverWatcher
-from dsinga.loop.view import TrainingView
+from dsinga.loop.view import Observer, ObserverWatcher, TrainingView
 from dsinga.monitor import Row
 from dsinga.training import create_updater
 

@@ -1,4 +1,4 @@
-"""The view of a run that the extensions of its training loop have."""
+"""The view that the extensions and the observers of a run have of its training loop."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from dsinga.base.errors import Diverged, UserError
 from dsinga.base.param_arrays import ParamArrays, first_not_finite
 from dsinga.base.registry import nearest
 from dsinga.engine.engine import Engine, Restart
-from dsinga.extensions import LoopView
+from dsinga.extensions.extension import LoopView, Watcher
 from dsinga.extensions.standard import ASKED_BY
 from dsinga.job.enums import PHASES
 from dsinga.loop.initial_state import put_params
@@ -25,6 +26,38 @@ from dsinga.training.divergence import REMEDY
 from dsinga.training.updater import factor_at
 
 _log = logging.getLogger(__name__)
+
+
+class Observer(Protocol):
+    """Something that is told how a run goes."""
+
+    def waiting(self, sentence: str) -> None:
+        """Learn that the run waits for Dask workers which other runs hold: after a second, then every five minutes."""
+
+    def begin(self, step: int) -> None:
+        """Learn that everything has been checked and training is about to go on from ``step``."""
+
+    def record(self, row: Row) -> None:
+        """Take a row of the history: {"step", "phase": "train" | "val" | "test", "time", "loss", ...}."""
+
+    def progress(self, row: Row) -> None:
+        """Take the state of things after a round: {"step", "samples_per_second", "loss", ...}."""
+
+
+class ObserverWatcher(Watcher):
+    """Tells an observer the rows and the progress of a run."""
+
+    def __init__(self, observer: Observer):
+        super().__init__()
+        self._observer = observer
+
+    def see_row(self, loop: LoopView, row: Mapping[str, Any]) -> None:
+        """Pass on a row of the history."""
+        self._observer.record(dict(row))
+
+    def see_progress(self, loop: LoopView, row: Mapping[str, Any]) -> None:
+        """Pass on the state of things after a round."""
+        self._observer.progress(dict(row))
 
 
 class TrainingView(LoopView):

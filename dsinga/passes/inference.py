@@ -1,4 +1,4 @@
-"""Evaluates, predicts and writes outputs: what is made of forward passes over the records of a phase."""
+"""Opens a phase of a job, computes it in threads of this process, and writes the files of its output layers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from dsinga.base.cores import available_cores
 from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import Job, LayerConf, LayerType, Phase
 from dsinga.net import NeuralNet, create_net, without_labels
-from dsinga.passes.evaluation import Forward
-from dsinga.passes.predictor import BatchResult, Predictor
+from dsinga.passes.predictor import BatchResult, Forward, Predictor
 from dsinga.passes.processors import forward_processor
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.checked_job import check_job

@@ -10,7 +10,7 @@ from dsinga.base.registry import listed
 from dsinga.job import AlgType, Job, Phase, training_phases
 from dsinga.job.topology import Topology
 from dsinga.net import NeuralNet, create_net
-from dsinga.passes.evaluation import EvaluationPass
+from dsinga.passes.predictor import EvaluationPass
 from dsinga.reading.batch_reader import BatchReader, count_batches, readers_of_all_records, tests_all_records
 from dsinga.reading.checked_job import CheckedJob, check_same_names, check_same_params
 from dsinga.training.bp import no_loss

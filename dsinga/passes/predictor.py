@@ -1,10 +1,11 @@
-"""Predictor, the runner of forward passes: features of layers and metrics of batches, in any thread of any process."""
+"""Forward passes: the features of layers and the metrics of batches, in any thread of any process, by a Predictor."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ from dsinga.net.node import Node
 from dsinga.ops import Array, Ops, Processor
 from dsinga.ops.interface import PassResult, RepeatedPasses
 from dsinga.ops.types import is_on_device
+from dsinga.reading.batch_reader import BatchReader
+from dsinga.reading.prefetch import Prefetch
 from dsinga.training import Metrics, add_metrics, forward, name_metrics
 
 if TYPE_CHECKING:
@@ -29,6 +32,11 @@ ONE_CORE = Processor(1)
 
 # The features of the layers that are asked for, with their labels, and the metrics, of one batch.
 BatchResult = tuple[dict[str, Records], Metrics]
+# Computes the batches of a net, in order, the first so many or, for 0, those of all records: their features of the
+# layers that are named, and their metrics. The batches are those of a BatchReader, or what else it can read.
+Forward = Callable[[NeuralNet, Any, Sequence[str], int], Iterator[BatchResult]]
+
+ReadFunction = Callable[[int], dict[str, Records]]
 
 
 class ThreadKernels(NamedTuple):
@@ -223,3 +231,37 @@ def batch_rows(net: NeuralNet) -> int:
 def row_bytes(net: NeuralNet) -> int:
     """Return the bytes of the features of all layers for a row."""
     return 4 * sum(math.prod(node.layer.shape) // node.layer.shape[0] for node in net.nodes)
+
+
+class EvaluationPass(NamedTuple):
+    """Consecutive batches of one size: the net for batches of this size, whole or cut, their reader, their number."""
+
+    net: Any
+    reader: BatchReader
+    batches: int
+
+
+def evaluate(passes: Iterable[tuple[NeuralNet, Any, int]], compute: Forward) -> list[Metrics]:
+    """Return the metrics of each batch of some passes: of the net, what is read, and the number of batches."""
+    return [metrics for net, reader, batches in passes for _, metrics in compute(net, reader, (), batches)]
+
+
+def forward_in_order(
+    read_function: Callable[[NeuralNet, BatchReader], ReadFunction],
+    compute: Callable[[NeuralNet, BatchReader, int, Mapping[str, Records]], Metrics],
+) -> Forward:
+    """Return forward passes without features that one thread computes while another one reads batches ahead.
+
+    Args:
+        read_function: returns a function that reads the records of a batch of a pass, for a net and a reader.
+        compute: returns the metrics of a batch, given net and reader, its number among those of all passes, and its
+            records.
+    """
+    numbers = itertools.count()
+
+    def forward(net: NeuralNet, reader: BatchReader, keep: Sequence[str], batches: int) -> Iterator[BatchResult]:
+        with Prefetch(read_function(net, reader), 0, batches) as prefetch:
+            for records in prefetch:
+                yield {}, compute(net, reader, next(numbers), records)
+
+    return forward

@@ -22,8 +22,8 @@ from dsinga.extensions import ExtensionLike
 from dsinga.job import Job, NetConf, load
 from dsinga.loop.cancellation import Cancellation
 from dsinga.loop.initial_state import RunOptions
-from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import TrainedParams
+from dsinga.loop.view import Observer
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments.registered import Environment, make_environments

@@ -12,8 +12,7 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.data import AlgorithmRecords
 from dsinga.data.conversion import record_dtype
-from dsinga.engine.local_net import LocalNet
-from dsinga.engine.local_results import Means
+from dsinga.engine.local_net import LocalNet, Means
 from dsinga.job import ChangeMethod, Job, JobError, LayerConf, LayerType, LRGenConf, UpdaterConf, UpdaterType
 from dsinga.job.component import Settings
 from dsinga.reading.bind_records import bind_records, with_batchsize
@@ -255,3 +254,20 @@ def rmsprop(learning_rate: float, rho: float, epsilon: float) -> UpdaterConf:
 def _updater(type_: UpdaterType, rate: float, epsilon: float, **settings: Any) -> UpdaterConf:
     learning_rate = LRGenConf(type=ChangeMethod.kFixed, base_lr=rate)
     return UpdaterConf(type=type_, learning_rate=learning_rate, delta=epsilon, **settings)
+
+
+def copy_params(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return a copy of params (a hard update)."""
+    return {name: value.copy() for name, value in params.items()}
+
+
+def follow(target: Mapping[str, np.ndarray], params: Mapping[str, np.ndarray], share: float) -> None:
+    """Move ``target``, in place, by ``share`` of the way to ``params``: (1 - share)·target + share·params.
+
+    This is the soft update of Lillicrap et al. 2016, whose tau is ``share``; a share of 1 copies.
+    """
+    for name, value in target.items():
+        if share < 1:
+            value += np.float32(share) * (params[name] - value)
+        else:
+            value[...] = params[name]

@@ -10,8 +10,7 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.param_arrays import ParamArrays
-from dsinga.engine.local_net import LocalNet
-from dsinga.engine.local_results import Backward, Means
+from dsinga.engine.local_net import Backward, LocalNet, Means
 from dsinga.job import LayerConf, LayerType, NetConf, Phase
 from dsinga.layers import Context, Rows
 from dsinga.layers.connect.connection import Split

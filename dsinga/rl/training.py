@@ -21,8 +21,8 @@ from dsinga.extensions import Extension, LoopView, OnMetric, check_extensions, c
 from dsinga.job import ClusterConf, Job, Phase, training_phases
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, check_beginning, find_checkpoint, put_params
-from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import TrainedParams, run_to_end
+from dsinga.loop.view import Observer
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.es import ES
 from dsinga.rl.collecting import Collector

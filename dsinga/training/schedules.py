@@ -1,4 +1,4 @@
-"""Learning-rate schedules (SINGA's LRGenerator): the rate of each step."""
+"""Schedules: the learning rate of each step (SINGA's LRGenerator), and the decay of averages of params."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from dsinga.base.errors import UserError
 from dsinga.base.functions import find_function
 from dsinga.base.registry import is_user_code, register
-from dsinga.job import LRGenConf
+from dsinga.job import EMAConf, LRGenConf
 from dsinga.job.component import Configured, Fault, Settings, error_note, required, resolve, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Positive, Unit
 
@@ -250,3 +250,19 @@ class Cosine(Schedule):
     def __call__(self, step: int) -> float:
         alpha, share = self.settings.alpha, min(step / self.settings.change_freq, 1.0)
         return self.base * (alpha + (1.0 - alpha) * half_cosine(share))
+
+
+def decay_at(conf: EMAConf | None, step: int) -> float | None:
+    """Return the decay d with which the update of ``step``, counted from 0, goes into averages; None where it does not.
+
+    The exponential moving average a of a param w becomes d·a + (1 - d)·w. It is part of the updater's state, in the
+    slot ``EMA_SLOT``: it is exact however a net is cut and wherever params are updated, and checkpoints have it.
+    Every ``every`` updates go in. Of the t-th of these, counted from 0, d is 0 for t = 0, which copies the params as in
+    Keras and PyTorch, then ``decay`` or, with ``warmup``, min(decay, 1 - (1 + t)^(-2/3)) as in timm and diffusers.
+    """
+    if conf is None or (step + 1) % conf.every:
+        return None
+    count = (step + 1) // conf.every - 1
+    if not count:
+        return 0.0
+    return float(min(conf.decay, 1.0 - (1.0 + count) ** (-2 / 3))) if conf.warmup else conf.decay

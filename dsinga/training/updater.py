@@ -28,8 +28,7 @@ from dsinga.job.message import Message
 from dsinga.job.writer import lines, message_fields
 from dsinga.ops import Array, SparseRows, Update
 from dsinga.ops.update import apply
-from dsinga.training.ema import decay_at
-from dsinga.training.schedules import schedule
+from dsinga.training.schedules import decay_at, schedule
 
 PARAM_SETTINGS = (
     "learning_rate", "momentum", "momentum_conf", "weight_decay", "l1", "l2", "clip_low", "clip_high",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dsinga.addons.planner.cost_model import PricedCuts
+from dsinga.api.inference import slots_and_bf16
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.data import kept_bytes
@@ -25,7 +26,6 @@ from dsinga.net.build import narrow_places
 from dsinga.net.cut import LayerCut
 from dsinga.net.memory_check import as_size
 from dsinga.net.worker_memory import FIXED, Memory, worker_memory
-from dsinga.passes.training_memory import slots_and_bf16
 from dsinga.reading.batch_reader import BatchReader, batch_bytes
 from dsinga.reading.checked_job import CheckedJob
 

@@ -36,6 +36,7 @@ from dsinga.addons.planner.plan import Alternative, Plan
 from dsinga.addons.planner.processes import ProcessMap, process_map, wire_bytes
 from dsinga.addons.planner.rate_store import RateStore, rates_file
 from dsinga.addons.planner.search import by_rows, explicitly_cut_layers, has_space, layers_with_whole_params
+from dsinga.api.inference import slots_and_bf16
 from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
 from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Phase, Precision
@@ -46,7 +47,6 @@ from dsinga.net.memory_check import check_memory
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.worker_memory import snapshot_memory, worker_memory
 from dsinga.ops import cpu_ops
-from dsinga.passes.training_memory import slots_and_bf16
 from dsinga.reading.checked_job import CheckedJob, check_job, micro_batch_size
 from dsinga.reading.open_layer import augmented_info
 from dsinga.training import create_updater

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import click
 import numpy as np
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.data import open_store
 
 DISTANCES = ("cosine", "euclidean")
@@ -165,3 +167,32 @@ def _read(location: str) -> tuple[np.ndarray, np.ndarray]:
     if labels is None:
         raise UserError(f"{location} has no labels, which decide what is relevant; predict from records with labels")
     return data, labels
+
+
+@register("command", "retrieve")
+@click.command()
+@click.argument("queries")
+@click.argument("database")
+@click.option(
+    "--distance", type=click.Choice(["cosine", "euclidean"]), default="cosine", show_default=True,
+    help="Distance between two rows.",
+)  # fmt: skip
+@click.option(
+    "--at",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="K, the number of nearest rows for the precision.",
+)
+def retrieve(queries: str, database: str, distance: str, at: int) -> None:
+    """Measure how well features find rows of the same class.
+
+    Ranks the rows of the store DATABASE by their distance from each row of the store QUERIES, and prints the mean
+    average precision and the precision at K. Both are zarr stores of features with labels, as dsinga predict writes
+    them.
+    """
+    from dsinga.addons.retrieval.ranking import compare_stores
+
+    for name, value in compare_stores(queries, database, distance, at).items():
+        click.echo(f"{name:24} {value:.4f}")

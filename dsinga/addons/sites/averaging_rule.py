@@ -17,7 +17,7 @@ from dsinga.cluster.server.collectives import add_up
 from dsinga.cluster.server.served_slice import OUTER, OUTER_PARAMS, ServedSlice, SliceSpec
 from dsinga.job.updaterconf import EMAConf
 from dsinga.training import create_updater
-from dsinga.training.ema import decay_at
+from dsinga.training.schedules import decay_at
 
 
 class AveragingRule:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
+from dsinga.api.inference import training_memory
 from dsinga.base.epochs import Epochs
 from dsinga.base.settings import read_setting
 from dsinga.cluster.dask.dask_workers import available_workers, host, on_several_hosts, process
@@ -36,7 +37,6 @@ from dsinga.net.partitioned import ParamPart
 from dsinga.net.worker_memory import FIXED
 from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.passes.processors import Devices
-from dsinga.passes.training_memory import training_memory
 from dsinga.reading.checked_job import CheckedJob, check_job, cut_nets, partition_hook
 from dsinga.training import Updater, algorithm, check_patterns, create_updater
 

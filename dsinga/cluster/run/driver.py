@@ -25,8 +25,8 @@ from dsinga.cluster.run_events import RunEvents
 from dsinga.job import Job
 from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
-from dsinga.loop.observer import Observer
 from dsinga.loop.run_loop import TrainedParams, run_to_end
+from dsinga.loop.view import Observer
 from dsinga.reading.checked_job import CheckedJob, check_job
 
 _log = logging.getLogger(__name__)

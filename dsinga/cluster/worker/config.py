@@ -19,7 +19,7 @@ from dsinga.job.updaterconf import EMAConf
 from dsinga.layers.connect.bridge import BridgeSrc
 from dsinga.net import Param
 from dsinga.net.partitioned import ParamPart, PartitionedNet
-from dsinga.passes.evaluation import EvaluationPass
+from dsinga.passes.predictor import EvaluationPass
 from dsinga.passes.round import Timing
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.training import Algorithm, Metrics, Updater

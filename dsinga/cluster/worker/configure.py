@@ -14,8 +14,8 @@ from dsinga.job.topology import Topology
 from dsinga.net import NeuralNet
 from dsinga.net.cut import LayerCut
 from dsinga.net.partitioned import ParamPart, PartitionedNet
-from dsinga.passes.evaluation import EvaluationPass
 from dsinga.passes.opened_job import OpenedJob
+from dsinga.passes.predictor import EvaluationPass
 from dsinga.reading.checked_job import cut_like
 from dsinga.training import Updater, algorithm, create_updater
 

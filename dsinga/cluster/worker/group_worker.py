@@ -32,7 +32,7 @@ from dsinga.layers.interface.context import PassObserver, Peers
 from dsinga.net import NeuralNet, Param
 from dsinga.net.dataflow import row_share
 from dsinga.ops import Array, Processor
-from dsinga.passes.evaluation import EvaluationPass, evaluate, forward_in_order
+from dsinga.passes.predictor import EvaluationPass, evaluate, forward_in_order
 from dsinga.passes.round import BegunStep, Round, Timing, send_ahead
 from dsinga.passes.training_step import TrainingStep
 from dsinga.reading.batch_reader import BatchReader

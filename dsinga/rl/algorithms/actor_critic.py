@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.arguments import check_range
-from dsinga.engine.local_results import Means
+from dsinga.engine.local_net import Means
 from dsinga.job import Job, LayerConf, LayerType, UpdaterConf
 from dsinga.job.enums import PolicyDistribution
 from dsinga.reading.bind_records import input_layer

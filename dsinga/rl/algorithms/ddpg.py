@@ -10,17 +10,15 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
-from dsinga.engine.local_net import LocalNet
-from dsinga.engine.local_results import Means
+from dsinga.engine.local_net import LocalNet, Means
 from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Unit
 from dsinga.reading.bind_records import input_layer
-from dsinga.rl.algorithm import Algorithm, adam
+from dsinga.rl.algorithm import Algorithm, adam, copy_params, follow
 from dsinga.rl.environments.spaces import BoxSpace, Spaces
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model, critic_layers, critic_of, with_static_params
-from dsinga.training.ema import copy_params, follow
 from dsinga.training.local_updater import LocalUpdater
 
 # The input and loss layers that these algorithms add to the net of a model; a critic's loss has its value's name, too.

@@ -13,11 +13,10 @@ from dsinga.job import LayerConf, LayerType, UpdaterConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Natural, NonNegative, Unit
 from dsinga.reading.bind_records import input_layer
-from dsinga.rl.algorithm import Algorithm, adam
+from dsinga.rl.algorithm import Algorithm, adam, copy_params, follow
 from dsinga.rl.environments.spaces import DiscreteSpace, Spaces
 from dsinga.rl.experience import Sampled, Transitions
 from dsinga.rl.model import Model
-from dsinga.training.ema import copy_params, follow
 
 # The input and loss layers that DQN adds to the net of a model.
 ACTION, TARGET, WEIGHT, LOSS = "rl_action", "rl_target", "rl_weight", "rl_loss"

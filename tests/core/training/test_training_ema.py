@@ -21,7 +21,7 @@ from dsinga.checkpoint import read_checkpoint, read_params
 from dsinga.job import ClusterConf, Job, LRGenConf, UpdaterConf, loads
 from dsinga.nn import LocalNet
 from dsinga.training import Updater, create_updater
-from dsinga.training.ema import decay_at
+from dsinga.training.schedules import decay_at
 from tests.support.extension_runs import Acting, validating
 from tests.support.small_job import assert_close, assert_same
 
