@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from dsinga.base.components import lazy_names
 from dsinga.base.errors import Cancelled, ClusterNotReady, RunError, UserError
-from dsinga.base.lazy_names import lazy_names
 from dsinga.base.registry import register
 from dsinga.base.version import __version__
 

@@ -17,9 +17,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.error_frames import shortened
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import lookup, nearest
 from dsinga.extensions import ExtensionLike
 from dsinga.job import Job

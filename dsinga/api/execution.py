@@ -15,7 +15,7 @@ from dsinga.job import Job
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-    from dsinga.base.param_arrays import ParamArrays
+    from dsinga.base.arrays import ParamArrays
 
 import contextlib
 import threading

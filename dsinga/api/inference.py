@@ -14,9 +14,9 @@ from dsinga.api.engines import awaitable, find_runner
 from dsinga.api.jobs_with_data import Result, job_with_data, roots, warn_of_overlaps, with_workers
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import AlgType, Job, Phase, Precision
 from dsinga.job.enums import PRECISIONS, find_phase
 from dsinga.layers import Records

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dsinga.base.arguments import check_whole
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import ClusterConf, Job, Phase, load
 from dsinga.monitor import NOT_METRICS, RECOVERY, History
 from dsinga.net import NeuralNet, input_layers

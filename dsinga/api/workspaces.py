@@ -21,7 +21,7 @@ from dsinga.monitor.run_monitor import RUN_FILES
 from dsinga.monitor.workspace_lock import HOLDER, has_ended, parse_holder, workspace_held
 
 if TYPE_CHECKING:
-    from dsinga.base.param_arrays import ParamArrays
+    from dsinga.base.arrays import ParamArrays
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""An executor with one thread, which runs calls in order: a worker computes in one, and a server may update in one.
+"""The cores of this process, and an executor with one thread, in which a worker computes or a server updates.
 
 Dask runs a task in any free thread of its worker. But kernels have scratch memory and OpenMP threads for each thread
 that calls them. If two threads called kernels in turn, there would be two sets of both; and once there are more OpenMP
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -75,3 +76,8 @@ def _serve(calls: SimpleQueue[Any]) -> None:
             future.set_result(result)
             del result
         del entry, future, call  # else their arguments would stay in memory until the next call
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

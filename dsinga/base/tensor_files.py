@@ -18,8 +18,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.regular_files import open_regular, parse_json
 
 ORDER = "array_order"  # the metadata of a file: the names of its arrays, as JSON

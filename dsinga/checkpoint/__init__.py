@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dsinga.base.lazy_names import lazy_names
+from dsinga.base.components import lazy_names
 
 if TYPE_CHECKING:
     from dsinga.checkpoint.directory import (

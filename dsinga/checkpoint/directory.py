@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsinga.base.arrays import EMA_SLOT, ParamArrays, averaged, first_not_finite
 from dsinga.base.durable_files import draft_folder, replace_folder, sync_folder
 from dsinga.base.errors import RunError, UserError
-from dsinga.base.param_arrays import EMA_SLOT, ParamArrays, averaged, first_not_finite
 from dsinga.base.tensor_files import (
     Fingerprint,
     find_integers,

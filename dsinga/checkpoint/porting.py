@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.durable_files import draft_folder, finish_save, sync_folder
 from dsinga.base.errors import RunError, UserError
 from dsinga.base.locations import is_url
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.redaction import redact
 from dsinga.base.tensor_files import find_integers, read_npz, read_safetensors, write_tensors
 from dsinga.checkpoint.directory import Checkpoint, is_checkpoint, latest, read_checkpoint_params

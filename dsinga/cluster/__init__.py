@@ -6,7 +6,7 @@ workers, all others in the driver's, where the Dask client is.
 
 from typing import TYPE_CHECKING
 
-from dsinga.base.lazy_names import lazy_names
+from dsinga.base.components import lazy_names
 
 if TYPE_CHECKING:
     from dsinga.cluster.connecting.embedded import check_client, connect

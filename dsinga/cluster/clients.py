@@ -21,8 +21,8 @@ from distributed.client import _global_clients
 
 from dsinga.api.engines import THIS_PROCESS, ForwardRun, RunLimits, Runner, Train, TrainingOptions, find_runner
 from dsinga.api.jobs_with_data import patience_of, wanted_workers
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import SchedulerLost, UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import register
 from dsinga.cluster.connecting.credentials import read_credentials
 from dsinga.cluster.connecting.embedded import check_client, connect

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from distributed import Client, Future, SpecCluster, get_client, get_worker
 
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import RunError, UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.settings import read_setting
 from dsinga.cluster.connecting.expected_workers import await_workers, keep_workers
 from dsinga.cluster.dask.dask_workers import Workers, available_workers, require_workers

@@ -15,8 +15,8 @@ from dsinga.api.jobs_with_data import Result, job_with_data, roots
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
 from dsinga.base.arguments import check_whole
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import lookup, register
 from dsinga.data.array_kinds import is_a
 from dsinga.data.missing_values import plain_array, with_nan

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.base.arguments import value_text
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.durable_files import explained_writing, finish_save, local_folder, replaced_files, write_file
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.regular_files import read_json
 from dsinga.base.tensor_files import read_safetensors, write_tensors
 from dsinga.nn.model.model_params import ModelParams

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dsinga.base.rounding import warn_of_rounding
+from dsinga.base.arrays import warn_of_rounding
 from dsinga.data.array_kinds import ArrayOrder
 from dsinga.data.conversion import place_of
 from dsinga.data.sendable import why_unsendable

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PHASES
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet
-from dsinga.net.cut import LayerCut
+from dsinga.net.partitioned import LayerCut
 from dsinga.training import Metrics, name_metrics
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from dsinga.base import buffers
-from dsinga.base.cores import available_cores
+from dsinga.base.arrays import ParamArrays, averaged
 from dsinga.base.errors import Diverged, RunError
-from dsinga.base.param_arrays import ParamArrays, averaged
+from dsinga.base.serial_executor import available_cores
 from dsinga.engine.engine import Engine, Loop, Places, Snapshot, StepReport
 from dsinga.job import Job, Phase
 from dsinga.job.enums import PRECISIONS

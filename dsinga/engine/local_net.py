@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.base.arguments import check_whole
-from dsinga.base.cores import available_cores
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import Diverged, UserError
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.serial_executor import available_cores
 from dsinga.engine.nets_by_shape import NetsByShape, gradient_input, last_layers
 from dsinga.job import ClusterConf, Job, Phase
 from dsinga.job.enums import PRECISIONS, find_phase

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsinga.api import train
 from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.base.arguments import check_range, check_settings, check_whole
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.arrays import ParamArrays
 from dsinga.data.array_kinds import is_dask_collection
 from dsinga.data.sendable import naming_unsendable
 from dsinga.data.sources.dask_arrays import in_chunks

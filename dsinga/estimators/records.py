@@ -14,8 +14,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_n_features, _check_sample_weight, check_is_fitted, validate_data
 
 from dsinga.api.engines import THIS_PROCESS, find_runner
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.data.array_kinds import in_order, is_a, is_dask_collection, is_dask_frame, is_frame, order_of
 from dsinga.data.conversion import find_nonfinite, nonfinite_error, place_of, record_dtype
 from dsinga.data.missing_values import with_nan

@@ -5,7 +5,7 @@ of this runs in the driver's process and knows no Dask: the loop itself is in ``
 """
 
 from dsinga.base.arguments import missing_names
-from dsinga.base.lazy_names import lazy_names
+from dsinga.base.components import lazy_names
 from dsinga.base.registry import entries, is_user_code
 from dsinga.extensions.extension import CALLBACKS
 

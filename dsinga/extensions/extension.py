@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.base.arguments import Remedies
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.extensions.triggers import AtEnd, Trigger
 from dsinga.job import ExtensionConf, Job
 from dsinga.job.component import Settings

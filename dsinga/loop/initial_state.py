@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from dsinga.base.advice import job_field, option, short_path
+from dsinga.base.arrays import ParamArrays, first_not_finite
 from dsinga.base.epochs import Epochs
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays, first_not_finite
 from dsinga.checkpoint import Checkpoint, latest, port, read_checkpoint, read_newest_checkpoint
 from dsinga.checkpoint.metadata import DamagedFile, read_metadata
 from dsinga.engine.engine import Snapshot

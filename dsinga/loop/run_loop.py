@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import Cancelled, ClusterNotReady, Diverged, RunError, SchedulerLost
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.engine import Engine, Snapshot
 from dsinga.extensions import Extension
 from dsinga.job import Phase

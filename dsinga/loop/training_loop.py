@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dsinga.base.arrays import ParamArrays, first_not_finite
 from dsinga.base.errors import Diverged, RunError, UserError
-from dsinga.base.param_arrays import ParamArrays, first_not_finite
 from dsinga.engine.engine import Engine, Restart, Snapshot, StepReport
 from dsinga.extensions import Extension, ExtensionRunner
 from dsinga.extensions.extension import RescuedParams

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dsinga.base.arrays import ParamArrays, first_not_finite
 from dsinga.base.errors import Diverged, UserError
-from dsinga.base.param_arrays import ParamArrays, first_not_finite
 from dsinga.base.registry import nearest
 from dsinga.engine.engine import Engine, Restart
 from dsinga.extensions.extension import LoopView, Watcher

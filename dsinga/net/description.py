@@ -9,10 +9,9 @@ from dsinga.layers.connect.bridge import BridgeDst
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import Shape, shape_text
 from dsinga.layers.sequences.timedistributed import TimeDistributed
-from dsinga.net.cut import WHOLE_LAYER
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node
-from dsinga.net.partitioned import PartitionedNet
+from dsinga.net.partitioned import WHOLE_LAYER, PartitionedNet
 
 FLOAT_BYTES = 4
 

@@ -10,11 +10,10 @@ from dsinga.layers.interface.context import Rows
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.layers.records.label import FeatureAsLabels, Label, LabelsAsFeature
-from dsinga.net.cut import COPIED, FEATURES, ROWS, LayerCut, cut_regions
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge
 from dsinga.net.labels import labels_shape, makes_labels
 from dsinga.net.neuralnet import NeuralNet
-from dsinga.net.partitioned import Place
+from dsinga.net.partitioned import COPIED, FEATURES, ROWS, LayerCut, Place, cut_regions
 from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding
 from dsinga.net.region_redistribution import redistribute_any
 

@@ -17,12 +17,22 @@ from dsinga.layers.interface.contract import make_part, make_region_part
 from dsinga.layers.interface.declarations import Connection
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.bridge_messages import mark_bridges
-from dsinga.net.cut import COPIED, FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_evenly, cut_regions
 from dsinga.net.dataflow import WHOLE_FEATURE, Edge
 from dsinga.net.label_redistribution import LabelRedistribution
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node, Param
-from dsinga.net.partitioned import ParamPart, PartitionedNet, Place
+from dsinga.net.partitioned import (
+    COPIED,
+    FEATURES,
+    ROWS,
+    WHOLE_LAYER,
+    LayerCut,
+    ParamPart,
+    PartitionedNet,
+    Place,
+    cut_evenly,
+    cut_regions,
+)
 from dsinga.net.redistribution import GraphBuilder, NodeOutput, ShardedFeature, Sharding
 from dsinga.net.region_redistribution import needed_shape, redistribute_any, space_sharding
 from dsinga.net.strategy import choose_cuts

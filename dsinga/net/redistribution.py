@@ -17,10 +17,9 @@ from dsinga.layers.connect.connection import Concate, SliceLayer, Split
 from dsinga.layers.interface.context import Rows
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.interface.region import PointRun
-from dsinga.net.cut import COPIED, ROWS, cut_evenly
 from dsinga.net.dataflow import WHOLE_FEATURE
 from dsinga.net.node import Node
-from dsinga.net.partitioned import Place
+from dsinga.net.partitioned import COPIED, ROWS, Place, cut_evenly
 
 
 class NodeOutput(NamedTuple):

@@ -16,8 +16,7 @@ from dsinga.job import LayerType
 from dsinga.layers.connect.connection import Index, Piece, RegionJoin, RegionSlice, box_shape, padding_runs
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.interface.region import PointRun, find_runs
-from dsinga.net.cut import COPIED, LayerCut, cut_regions
-from dsinga.net.partitioned import Place
+from dsinga.net.partitioned import COPIED, LayerCut, Place, cut_regions
 from dsinga.net.redistribution import (
     GraphBuilder,
     NodeOutput,

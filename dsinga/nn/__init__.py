@@ -8,7 +8,7 @@ import sys
 from collections import ChainMap
 from typing import TYPE_CHECKING
 
-from dsinga.base.lazy_names import lazy_names
+from dsinga.base.components import lazy_names
 from dsinga.nn.words.keras_arguments import missing_names
 
 if TYPE_CHECKING:

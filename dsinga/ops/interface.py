@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from dsinga.base.errors import UserError
+from dsinga.base.registry import register
 from dsinga.ops.families import LazyFamilies
 from dsinga.ops.numpy.arrays import NumpyArrays
 from dsinga.ops.numpy.convolution import NumpyConvolution, NumpyGroupedConvolution, NumpyPooling
@@ -161,3 +162,10 @@ class Ops(
         elif precision != "float32":
             raise UserError(f"the kernel backend {self.name!r} computes in float32; {precision} needs a GPU")
         return self
+
+
+@register("backend", "numpy")
+class NumpyOps(Ops):
+    """All kernels in numpy; the images that it makes are channels-last, its arguments may have any strides."""
+
+    families: ClassVar = {}

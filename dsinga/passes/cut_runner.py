@@ -15,8 +15,7 @@ import numpy as np
 from dsinga.layers import Context, Records, Rows
 from dsinga.layers.interface.context import rows_of_batch
 from dsinga.net import NeuralNet, PartitionedNet, cut_evenly, split_params
-from dsinga.net.cut import FEATURES, WHOLE_LAYER, cut_regions
-from dsinga.net.partitioned import ParamPart
+from dsinga.net.partitioned import FEATURES, WHOLE_LAYER, ParamPart, cut_regions
 from dsinga.ops import Ops, SparseRows, cpu_ops
 from dsinga.ops.sparse import add_up
 from dsinga.passes.training_step import part_of, to_host, whole_shape

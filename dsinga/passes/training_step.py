@@ -8,8 +8,8 @@ from typing import Any, NoReturn, Protocol, cast
 
 import numpy as np
 
+from dsinga.base.arrays import first_not_finite
 from dsinga.base.errors import Diverged, UserError
-from dsinga.base.param_arrays import first_not_finite
 from dsinga.layers import Context, Layer, Records, Rows
 from dsinga.layers.interface.context import PassObserver
 from dsinga.net import NeuralNet, cut_evenly

@@ -17,8 +17,7 @@ from dsinga.job.checks import check_schedules
 from dsinga.job.enums import PHASES
 from dsinga.layers import RecordInfo, Rows
 from dsinga.net import NeuralNet, create_net, cut_evenly, input_layers
-from dsinga.net.cut import ROWS, LayerCut
-from dsinga.net.partitioned import PartitionedNet
+from dsinga.net.partitioned import ROWS, LayerCut, PartitionedNet
 from dsinga.reading.batch_reader import BatchReader
 from dsinga.reading.open_layer import augmented_info, open_layer, with_store
 from dsinga.reading.sampler import Sampler, SequenceLengths

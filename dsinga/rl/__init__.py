@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dsinga.base.lazy_names import lazy_names
+from dsinga.base.components import lazy_names
 from dsinga.base.registry import entries, is_user_code
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from dsinga.training import check_params
 if TYPE_CHECKING:  # Dask is imported when there is something to run
     from distributed import Client
 
-    from dsinga.base.param_arrays import ParamArrays
+    from dsinga.base.arrays import ParamArrays
     from dsinga.rl.remote.group_training import GroupTraining
 
 # Options that have no meaning for an agent, and what applies in their place.

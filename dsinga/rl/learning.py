@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.arrays import ParamArrays
 from dsinga.rl.agent import Agent
 from dsinga.rl.algorithms.es import ES
 from dsinga.rl.collecting import Collector

@@ -29,7 +29,7 @@ from dsinga.layers.interface.layer import (
     Output,
     Shape,
 )
-from dsinga.layers.losses.row_weights import check_rows
+from dsinga.layers.losses.pair_loss import check_rows
 from dsinga.ops import Ops
 
 LOG_TWO_PI = math.log(2 * math.pi)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.engine.local_net import Backward, LocalNet, Means
 from dsinga.job import LayerConf, LayerType, NetConf, Phase
 from dsinga.layers import Context, Rows

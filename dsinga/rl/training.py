@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import is_user_code
 from dsinga.checkpoint import port
 from dsinga.engine.engine import Engine, Snapshot, StepReport

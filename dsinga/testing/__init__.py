@@ -8,7 +8,7 @@ a distribution that brings components by entry points.
 
 from typing import TYPE_CHECKING, Any
 
-from dsinga.base.lazy_names import lazy_names
+from dsinga.base.components import lazy_names
 
 if TYPE_CHECKING:
     from dsinga.testing.engines import EngineContract

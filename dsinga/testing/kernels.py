@@ -34,7 +34,7 @@ class KernelContract(
     give threads that compute at once the bits that each would get alone.
 
     >>> from dsinga.testing import KernelContract
-    >>> from dsinga.ops.numpy.numpy_ops import NumpyOps
+    >>> from dsinga.ops.interface import NumpyOps
     >>> class TestNumpy(KernelContract):  # in a file test_numpy.py, run by pytest
     ...     make_ops = NumpyOps
 

@@ -14,9 +14,8 @@ from dsinga.base.metric_state import MetricState
 from dsinga.job import Phase
 from dsinga.layers import Columns, Connection, Layer, Rows
 from dsinga.layers.interface.contract import make_part, make_region_part
-from dsinga.layers.interface.points import along
-from dsinga.layers.interface.region import FILL, Region
-from dsinga.net.cut import cut_regions
+from dsinga.layers.interface.region import FILL, Region, along
+from dsinga.net.partitioned import cut_regions
 from dsinga.net.strategy import space_fault
 from dsinga.ops import BACKENDS, Ops
 from dsinga.testing.layer_cases import LayerCase, available_backends

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dsinga.base.lazy_names import lazy_names
+from dsinga.base.components import lazy_names
 from dsinga.training.bp import Push, bp
 
 if TYPE_CHECKING:

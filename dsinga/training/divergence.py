@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arrays import first_not_finite, is_finite
 from dsinga.base.errors import Diverged
 from dsinga.base.metric_state import MetricState
-from dsinga.base.param_arrays import first_not_finite, is_finite
 from dsinga.base.registry import is_user_code
 from dsinga.layers.interface.context import Context, Records
 from dsinga.layers.interface.layer import Layer

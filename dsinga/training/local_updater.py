@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import nearest
 from dsinga.net import Param
 from dsinga.ops import Array, Ops, SparseRows, Update

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arrays import EMA_SLOT
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import EMA_SLOT
 from dsinga.base.registry import nearest
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
 from dsinga.job.component import Configured, error_note, resolve

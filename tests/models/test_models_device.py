@@ -15,7 +15,7 @@ from dsinga.job import Job, Phase
 from dsinga.layers import Context, RecordInfo, Records, Rows
 from dsinga.net import NeuralNet, create_net
 from dsinga.ops import Ops, SparseRows
-from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.interface import NumpyOps
 from dsinga.training import algorithm, initial_values
 from tests.support.device_array import DeviceArray, StubOps
 

@@ -18,8 +18,7 @@ import pytest
 
 import dsinga.ops
 from dsinga.base.errors import UserError
-from dsinga.ops.interface import Ops
-from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.interface import NumpyOps, Ops
 from dsinga.ops.types import AsyncCopy
 from dsinga.ops.update import Update
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import dsinga.ops
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.arrays import ParamArrays
 from dsinga.cluster.server import Shard
 from dsinga.cluster.worker.config import WorkerConfig, WorkerKey, new_run_name
 from dsinga.cluster.worker.configure import configure

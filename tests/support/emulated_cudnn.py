@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.interface import NumpyOps
 from dsinga.ops.types import BFLOAT16
 from tests.support import emulated_cupy
 from tests.support import emulated_graphs as graphs

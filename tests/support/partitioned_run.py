@@ -13,7 +13,7 @@ from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops import Ops
-from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.interface import NumpyOps
 from dsinga.passes.thread_group import run_in_threads
 from dsinga.training import Metrics, add_metrics, bp, declared_metrics, forward, name_metrics
 

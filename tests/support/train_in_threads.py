@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.arrays import ParamArrays
 from dsinga.cluster.server import Shard
 from dsinga.cluster.server.service import ShardService
 from dsinga.cluster.transport.endpoints import Endpoint, close_endpoints, connect

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dsinga.base.errors import UserError
-from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.interface import NumpyOps
 from dsinga.testing import KernelContract
 from dsinga.testing.kernel_backend import KernelBackend
 

@@ -44,7 +44,7 @@ from dsinga.job import ClusterConf, Job, Phase, Precision, SlicingMethod
 from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import topology
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.cut import LayerCut
+from dsinga.net.partitioned import LayerCut
 from dsinga.ops import cpu_ops
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import Updater, create_updater

@@ -23,7 +23,7 @@ from dsinga.job.limits import NonNegative
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, ParamSpec
 from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape
-from dsinga.layers.losses.row_weights import WEIGHTS, check_weights, gradient_of_weights, weights_of
+from dsinga.layers.losses.pair_loss import WEIGHTS, check_weights, gradient_of_weights, weights_of
 
 FUNCTION = 'the function: "module:function", or a name by dsinga.register("function", ...)'
 

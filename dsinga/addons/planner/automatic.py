@@ -58,7 +58,7 @@ from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
 from dsinga.job.topology import topology as create_topology
 from dsinga.net import NeuralNet
-from dsinga.net.cut import LayerCut
+from dsinga.net.partitioned import LayerCut
 from dsinga.net.worker_memory import FIXED
 from dsinga.ops import Ops, cpu_ops
 from dsinga.passes.opened_job import OpenedJob

@@ -23,7 +23,7 @@ from dsinga.base.errors import UserError
 from dsinga.job import Job, SlicingMethod
 from dsinga.job.writer import job_signature
 from dsinga.loop.timings_file import RunTimings, read_timings
-from dsinga.net.cut import SPACE, LayerCut
+from dsinga.net.partitioned import SPACE, LayerCut
 from dsinga.reading.checked_job import CheckedJob
 
 

@@ -26,7 +26,7 @@ from dsinga.addons.planner.search import (
 from dsinga.addons.planner.simulate import Prediction, simulate
 from dsinga.job import JobError, NetConf
 from dsinga.net import NeuralNet, choose_cuts, partition
-from dsinga.net.cut import WHOLE_LAYER, LayerCut
+from dsinga.net.partitioned import WHOLE_LAYER, LayerCut
 
 EXACT_WORKERS = 8  # for more workers the net is not partitioned but approximated: it would be too large
 

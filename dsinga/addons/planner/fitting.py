@@ -23,8 +23,8 @@ from dsinga.layers import RecordInfo
 from dsinga.layers.dense.batchnorm import BatchNorm
 from dsinga.net import NeuralNet, create_net, partition
 from dsinga.net.build import narrow_places
-from dsinga.net.cut import LayerCut
-from dsinga.net.memory_check import as_size
+from dsinga.net.layer_cost import as_size
+from dsinga.net.partitioned import LayerCut
 from dsinga.net.worker_memory import FIXED, Memory, worker_memory
 from dsinga.reading.batch_reader import BatchReader, batch_bytes
 from dsinga.reading.checked_job import CheckedJob

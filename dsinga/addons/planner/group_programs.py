@@ -25,9 +25,8 @@ from dsinga.layers.interface.layer import Layer
 from dsinga.layers.interface.region import FILL, Region
 from dsinga.net import NeuralNet, Stage, cut_evenly
 from dsinga.net.bridge_messages import features_rounded, gradients_rounded, is_bf16_image, rounds_source
-from dsinga.net.cut import FEATURES, ROWS, WHOLE_LAYER, LayerCut, cut_regions
 from dsinga.net.layer_cost import FLOAT_BYTES, rows_of
-from dsinga.net.partitioned import PartitionedNet
+from dsinga.net.partitioned import FEATURES, ROWS, WHOLE_LAYER, LayerCut, PartitionedNet, cut_regions
 from dsinga.net.region_redistribution import needed_shape, space_sharding
 from dsinga.ops.types import Shape
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dsinga.job import NetConf
 from dsinga.layers.interface.layer import Layer
 from dsinga.net import NeuralNet, choose_cuts
-from dsinga.net.cut import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
 from dsinga.net.layer_cost import layer_cost
+from dsinga.net.partitioned import FEATURES, ROWS, SPACE, WHOLE_LAYER, LayerCut
 from dsinga.net.strategy import is_inserted_split, space_fault
 from dsinga.training import Updater
 

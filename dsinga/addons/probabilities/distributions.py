@@ -287,7 +287,7 @@ class Counts(Distribution):
         return below
 
     def quantile(self, level: float, params: Params) -> np.ndarray:
-        from dsinga.ops.numpy.numpy_ops import NumpyOps
+        from dsinga.ops.interface import NumpyOps
 
         params, ops = [np.asarray(param, np.float64) for param in params], NumpyOps()
         below = result = np.zeros_like(params[0])

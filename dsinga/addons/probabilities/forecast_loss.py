@@ -19,8 +19,7 @@ from dsinga.layers.interface.context import Context
 from dsinga.layers.interface.declarations import Cut, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED, FieldTargets
-from dsinga.layers.losses.pair_loss import PairLoss
-from dsinga.layers.losses.row_weights import WEIGHTS, gradient_of_weights, weights_of
+from dsinga.layers.losses.pair_loss import WEIGHTS, PairLoss, gradient_of_weights, weights_of
 from dsinga.ops import Ops
 
 Level = Annotated[float, Range(0, 1, open_low=True, open_high=True)]

@@ -16,7 +16,7 @@ import numpy as np
 
 from dsinga.addons.sites.averaging_rule import AveragingRule
 from dsinga.addons.sites.synchronous_averaging import SynchronousAveraging
-from dsinga.base.param_arrays import EMA_SLOT
+from dsinga.base.arrays import EMA_SLOT
 from dsinga.base.registry import register
 from dsinga.cluster.server.group_sync import LinkedShard, Policy
 from dsinga.cluster.server.served_slice import OUTER_PARAMS, ServedSlice

@@ -16,8 +16,8 @@ from functools import partial
 import numpy as np
 
 from dsinga.addons.sites.averaging_rule import AveragingRule
+from dsinga.base.arrays import EMA_SLOT
 from dsinga.base.errors import RunError
-from dsinga.base.param_arrays import EMA_SLOT
 from dsinga.cluster.server.compression import Codec, FeedbackCodec, create_codec
 from dsinga.cluster.server.group_sync import GroupSync, LinkedShard
 from dsinga.cluster.server.served_slice import IN_FLIGHT, OUTER_PARAMS, RESIDUAL, ServedSlice

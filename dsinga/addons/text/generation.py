@@ -16,8 +16,8 @@ from dsinga.addons.text.vocabulary import SymbolEncoder, Tokenizer, read_tokeniz
 from dsinga.api.jobs_with_data import Result, roots
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.data import RecordStore, open_text, resolve
 from dsinga.job import Job, LayerConf, LayerType, NetConf, Phase, load
 from dsinga.layers import RecordInfo, Records

@@ -19,8 +19,8 @@ from dsinga.addons.text.vocabulary import SENTENCE_END, SENTENCE_START, UNKNOWN,
 from dsinga.api.jobs_with_data import Result, roots
 from dsinga.api.workspaces import trained_params
 from dsinga.base.argument_types import typed
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.data import RecordStore, resolve
 from dsinga.job import Job, LayerType, NetConf, Phase, load
 from dsinga.layers import RecordInfo, Records

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.error_frames import cleared_frames
 from dsinga.base.errors import Diverged, RunError, WorkerLost
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.dask.supervision import TaskLost
 from dsinga.cluster.on_workers.connections import connection_to
 from dsinga.cluster.on_workers.worker_actor import WORKERS, find_worker

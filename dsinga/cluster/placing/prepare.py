@@ -29,11 +29,10 @@ from dsinga.cluster.worker.configure import configure, evaluation_passes
 from dsinga.job import AlgType, ClusterConf, Job, PartitionMethod, Phase, Precision
 from dsinga.job.topology import Topology
 from dsinga.loop.cancellation import Cancellation
-from dsinga.net import NeuralNet, memory_check
-from dsinga.net.cut import LayerCut
-from dsinga.net.memory_check import as_size
+from dsinga.net import NeuralNet, layer_cost
+from dsinga.net.layer_cost import as_size
 from dsinga.net.neuralnet import usable_threads
-from dsinga.net.partitioned import ParamPart
+from dsinga.net.partitioned import LayerCut, ParamPart
 from dsinga.net.worker_memory import FIXED
 from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.passes.processors import Devices
@@ -245,7 +244,7 @@ def preferred_servers(parts: Mapping[str, ParamPart], placement: Placement) -> d
 def check_memory(client: Client, nets: Iterable[NeuralNet], workers: int) -> None:
     """Raise UserError where a net needs more memory than this host, and any Dask worker, has."""
     limits = [info.get("memory_limit") or 0 for info in available_workers(client).values()]
-    memory_check.check_memory(nets, workers, max([MEMORY_LIMIT, *limits]))
+    layer_cost.check_memory(nets, workers, max([MEMORY_LIMIT, *limits]))
 
 
 def worker_limit(client: Client, placement: Placement, fixed: int) -> int:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from dsinga.base.param_arrays import ParamArrays, averaged
+from dsinga.base.arrays import ParamArrays, averaged
 from dsinga.cluster.dask.dask_workers import host
 from dsinga.cluster.inference import forward_on_cluster
 from dsinga.cluster.placing.prepare import PreparedRun

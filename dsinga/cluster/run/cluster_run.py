@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future
 
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.arrays import ParamArrays
 from dsinga.cluster.dask.placement import Placement
 from dsinga.cluster.dask.supervision import Check, no_check
 from dsinga.cluster.dask.worker_memory import give_back_soon

@@ -10,8 +10,8 @@ from typing import Any
 
 from distributed import Client, Future
 
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import WorkerLost
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import lookup
 from dsinga.cluster.dask.dask_workers import host, process
 from dsinga.cluster.dask.placement import Placement

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from typing import Any
 
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import RunError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.cluster.run.cluster_run import ClusterRun
 from dsinga.engine.engine import Snapshot
-from dsinga.net.memory_check import in_gib
+from dsinga.net.layer_cost import in_gib
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from dsinga.job import ClusterConf, Job, Phase, UpdatePlace
 from dsinga.job.enums import PRECISIONS
 from dsinga.job.topology import Topology
 from dsinga.net import NeuralNet
-from dsinga.net.cut import LayerCut
-from dsinga.net.partitioned import ParamPart, PartitionedNet
+from dsinga.net.partitioned import LayerCut, ParamPart, PartitionedNet
 from dsinga.passes.opened_job import OpenedJob
 from dsinga.passes.predictor import EvaluationPass
 from dsinga.reading.checked_job import cut_like

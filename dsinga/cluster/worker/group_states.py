@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.arrays import ParamArrays
 from dsinga.cluster.server.served_slice import IN_FLIGHT, OUTER_PARAMS, RESIDUAL, is_outer
 
 OWN_SLOTS = (RESIDUAL, IN_FLIGHT)  # the slots of averaging that each group has for itself

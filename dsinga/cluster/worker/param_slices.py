@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.arrays import ParamArrays
 from dsinga.cluster.server import Slice, SliceSpec
 from dsinga.cluster.worker.config import ReplicaState, WorkerConfig
 from dsinga.net.partitioned import join_params, split_params

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arrays import warn_of_rounding
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest_or_listed, register
-from dsinga.base.rounding import warn_of_rounding
 from dsinga.data.array_kinds import is_dask_frame, order_of
 from dsinga.data.column import Column
 from dsinga.data.conversion import record_dtype

@@ -21,8 +21,7 @@ from dsinga.job.limits import Axis, Parts
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
-from dsinga.layers.interface.points import along
-from dsinga.layers.interface.region import FILL, PointRun, Reach
+from dsinga.layers.interface.region import FILL, PointRun, Reach, along
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, SECOND
 from dsinga.ops.types import FLOAT32, is_on_device

@@ -11,11 +11,11 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf, PaddingMode
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Padding as Points
+from dsinga.layers.images.sliding import by_axis, interior, points_shape
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
-from dsinga.layers.interface.points import along, by_axis, interior, points_shape
-from dsinga.layers.interface.region import FILL, Reach, Region
+from dsinga.layers.interface.region import FILL, Reach, Region, along
 
 NUMPY_MODES: dict[PaddingMode, Any] = {  # numpy's words for what copies points
     PaddingMode.kEdge: "edge",

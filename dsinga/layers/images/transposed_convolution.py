@@ -15,11 +15,10 @@ from dsinga.job import LayerConf
 from dsinga.job.component import required, setting
 from dsinga.job.limits import Count, Padding, Pixels
 from dsinga.layers.images.convolution import GATHERED
-from dsinga.layers.images.sliding import Window, WindowConf, as_images, same_window, window_shape, window_sizes
+from dsinga.layers.images.sliding import Window, WindowConf, as_images, embed, same_window, window_shape, window_sizes
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
-from dsinga.layers.interface.points import embed
 from dsinga.layers.interface.region import FILL, Reach, Region
 from dsinga.ops.layout import extents
 from dsinga.ops.types import Sizes

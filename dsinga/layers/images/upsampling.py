@@ -13,11 +13,11 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf, UpsamplingMethod
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Pixels
+from dsinga.layers.images.sliding import by_axis, embed, points_shape
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
 from dsinga.layers.interface.layer import FLOAT_BYTES, Array, Arrays, Gradients, Layer, Output, Shape
-from dsinga.layers.interface.points import along, by_axis, embed, points_shape
-from dsinga.layers.interface.region import FILL, Reach, Region
+from dsinga.layers.interface.region import FILL, Reach, Region, along
 from dsinga.ops import Ops
 
 

@@ -172,3 +172,8 @@ def row_numbers(shape: Shape, region: Region) -> list[tuple[int, int]]:
     before = region._replace(ranges=region.ranges[:-1]).of(outer, missing=1).reshape(-1).tolist()
     start, stop, total = region.ranges[-1]
     return [((number * total + start) * inner, (number * total + stop) * inner) for number in before]
+
+
+def along(axis: int, part: slice) -> tuple[slice, ...]:
+    """Return the index of a part of an array along ``axis``."""
+    return (*(slice(None),) * axis, part)

@@ -14,9 +14,9 @@ from dsinga.job.limits import NonNegative, Unit
 from dsinga.layers.interface.context import Context
 from dsinga.layers.interface.declarations import SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output, from_matrix, to_matrix
-from dsinga.layers.losses.pair_loss import PairLoss
-from dsinga.layers.losses.row_weights import (
+from dsinga.layers.losses.pair_loss import (
     WEIGHTS,
+    PairLoss,
     gradient_of_weights,
     in_parts,
     weighted_rows,

@@ -15,7 +15,7 @@ from dsinga.job.limits import Count, NonNegative, Positive, Share
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
-from dsinga.layers.losses.row_weights import (
+from dsinga.layers.losses.pair_loss import (
     WEIGHTS,
     check_weights,
     gradient_of_weights,

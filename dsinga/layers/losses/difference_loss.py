@@ -27,9 +27,9 @@ from dsinga.layers.interface.layer import (
     to_matrix,
 )
 from dsinga.layers.losses.field_targets import MASKED, STD, WEIGHTED, FieldTargets, field_targets
-from dsinga.layers.losses.pair_loss import PairLoss
-from dsinga.layers.losses.row_weights import (
+from dsinga.layers.losses.pair_loss import (
     WEIGHTS,
+    PairLoss,
     gradient_of_weights,
     in_parts,
     weighted_rows,

@@ -29,8 +29,14 @@ from dsinga.layers.interface.layer import (
     shape_text,
     to_matrix,
 )
-from dsinga.layers.losses.pair_loss import PairLoss
-from dsinga.layers.losses.row_weights import WEIGHTS, gradient_of_weights, weighted_rows, weighted_sum, weights_of
+from dsinga.layers.losses.pair_loss import (
+    WEIGHTS,
+    PairLoss,
+    gradient_of_weights,
+    weighted_rows,
+    weighted_sum,
+    weights_of,
+)
 from dsinga.layers.records.label import class_labels
 from dsinga.ops import Ops
 from dsinga.ops.numpy.elementwise import FLT_MIN

@@ -14,7 +14,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut
 from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
-from dsinga.layers.losses.row_weights import check_rows
+from dsinga.layers.losses.pair_loss import check_rows
 
 
 @register("layer", kMeanLoss=737)

@@ -1,7 +1,11 @@
-"""PairLoss, the base of losses that compare two sources.
+"""The base of losses that compare two sources, and sample weights, an optional last source of many losses.
 
 Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows of this worker, rows), so that
 the sums and counts of all workers add up to that mean.
+
+With weights w the loss is Σ wᵢ·lᵢ / B, where lᵢ is the loss of row i and B the rows of the global batch, whatever the
+weights add up to; with a weight for each step or point of a row, wᵢ·lᵢ is Σ wᵢⱼ·lᵢⱼ. A metric that counts right
+predictions is their weighted share, Σ wᵢ·rightᵢ / Σ wᵢ, as in scikit-learn.
 """
 
 from __future__ import annotations
@@ -15,8 +19,81 @@ import numpy as np
 from dsinga.job import LayerConf
 from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.declarations import Cut
-from dsinga.layers.interface.layer import Layer, Shape, shape_text
-from dsinga.layers.losses.row_weights import WEIGHTS, check_weights
+from dsinga.layers.interface.layer import Array, Arrays, Layer, Shape, shape_text
+from dsinga.ops import Ops
+
+WEIGHTS = 2  # the position of the source with weights
+
+
+def check_weights(layer: Layer, position: int, points: Shape = ()) -> None:
+    """Raise UserError unless the source at ``position``, if there is one, has one number a row: (B,) or (B, 1).
+
+    With the shape of a row's ``points`` it may have one for each of these instead.
+    """
+    if len(layer.source_shapes) <= position:
+        return
+    rows, shape = layer.source_shapes[0][0], layer.source_shapes[position]
+    if points and shape in ((rows, *points), (rows, 1, *points)):
+        return
+    if shape[0] != rows or math.prod(shape) != rows:
+        raise layer.fail(
+            f"takes one weight for each of {rows} rows from {layer.source_name(position)}, which gives "
+            f"{shape_text(shape)}; give it records that are one number"
+            + (f", or {shape_text(points)} for a weight for each point" if points else ""),
+            field="srclayers",
+        )
+
+
+def check_rows(layer: Layer, index: int, size: int, what: str) -> None:
+    """Raise UserError unless source ``index`` gives ``size`` numbers for each row of the first."""
+    rows, shape = layer.source_shapes[0][0], layer.source_shapes[index]
+    expected: Shape = (rows, size)
+    if shape[0] != rows or math.prod(shape[1:]) != size:
+        raise layer.fail(
+            f"takes {what} {shape_text(expected)} from {layer.source_name(index)}, which gives {shape_text(shape)}",
+            field="srclayers",
+        )
+
+
+def weights_of(sources: Arrays, position: int, ops: Ops) -> Array | None:
+    """Return the weights as a float array of the backend, None for a loss without weights.
+
+    They are (B,), or (B, n) where there is one for each of n points of a row.
+    """
+    if len(sources) <= position:
+        return None
+    weights = sources[position]
+    if weights.dtype.kind != "f":  # integers, as codes, stay in host memory
+        weights = ops.asarray(np.asarray(weights, np.float32))
+    return weights.reshape(len(weights) if weights.size == len(weights) else (len(weights), -1))
+
+
+def weighted_sum(rows: Array, weights: Array, scale: float = 1.0) -> Array:
+    """Return Σ wᵢ·rowsᵢ·scale in float64, a number of the backend."""
+    return (rows * weights).sum(dtype=np.float64) * scale
+
+
+def in_parts(matrix: Array, weights: Array) -> Array:
+    """Return a matrix (B, n) as (B, T, n/T) for weights (B, T), each of n/T numbers; as it is for weights (B,)."""
+    return matrix.reshape(*weights.shape, matrix.shape[1] // math.prod(weights.shape[1:]))
+
+
+def weighted_rows(matrix: Array, weights: Array | None) -> Array:
+    """Return a matrix (B, n) with each row times its weight; the matrix itself without weights.
+
+    With weights (B, T) of steps each of T equal parts of a row is multiplied by its own.
+    """
+    if weights is None:
+        return matrix
+    weights = weights[..., None].astype(matrix.dtype, copy=False)
+    if weights.ndim == 2:
+        return matrix * weights
+    return (in_parts(matrix, weights[..., 0]) * weights).reshape(matrix.shape)
+
+
+def gradient_of_weights(rows: Array, factor: float, like: Array) -> Array:
+    """Return the gradient for the weights, ``rows`` (B,) times ``factor``, in the shape and dtype of ``like``."""
+    return (rows * factor).astype(like.dtype, copy=False).reshape(like.shape)
 
 
 class PairLoss(Layer):

@@ -14,7 +14,7 @@ from dsinga.layers.interface.declarations import Cut, Labels
 from dsinga.layers.interface.layer import Array, Layer, Shape, shape_text
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import place_of
-from dsinga.layers.losses.row_weights import WEIGHTS, check_weights, weights_of
+from dsinga.layers.losses.pair_loss import WEIGHTS, check_weights, weights_of
 from dsinga.layers.records.label import required_labels
 from dsinga.ops.types import is_on_device
 

@@ -12,8 +12,8 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import NonNegative, Positive
 from dsinga.layers.interface.context import Context
 from dsinga.layers.interface.layer import Array, Arrays, Gradients, Output
+from dsinga.layers.losses.pair_loss import WEIGHTS, gradient_of_weights
 from dsinga.layers.losses.point_classes import WEIGHTED, PointClasses
-from dsinga.layers.losses.row_weights import WEIGHTS, gradient_of_weights
 from dsinga.ops.numpy.elementwise import FLT_MIN
 
 

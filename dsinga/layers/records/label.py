@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.base.arrays import warn_of_rounding
 from dsinga.base.registry import register
-from dsinga.base.rounding import warn_of_rounding
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural

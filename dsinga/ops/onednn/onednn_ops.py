@@ -9,9 +9,8 @@ from typing import Any
 
 from dsinga.base import buffers
 from dsinga.base.registry import register
-from dsinga.ops.interface import Ops
+from dsinga.ops.interface import NumpyOps, Ops
 from dsinga.ops.layout import LAST
-from dsinga.ops.numpy.numpy_ops import NumpyOps
 from dsinga.ops.onednn.choices import resolve
 from dsinga.ops.onednn.convolution import OnednnConvolution, OnednnGroupedConvolution
 from dsinga.ops.onednn.elementwise import OnednnElementwise

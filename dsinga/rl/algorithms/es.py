@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.registry import register
 from dsinga.job import UpdaterConf
 from dsinga.job.component import Fault, Settings, setting

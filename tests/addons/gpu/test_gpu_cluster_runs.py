@@ -27,7 +27,7 @@ from dsinga.cluster.dask.dask_workers import host
 from dsinga.data import import_records
 from dsinga.job import ClusterConf, Job, Precision, UpdatePlace
 from dsinga.job.reader import with_fields
-from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.interface import NumpyOps
 from dsinga.passes.processors import Devices, choose_devices, describe_worker
 from dsinga.training import initial_values
 from tests.support.device_array import StubOps, load_backends

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.interface import NumpyOps
 from tests.support import emulated_cupy
 from tests.support.emulated_cudnn import FakeCudnn
 

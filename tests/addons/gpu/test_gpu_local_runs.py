@@ -23,8 +23,8 @@ import dsinga
 import dsinga.ops
 from dsinga.addons.gpu import devices
 from dsinga.api.engines import THIS_PROCESS
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.estimators import Classifier
 from dsinga.extensions import EverySteps, Extension
 from dsinga.job import Job, JobError, Phase, to_text

@@ -22,7 +22,7 @@ import pytest
 from dsinga.addons.gpu import cupy as room
 from dsinga.base.errors import UserError
 from dsinga.ops import BACKENDS
-from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.interface import NumpyOps
 from dsinga.ops.types import NotCapturable
 from tests.support import emulated_cupy
 from tests.support.emulated_cudnn import FakeCudnn, Unsupported

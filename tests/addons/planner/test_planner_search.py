@@ -24,7 +24,7 @@ from dsinga.addons.planner.search import (
 )
 from dsinga.job import loads
 from dsinga.net import NeuralNet, choose_cuts
-from dsinga.net.cut import WHOLE_LAYER, LayerCut
+from dsinga.net.partitioned import WHOLE_LAYER, LayerCut
 from dsinga.training import create_updater
 from tests.support.plain_nets import alexnet, conv, dense, layer, mlp, net_of, small_convnet
 from tests.support.planner_nets import GIGABIT, LOCAL, MACHINE

@@ -14,7 +14,7 @@ from dsinga.addons.planner.group_programs import NetParts, WorkerShare, find_tra
 from dsinga.addons.planner.search import describe_cuts
 from dsinga.base.errors import UserError
 from dsinga.job import Job, Phase
-from dsinga.net.cut import SPACE
+from dsinga.net.partitioned import SPACE
 from dsinga.reading.checked_job import CheckedJob
 
 

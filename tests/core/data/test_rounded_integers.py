@@ -17,7 +17,7 @@ import xarray as xr
 import zarr
 
 from dsinga import nn
-from dsinga.base.rounding import EXACT, warn_of_rounding
+from dsinga.base.arrays import EXACT, warn_of_rounding
 from dsinga.data import open_records
 
 EPOCH = 1_700_000_001 + np.arange(100) % 50

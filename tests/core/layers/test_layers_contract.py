@@ -12,7 +12,7 @@ from dsinga.base.registry import lookup
 from dsinga.job import Phase
 from dsinga.layers import Layer
 from dsinga.ops import BACKENDS, Ops, SparseRows
-from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.interface import NumpyOps
 from dsinga.ops.onednn.onednn_ops import OnednnOps
 from dsinga.testing import LayerCase, LayerContract
 from dsinga.testing.layer_cases import why_missing

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dsinga.base.errors import UserError
-from dsinga.ops.numpy.numpy_ops import NumpyOps
+from dsinga.ops.interface import NumpyOps
 from tests.support.cpu_instructions import AVX512
 
 try:

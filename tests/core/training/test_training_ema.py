@@ -14,8 +14,8 @@ from distributed import Client
 import dsinga
 from dsinga import nn
 from dsinga.api import train
+from dsinga.base.arrays import EMA_SLOT
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import EMA_SLOT
 from dsinga.base.registry import register, unregister
 from dsinga.checkpoint import read_checkpoint, read_params
 from dsinga.job import ClusterConf, Job, LRGenConf, UpdaterConf, loads

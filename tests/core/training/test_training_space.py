@@ -8,7 +8,7 @@ import pytest
 from dsinga.job import NetConf, Phase
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net
-from dsinga.net.cut import LayerCut
+from dsinga.net.partitioned import LayerCut
 from dsinga.net.partitioning import partition
 from tests.support.partition_nets import net_of
 from tests.support.partitioned_run import (

@@ -25,8 +25,8 @@ from dsinga.api.inference import open_phase
 from dsinga.api.jobs_with_data import Result, warn_of_overlaps
 from dsinga.base.argument_types import typed
 from dsinga.base.arguments import value_text
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import register
 from dsinga.job import Job
 from dsinga.layers.interface.layer import shape_text

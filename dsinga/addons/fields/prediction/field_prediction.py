@@ -21,8 +21,8 @@ from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, apply_windows, with_known_times
 from dsinga.addons.fields.records.trained_layout import with_trained_layout
 from dsinga.base.arguments import check_whole
+from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
-from dsinga.base.param_arrays import ParamArrays
 from dsinga.base.registry import register
 from dsinga.data import resolve
 from dsinga.data.sources.dask_arrays import cluster_futures

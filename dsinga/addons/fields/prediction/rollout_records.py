@@ -10,7 +10,7 @@ import numpy as np
 
 from dsinga.addons.fields.prediction.field_prediction import find_windows, predict_windows
 from dsinga.addons.fields.records.prediction_windows import PredictionWindows
-from dsinga.base.param_arrays import ParamArrays
+from dsinga.base.arrays import ParamArrays
 from dsinga.data import FieldWindows
 from dsinga.job import Job, Phase
 

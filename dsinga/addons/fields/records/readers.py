@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from dsinga.addons.fields.records.coordinates import OF_TIME, kind_of, turns_of
+from dsinga.base.arrays import warn_of_rounding
 from dsinga.base.errors import UserError
 from dsinga.base.redaction import redacted_cause
 from dsinga.base.registry import listed, nearest
-from dsinga.base.rounding import warn_of_rounding
 from dsinga.data.conversion import as_records, record_dtype
 from dsinga.data.missing_values import check_decoded, plain_array
 from dsinga.data.sources.dask_arrays import DaskRegions, cluster_futures

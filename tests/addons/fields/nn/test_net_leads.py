@@ -17,7 +17,7 @@ from dsinga.base.errors import UserError
 from dsinga.job import Job, LayerType, Phase
 from dsinga.layers import Context, Records, Rows
 from dsinga.net import NeuralNet, choose_cuts
-from dsinga.net.cut import WHOLE_LAYER, LayerCut
+from dsinga.net.partitioned import WHOLE_LAYER, LayerCut
 from dsinga.net.partitioning import partition
 from dsinga.reading.checked_job import CheckedJob
 from dsinga.training import bp

@@ -1,8 +1,10 @@
-"""What is kept by param, values or slots of the updater's state: their averages, and whether they are finite."""
+"""Checks of arrays: whether they are finite, and whether float32 rounds their integers; the averages of params."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import threading
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,3 +38,34 @@ def is_finite(value: Any) -> bool:
         return bool(np.isfinite(value).all())
     flat = value.reshape(-1)
     return all(bool(np.isfinite(flat[start : start + BLOCK]).all()) for start in range(0, flat.size, BLOCK))
+
+
+EXACT = 1 << 24  # up to which float32 has all integers
+logger = logging.getLogger(__name__)
+_said: set[Hashable] = set()
+_lock = threading.Lock()
+
+
+def warn_of_rounding(numbers: np.ndarray, key: Hashable, name: Callable[[tuple[int, ...]], str]) -> None:
+    """Log a warning where integers, that become float32, are rounded; one for each ``key`` in a process.
+
+    ``name`` returns what the array, and the place of a number in it, is called.
+    """
+    if numbers.dtype.kind not in "iu" or numbers.dtype.itemsize < 4 or not numbers.size or key in _said:
+        return
+    if numbers.max() <= EXACT and (numbers.dtype.kind == "u" or numbers.min() >= -EXACT):
+        return
+    is_rounded = numbers.astype(np.float32).astype(np.float64) != numbers.astype(np.float64)
+    if not is_rounded.any():
+        return
+    with _lock:
+        if key in _said:
+            return
+        _said.add(key)
+    place = tuple(int(part) for part in np.unravel_index(int(np.argmax(is_rounded)), numbers.shape))
+    logger.warning(
+        "%s has integers beyond 2^24, such as %d, which float32 rounds: different ones become equal; subtract an "
+        "offset, or divide, before",
+        name(place),
+        numbers[place],
+    )
