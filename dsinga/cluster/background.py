@@ -76,7 +76,7 @@ class Run:
         return self._future.result(0)
 
     def exception(self, timeout: float | str | timedelta | None = None) -> BaseException | None:
-        """Wait until the run has ended, and return what it has raised, None where it has a result.
+        """Wait until the run has ended, and return its error, None where it has a result.
 
         ``timeout`` is that of :meth:`result`.
         """

@@ -1,4 +1,4 @@
-"""Finding the Dask cluster of a call: that of the given client, of the task, the current one, that of Dask's settings.
+"""Finds the Dask cluster of a call: of the given client, of the task, of the current client, or of Dask's settings.
 
 Where there is none of these, a cluster is started in this process for a call that needs one.
 """
@@ -163,7 +163,7 @@ class ClusterSource(Runner):
     def forward(
         self, job: Job, params: ParamArrays, resources: Mapping[str, float] | None, hosts: Sequence[str]
     ) -> Iterator[ForwardRun]:
-        """Yield what computes forward passes on the cluster."""
+        """Yield the function that computes forward passes on the cluster."""
         selection = select_workers(resources, hosts)
         where = {"resources": dict(selection.resources) or None, "workers": list(selection.hosts) or None}
         with self.open(patience=patience_of(job)) as client:

@@ -173,7 +173,7 @@ def join_batches(batches: Sequence[Records]) -> list[JoinedBatches]:
 
 
 def _row_type(array: np.ndarray | None) -> Any:
-    """Return the shape of a row, and the dtype: what arrays that are joined have in common."""
+    """Return the shape of a row and the dtype of an array."""
     return None if array is None else (array.shape[1:], array.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Lazy prediction: the output of a layer for a dask array or a Dataset, computed when it is asked for."""
+"""Predicts lazily: returns the output of a layer for a dask array or a Dataset as a dask array."""
 
 from __future__ import annotations
 

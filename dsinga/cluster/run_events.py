@@ -1,4 +1,4 @@
-"""Events of a run, published under a topic of Dask's scheduler for dashboards and others who watch the cluster.
+"""Publishes the events of a run under a topic of Dask's scheduler, for dashboards.
 
 Each is a dict with the keys "event", "run" and "job". All numbers are of plain types.
 
@@ -132,7 +132,7 @@ class RunEvents(Watcher):
             reply.cancel()
 
     def _publish_round(self, last: bool = False) -> None:
-        """Publish what has come since the last event, unless that is too recent."""
+        """Publish the rows and times since the last event, unless that is too recent."""
         if time.monotonic() < self._sent_at + EVENT_SECONDS and not last:
             return
         if not (self._rows or self._groups or self._position):
@@ -151,7 +151,7 @@ class RunEvents(Watcher):
         self._sent_at = time.monotonic()
 
     def _read_servers(self, method: str, applies: bool) -> list[Any]:
-        """Return what the servers have replied since they were asked last, and ask them anew if all have replied."""
+        """Return the servers' replies since they were asked last, and ask them anew if all have replied."""
         if not applies or not all(reply.done() for reply in self._replies.get(method, ())):
             return []
         replies = self._replies.pop(method, ())
@@ -168,7 +168,7 @@ class RunEvents(Watcher):
 
 
 def _is_hidden(client: Client) -> bool:
-    """Whether nobody can look at the scheduler: it is in this process, without a dashboard and without TCP."""
+    """Whether no dashboard can read the events: the scheduler is in this process, without a dashboard and TCP."""
     scheduler: Any = getattr(client.cluster, "scheduler", None)
     if scheduler is None or not hasattr(scheduler, "http_application"):
         return False
@@ -181,7 +181,7 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _thinned(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of validations and tests, and at most ``MAX_ROWS`` of those of training, the last one too."""
+    """Return all rows of validations and tests, and at most ``MAX_ROWS`` rows of training, with the last one."""
     train = [row for row in rows if row["phase"] == "train"]
     stride = -(-len(train) // MAX_ROWS) or 1
     kept = {id(row) for row in train[::-1][::stride]}

@@ -74,7 +74,7 @@ class CapturedIterations:
         return metrics
 
     def begin(self, step: int) -> None:
-        """Make ``step`` the present one again, where it or one after it was launched and changed nothing.
+        """Go back to ``step``, where it or a later step was launched and changed nothing.
 
         With servers none is launched before the one before it has ended.
         """

@@ -115,7 +115,7 @@ class DeviceParams(Mapping[str, Array]):
         return name in self._replicated
 
     def value_of(self, block: Block) -> AsyncCopy | list[Array]:
-        """Wait for the values of a block; return the copy to the device of all, or the arrays that are there."""
+        """Wait for the values of a block; return their joint copy to the device, or the arrays that are already on it."""
         self._fetch_block(block)
         return self._wait(self._of_blocks.pop(block))
 
@@ -140,7 +140,7 @@ class DeviceParams(Mapping[str, Array]):
         self._verdict = Future()
 
     def release(self, is_accepted: bool) -> None:
-        """Let gradients of blocks be pushed, or forget them: then nothing of the step has left the worker."""
+        """Push the gradients of blocks that were held, or forget them: then nothing of the step has left the worker."""
         assert self._verdict is not None
         self._verdict.set_result(is_accepted)
         self._verdict = None

@@ -134,7 +134,7 @@ def process_map_of(placement: Placement, slicing: SlicingMethod) -> ProcessMap:
 
 
 def machines_of(client: Client, addresses: Sequence[str]) -> list[str]:
-    """Return a text for each Dask worker that those of one machine share, as do the containers of a machine."""
+    """Return the identity of the machine of each Dask worker; containers of a machine have the same."""
     return gather(client, [submit_to(client, address, _machine) for address in addresses], addresses)
 
 

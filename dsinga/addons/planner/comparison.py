@@ -1,4 +1,4 @@
-"""A finished run beside its prediction: the parts of an iteration, and which of them the cost model gets wrong."""
+"""Compares a finished run with its prediction, part by part of an iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost model: the time of an iteration for a net, its cuts, and a cluster that need not exist; the best cuts."""
+"""Predicts the time of an iteration for a net, its cuts and a cluster that need not exist, and finds the best cuts."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ Cuts = Mapping[str, LayerCut]
 
 
 class PricedCuts(NamedTuple):
-    """Cuts of a net over ``workers`` workers, and what an iteration costs."""
+    """Cuts of a net over ``workers`` workers, and the cost of an iteration."""
 
     cuts: Cuts
     workers: int
@@ -142,7 +142,7 @@ def named_strategies(
 
 
 def predict(model: CostModel, cuts: Cuts, workers: int) -> PricedCuts:
-    """Return the cuts with what an iteration costs."""
+    """Return the cuts with the cost of an iteration."""
     return PricedCuts(cuts, workers, model.predict(cuts, workers))
 
 

@@ -218,7 +218,7 @@ def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
 
 
 def with_fit(job: Job, found: MemoryFit, limit: int) -> Job:
-    """Return the job with micro-batches and recomputation as they were found; say so where it has others."""
+    """Return the job with the micro-batches and the recomputation of ``found``; log a sentence where they are new."""
     fitted = found.applied(job)
     if fitted != job:
         _log.info("partition: auto trains with %s, to fit into %s of memory", found.text(), as_size(limit))
@@ -234,7 +234,7 @@ def fit_or_refuse(variants: NetVariants, limit: int) -> MemoryFit:
 
 
 def cannot_fit(found: MemoryFit, limit: int, workers: int) -> UserError:
-    """Return the error about a net that needs more memory than ``limit`` bytes even so as ``found`` says."""
+    """Return the error about a net that needs more than ``limit`` bytes of memory even as ``found`` trains it."""
     parts = {name: size for name, size in found.memory._asdict().items() if name not in ("passing", "fixed")}
     largest = max(parts, key=parts.__getitem__)
     most = f"{largest.replace('_', ' ')}, {as_size(parts[largest])}"

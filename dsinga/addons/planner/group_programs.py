@@ -1,4 +1,4 @@
-"""The programs of the workers of a group: what back-propagation and the exchange do in an iteration.
+"""Writes the program of each worker of a group: the operations of back-propagation and exchange in an iteration.
 
 A partitioned net has a bridge for each pair of workers that communicate, so its size grows with the square of their
 number. Programs without partitioning are quick enough for a search, and for hundreds of workers: a feature that all

@@ -1,4 +1,4 @@
-"""Timing a single layer, and the arithmetic on params, with the kernels that training uses."""
+"""Times a single layer, and the arithmetic on params, with the kernels that training uses."""
 
 from __future__ import annotations
 

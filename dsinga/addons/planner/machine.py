@@ -1,4 +1,4 @@
-"""The speed of this machine: seconds of layers and of arithmetic on params, measured with the kernels of training."""
+"""Measures the speed of this machine: seconds of layers and of arithmetic on params, with the kernels of training."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class OuterStep(NamedTuple):
 
 
 class SitePlan(NamedTuple):
-    """What training on several sites costs, each of which trains the whole net.
+    """The cost of training on several sites, each of which trains the whole net.
 
     Attributes:
         sites: the number of sites.

@@ -1,4 +1,4 @@
-"""Pricing the partitionings of a job, on this machine or on a cluster that need not exist."""
+"""Makes a plan: prices the partitionings of a job, on this machine or on a cluster that need not exist."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def boundaries(count: int, most: int) -> list[int]:
 
 
 def alike_blocks(net: NeuralNet, blocks: Sequence[Sequence[str]]) -> list[list[int]]:
-    """Return the numbers of the blocks, those together whose layers have the same types and shapes."""
+    """Group the numbers of the blocks whose layers have the same types and shapes."""
     together: dict[Hashable, list[int]] = {}
     for number, block in enumerate(blocks):
         layers = [net.layer(name) for name in block]

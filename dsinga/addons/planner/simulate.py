@@ -314,7 +314,7 @@ class _Simulation:
             self._transmit(source, destination, packet.bytes, lambda: self._serve(destination, packet, iteration), late)
 
     def _complete(self, keys: Iterable[Hashable], iteration: int) -> list[tuple[Hashable, float]]:
-        """Count a contribution to each key; return those that all workers have contributed to, and their seconds."""
+        """Count a contribution to each key; return the keys that are complete, and their seconds."""
         complete = []
         for key in keys:
             self._contributions[key, iteration] += 1

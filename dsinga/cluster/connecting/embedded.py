@@ -1,4 +1,4 @@
-"""Connecting to a Dask cluster: to a running scheduler, or to an embedded cluster that is started for the run."""
+"""Connects to a Dask cluster: to a running scheduler, or to an embedded cluster that is started for the run."""
 
 from __future__ import annotations
 

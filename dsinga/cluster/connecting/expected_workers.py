@@ -1,4 +1,4 @@
-"""Waiting for Dask workers that are expected but not there yet, such as those of jobs that wait in a batch queue."""
+"""Waits for Dask workers that are expected but have not come yet, such as those of jobs in a batch queue."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def await_as_many_workers(client: Client, count: int, seconds: float, check: Cal
 
 
 class _Expected(NamedTuple):
-    """What is waited for, and what has failed, in words; empty where nothing is."""
+    """The Dask workers that a run waits for, and those that have failed, in words; empty for none."""
 
     text: str = ""
     failure: str = ""
@@ -320,7 +320,7 @@ def minimum_workers(cluster: SpecCluster) -> int:
 
 
 def _adaptive(cluster: Cluster | None) -> Adaptive | None:
-    """Return what scales a cluster, None where nothing does."""
+    """Return the object that scales a cluster, None where the cluster is not adaptive."""
     adaptive = getattr(cluster, "_adaptive", None)
     return adaptive if isinstance(adaptive, Adaptive) and adaptive.state in ("starting", "running") else None
 

@@ -1,4 +1,4 @@
-"""A first connection to a Dask scheduler, which finds out why it would refuse a client, and asks for its version.
+"""Probes a Dask scheduler before a client connects: why it would refuse one, and which version it has.
 
 Dask's own client gives up after its timeout, or later, with an error that does not say which certificate is at fault,
 and waits in vain where one end speaks TLS and the other does not.
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 
 class NoScheduler(UserError):
-    """No Dask scheduler answers at an address; one may be about to start there."""
+    """No Dask scheduler answers at an address; one may start there soon."""
 
 
 class SilentScheduler(NoScheduler):
@@ -170,7 +170,7 @@ def reply_to_tls(connection: socket.socket) -> bytes:
 def _sends_hello_by_tls(
     connection: socket.socket, context: ssl.SSLContext, address: str, tls: Mapping[str, str]
 ) -> bool | None:
-    """Return what :func:`_sends_hello` does, of a peer with TLS. Raises UserError, with what is wrong, if TLS fails."""
+    """Return whether a peer with TLS says hello as a scheduler does. Raises UserError with the reason if TLS fails."""
     try:
         with context.wrap_socket(connection) as secured:
             return _sends_hello(secured)  # with TLS 1.3, a refusal comes in place of the first message

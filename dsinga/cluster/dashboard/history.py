@@ -1,4 +1,4 @@
-"""The history of the runs on a cluster: a plugin of Dask's scheduler that reads their events; its queue of runs."""
+"""The history of the runs on a cluster, read by a plugin of Dask's scheduler from their events, and their queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLOTS = 8
 
 
 class RunHistory(SchedulerPlugin):
-    """Keeps what the events of runs on a cluster say, in bounded memory.
+    """Keeps the records of the runs on a cluster, read from their events, in bounded memory.
 
     ``runs`` has the records by the name of the run, the oldest first. ``version`` changes with every change of them.
     """
@@ -84,7 +84,7 @@ class RunHistory(SchedulerPlugin):
 
 
 def labels(records: list[RunRecord]) -> dict[str, str]:
-    """Return the label of each run: the name of its job, and that of the run where several have jobs of one name."""
+    """Return the label of each run: the name of its job, with the name of the run where several jobs have one name."""
     jobs = [record.job for record in records]
     return {
         record.run: record.job if jobs.count(record.job) == 1 else f"{record.job} {record.run[:4]}"

@@ -1,4 +1,4 @@
-"""Panels of curves, and what they show: a colour for each run, a dash and a marker for each kind of curve."""
+"""Panels of curves: a colour for each run, a dash and a marker for each kind of curve."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CLOCK |= dict.fromkeys(("minutes", "hourmin", "hours"), "%H:%M")
 
 
 class Style(NamedTuple):
-    """The line and the marker by which curves of one kind are told from those of another kind of the same run."""
+    """The line and the marker of all curves of one kind."""
 
     dash: str
     marker: str
@@ -71,7 +71,7 @@ Curves = Callable[[RunRecord, str], list[Curve]]
 
 
 def loss_curves(record: RunRecord, metric: str = "loss") -> list[Curve]:
-    """Return the loss of each phase over the steps; of training that of batches where the history has no rows of it."""
+    """Return the loss of each phase over the steps; for training the loss of batches where the history has no rows."""
     return metric_curves(record, "loss")
 
 
@@ -254,7 +254,7 @@ class LinePanel(DashboardPanel):
         return chart
 
     def _hover(self, lines: list[Any]) -> HoverTool:
-        """Return the tool that says what is under the mouse."""
+        """Return the tool that shows the point under the mouse."""
         x = ("time", "$snap_x{%H:%M:%S}") if self._over_time else ("step", "$snap_x{0,0}")
         y = ("value", "$snap_y{0.0 b}/s" if self._in_bytes else "$snap_y{0,0.[0000]}")
         return HoverTool(
@@ -319,7 +319,7 @@ def _lines(curves: Sequence[Curve], label: str) -> dict[str, list[Any]]:
 
 
 def _points(curves: Sequence[Curve], label: str) -> dict[str, Any]:
-    """Return the columns of the markers of a run: those of short curves, and the last one of each."""
+    """Return the columns of a run's markers: all points of short curves, and the last point of each curve."""
     shown = [(curve, curve.x if len(curve.x) <= FEW_POINTS else curve.x[-1:]) for curve in curves]
     kinds = [curve.kind for curve, xs in shown for _ in xs]
     return {

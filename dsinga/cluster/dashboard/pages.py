@@ -1,4 +1,4 @@
-"""The pages of the dashboard, one for each panel and one with all of them, and adding them to a running scheduler."""
+"""Adds pages to the dashboard of a running scheduler: one for each panel, and one with all of them."""
 
 from __future__ import annotations
 

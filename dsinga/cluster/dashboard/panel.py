@@ -44,7 +44,7 @@ class DashboardPanel:
             self._drawn = state
 
     def settings(self) -> Any:
-        """Return what a user has set on the panel itself."""
+        """Return the settings that a user has made on the panel itself."""
 
     def draw(self, records: Sequence[RunRecord]) -> None:
         """Draw these runs."""

@@ -105,7 +105,7 @@ def _run_metrics(records: list[RunRecord]) -> Iterator[Metric]:
 
 
 def _last_metrics(record: RunRecord) -> dict[tuple[str, str], float]:
-    """Return the last value of each metric by phase and name; of training that of a batch where there is no row."""
+    """Return the last value of each metric, by phase and name; for training of a batch where the history has no row."""
     values = {("train", name): series.last for name, series in record.last_batches.items()}
     values |= {key: series.last for key, series in record.metrics.items()}
     return {key: value for key, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What the dashboard knows of one run, in bounded memory: figures over its steps and over time, and of its workers."""
+"""The record of one run for the dashboard, in bounded memory: figures over steps and time, and of its workers."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class QueuePanel(DashboardPanel):
 def queue_columns(
     records: Sequence[RunRecord], queue: Mapping[str, Mapping[str, Any]], now: float
 ) -> dict[str, list[Any]]:
-    """Return the columns of the table: runs that run, those that wait in their order, then the last that have ended."""
+    """Return the columns of the table: running runs, then waiting ones in their order, then the last ended ones."""
     known = {record.run for record in records}
     rows = [_row(record, now) for record in records if record.ended is None]
     rows += [_queue_row(record, now) for run, record in queue.items() if run not in known]

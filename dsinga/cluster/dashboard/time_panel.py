@@ -1,4 +1,4 @@
-"""A panel of stacked bars: what each worker does with the time of an iteration."""
+"""A panel of stacked bars: the milliseconds of an iteration at each worker, by computing, exchange and data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Dask workers of a cluster, the process and the host of each by its address, and the client of a task's worker."""
+"""Lists the Dask workers of a cluster, with the process and the host of each, and finds the client of a task."""
 
 from __future__ import annotations
 

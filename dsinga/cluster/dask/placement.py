@@ -1,4 +1,4 @@
-"""Assigns the workers and servers of a run to Dask workers, those of its sites, and the cores of each host."""
+"""Assigns the workers and servers of a run to Dask workers, and the cores of each host to its workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Thread(NamedTuple):
 
 
 def worker_names(address: str, info: Mapping[str, Any]) -> list[str]:
-    """Return the names by which patterns find a Dask worker: its address, host and name, and those of its resources."""
+    """Return the names that patterns are matched with: a Dask worker's address, host and name, and its resources."""
     if "names" in info:
         return [address, *info["names"]]
     return [address, *(str(info[key]) for key in ("host", "name") if key in info), *info.get("resources", {})]
@@ -168,7 +168,7 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
 
 
 def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Placement:
-    """Return a placement that moves what it has on Dask workers that are not among ``workers`` to those.
+    """Return a placement in which all that is on lost Dask workers moves to ``workers``.
 
     Workers of the run go to the Dask workers with the fewest of them for each thread, those of groups that are
     sites to the Dask workers of their site while there are some, servers beside workers of their group. All else stays
@@ -270,7 +270,7 @@ def _place_servers_beside(topology: Topology, server_group: int, run_workers: Gr
 
 
 def _place_servers_apart(topology: Topology, workers: Workers) -> tuple[dict[str, Mapping[str, Any]], Groups]:
-    """Return the Dask workers that remain for the workers of the run, and those of the servers: the last ones."""
+    """Choose the last Dask workers for the servers; return the Dask workers for the workers, then for the servers."""
     per_process, count = topology.servers_per_process, topology.server_groups * topology.servers
     needed = processes_apart(topology, workers)
     if needed >= len(workers):
@@ -289,7 +289,7 @@ def _grouped(addresses: Sequence[str], size: int) -> Groups:
 
 
 def _threads(run_workers: Groups, workers: Workers) -> tuple[tuple[int, ...], ...]:
-    """Return the kernel threads of each worker of the run: its share of those that no other run holds on its host.
+    """Return the kernel threads of each worker: its share of the threads of its host that no other run holds.
 
     Where ``workers`` do not say how many these are ("host_threads"), they are the threads of all of them on the host.
     """

@@ -40,7 +40,7 @@ class TaskLost(NamedTuple):
 
 
 def ask_for_workers(client: Client) -> tuple[Workers, Mapping[str, float]]:
-    """Return the Dask workers that the scheduler knows, and by address the seconds of silence of those that are lost.
+    """Return the Dask workers of the scheduler, and the seconds of silence of lost ones, by address.
 
     Silent ones may be stopped, or the network to them may be cut.
     """

@@ -33,7 +33,7 @@ class StillWaiting(NamedTuple):
 
 
 class Announcements:
-    """Announces what is waited for: after a second, then every five minutes, and soon after it has changed.
+    """Announces the object of a wait: after a second, then every five minutes, and soon after it has changed.
 
     Attributes:
         count: the number of announcements so far.
@@ -66,7 +66,7 @@ def wait_until(
     check: Callable[[], None] = lambda: None,
     pause: float = CHECK_SECONDS,
 ) -> T:
-    """Return what ``condition`` returns, called every ``pause`` seconds until that is not StillWaiting.
+    """Call ``condition`` every ``pause`` seconds until it returns something else than StillWaiting, and return that.
 
     It is called with the seconds since the wait began. What is waited for is announced, and ``check`` is called between
     two calls. Raises the failure of the last StillWaiting after ``seconds``, and what ``condition`` and ``check``

@@ -1,4 +1,4 @@
-"""Functions called in the processes of Dask workers, with an error as soon as one of these workers is lost."""
+"""Calls functions in the processes of Dask workers, and fails as soon as one of these workers is lost."""
 
 from __future__ import annotations
 

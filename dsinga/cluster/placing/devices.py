@@ -1,4 +1,4 @@
-"""Chooses a GPU or CPU cores for each worker of a run or Dask worker, by what the processes of the cluster see."""
+"""Chooses a GPU or CPU cores for each worker of a run, or each Dask worker, by the devices that its process sees."""
 
 from __future__ import annotations
 

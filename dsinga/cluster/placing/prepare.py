@@ -1,4 +1,4 @@
-"""Preparing a job for a cluster: placed on Dask workers, configured, and checked there before anything runs."""
+"""Prepares a job for a cluster: places it on Dask workers, configures it, and checks it there before anything runs."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def make_updater(job: Job, opened: OpenedJob) -> Updater:
 
 
 def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callable[[Collection[str]], bool]:
-    """Check that the Dask workers of a placement can train a job, and return the check for those of another one.
+    """Check that the Dask workers of a placement can train a job, and return the same check for other Dask workers.
 
     Raises UserError where they lack a package, a file, or the user's code.
     """
@@ -185,7 +185,7 @@ def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callabl
 def fit_partition(
     placed: Placed, checked: CheckedJob, updater: Updater, client: Client, claim: Claim, max_threads: int | None
 ) -> Placed:
-    """Return a job of ``partition: auto`` with its cuts, and with new nets where it is trained otherwise than it says.
+    """Return a job of ``partition: auto`` with the cuts that were chosen, and new nets where these need other batches.
 
     That is where one worker is faster, or where the memory needs micro-batches or recomputation.
     """

@@ -1,4 +1,4 @@
-"""The first stage of a run on a cluster: waiting until the cluster has room for the job."""
+"""Waits until a cluster has room for a job: the first stage of a run on it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def await_room(
 
 
 def wanted_processes(job: Job) -> float:
-    """Return the number of Dask workers that a job is spread over, if there are so many.
+    """Return the largest number of Dask workers that a job is spread over.
 
     Without ``cluster`` it takes all of them (infinity): those that a cluster object has requested, or that come.
     """

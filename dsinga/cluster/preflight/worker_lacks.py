@@ -1,4 +1,4 @@
-"""What the processes of a Dask cluster lack for a run, as one message, and warnings about what differs between them.
+"""Says in one message what the processes of a Dask cluster lack for a run, and warns of differences between them.
 
 A message says how to put right what is lacking. Kernels of oneDNN and of numpy compute the same up to rounding. So
 where one of several machines has no oneDNN, the run is right, but it is as slow as the slowest, and its last bits
@@ -78,7 +78,7 @@ def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterato
 
 
 def describe_lacks(lacks: Mapping[str, Sequence[Lack]]) -> str:
-    """Return what processes lack, by address, as one message that groups those that lack the same; "" for nothing."""
+    """Return one message on what processes lack, given by address; processes with the same lack are named together."""
     groups: dict[Lack, list[str]] = {}
     for address, process_lacks in lacks.items():
         for lack in process_lacks:

@@ -24,7 +24,7 @@ PACKAGES = ("dask", "distributed", "cloudpickle", "msgpack", "tornado", "toolz",
 def report(
     version: str, objects: Mapping[str, bytes], stores: Mapping[str, tuple[bytes, Any]], computes: bool
 ) -> dict[str, Any]:
-    """Return what this process has of all that a run needs.
+    """Return a report on the kernels, objects and stores of this process that a run needs.
 
     Args:
         version: the version of dsinga in the driver.

@@ -156,7 +156,7 @@ def _claim(client: Client, workers: Workers, message: Mapping[str, Any]) -> dict
 
 
 def _wait(client: Client, request: Request, cancellation: Cancellation, announcements: Announcements) -> dict[str, Any]:
-    """Wait for a run's turn; return what the scheduler says of it then."""
+    """Wait for a run's turn; return the scheduler's view of the run then."""
     limit = read_setting("queue_timeout")
 
     def ask(waited: float) -> dict[str, Any] | StillWaiting:

@@ -1,4 +1,4 @@
-"""A plugin of Dask's nannies: lets runs leave a Dask worker before its nanny ends it, and says what a silent one does.
+"""A plugin of Dask's nannies: runs leave a Dask worker before it is ended, and a silent one is asked if it is busy.
 
 Nannies get this module by value, so that they need not import dsinga: it imports only distributed and what that needs.
 """

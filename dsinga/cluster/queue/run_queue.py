@@ -88,7 +88,7 @@ class RunQueue(SchedulerPlugin):
 
     @staticmethod
     def _run_of(task: Any) -> str:
-        """Return the name of the run that a task may be of: the keys of a run's tasks begin with words that end so."""
+        """Return the name of the run to which a task may belong, from the first words of its key."""
         return str(task.group_key).rpartition("-")[2]
 
     async def claim(self, protocol: int, request: Record) -> Record:
@@ -132,7 +132,7 @@ class RunQueue(SchedulerPlugin):
         self._remove([run])
 
     def add_worker(self, scheduler: Any, worker: str) -> None:
-        """Let runs begin for which there was no room before."""
+        """Start the runs that had no room before."""
         self._advance()
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
@@ -179,7 +179,7 @@ class RunQueue(SchedulerPlugin):
         }
 
     def _view(self, name: str) -> Record:
-        """Return what the client of a run learns of it."""
+        """Return the facts of a run that its client is told."""
         if name not in self.runs:
             return {"protocol": PROTOCOL, "state": "gone"}
         record, now = self.runs[name], time.time()
@@ -206,7 +206,7 @@ class RunQueue(SchedulerPlugin):
 
 
 def _summary(record: Record, now: float) -> Record:
-    """Return what other users may know of a run."""
+    """Return the facts of a run that other users may see."""
     threads = sum(record["granted"].values()) or record["threads"]
     return {
         "job": record["job"], "user": record["user"], "threads": threads, "seconds": now - record["since"]

@@ -133,12 +133,12 @@ class ThreadClaims:
         record["apart_on"] = [address for address in record["apart_on"] if address in record["granted"]]
 
     def replace(self, name: str, without: Collection[str]) -> None:
-        """Give a run that has begun other threads: those of :meth:`offer`."""
+        """Exchange the threads of a run that has begun for those of :meth:`offer`."""
         record = self.runs[name]
         record["granted"], record["apart_on"] = self.offer(name, without)
 
     def offer(self, name: str, without: Collection[str]) -> tuple[dict[str, int], list[str]]:
-        """Return the threads that a run could have if it gave back its own: all that it needs, or as many as are free.
+        """Return the threads that a run could have in place of its own: all that it needs, or as many as are free.
 
         None of them are of the Dask workers ``without``. The second result are the Dask workers of separate servers.
         """
@@ -155,7 +155,7 @@ class ThreadClaims:
         return assigned
 
     def advance(self, now: float) -> list[str]:
-        """Let all runs begin whose turn it is and whose threads are free; return their names."""
+        """Start all runs whose turn it is and whose threads are free; return their names."""
         held = self.held()
         begun = []
         for name, record in self.runs.items():

@@ -42,7 +42,7 @@ ANYWHERE = WorkerSelection()
 
 
 def usable_workers(client: Client, selection: WorkerSelection, workers: Workers) -> Workers:
-    """Return those of ``workers`` that a run may use, each with as many "nthreads" as its resources suffice for.
+    """Return the Dask workers that a run may use, each with as many "nthreads" as its resources suffice for.
 
     Raises UserError for a host that no Dask worker is on, and for a resource that none has enough of.
     """

@@ -136,7 +136,7 @@ class ClusterEngine(Engine):
         return add_metrics([add_metrics(batch) for batch in zip(*by_worker, strict=True)])
 
     def write_outputs(self, phase: Phase, batches: int) -> None:
-        """Write the files of the output layers of a phase; in a validation of those that a test does not write."""
+        """Write the files of the output layers of a phase; a validation writes the files that no test writes."""
         layers = outputs_to_write(self.nets, phase)
         if layers:
             net, reader = self.nets[phase], self._prepared.config.readers[phase]
@@ -215,7 +215,7 @@ class ClusterEngine(Engine):
         self._run.do(lambda run: self._run.set_rate_factors(run, step, factors))
 
     def use_rate_factors(self, factors: Mapping[int, float]) -> None:
-        """Let the updater that all generations are started with know factors of the rate."""
+        """Set factors of the rate in the updater with which all generations start."""
         self._prepared.config.updater.set_rate_factors(factors)
 
     def close(self, message: str | None = None) -> None:

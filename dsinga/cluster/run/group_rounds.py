@@ -83,7 +83,7 @@ class GroupRounds:
         return self._in_flight[0]
 
     def read(self, reports: Sequence[RoundReport]) -> list[StepReport]:
-        """Return what the workers report of each step of the oldest round in flight, and learn from its speed."""
+        """Return a report of each step of the oldest round in flight, and learn from the speed of the round."""
         self._in_flight.popleft()
         for group, number in zip(self._groups, range(0, len(reports), len(reports) // len(self._groups)), strict=True):
             for step in reports[number].skipped:

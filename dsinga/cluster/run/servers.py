@@ -111,7 +111,7 @@ class Servers:
         return step
 
     def _values_from_links(self, key: ServerKey) -> ServerValues:
-        """Return the values and states of a new server from those linked with it that are left."""
+        """Return the values and states of a new server, from the linked servers that are left."""
         linked = self._linked(key)
         source = linked[0].group
         values: dict[int, Any] = {}

@@ -147,7 +147,7 @@ class WorkerTasks:
         self._tokens, self._actors = [[] for _ in self._tokens], [[] for _ in self._actors]
 
     def forget(self, futures: Iterable[Future]) -> None:
-        """Let the client and the scheduler drop the tasks of some futures, whatever still refers to these.
+        """Drop the tasks of some futures at the client and the scheduler, whatever still refers to these.
 
         The traceback of an error that ends the run refers to them, and each refers to the error of its task. They are
         not cancelled: the scheduler would tell so to a client that may have closed meanwhile, and log a traceback.
@@ -162,7 +162,7 @@ class WorkerTasks:
         loop.add_callback(forget, {future.key for future in futures})
 
     def _tell(self, addresses: Collection[str], function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function in those of these Dask workers that are left, on their event loops."""
+        """Call a function in the Dask workers at these addresses that are left, on their event loops."""
         left = sorted(available_workers(self._client).keys() & {*addresses})
         # A worker that has just died may still be listed: do not wait until Dask gives up reaching it.
         with contextlib.suppress(OSError):

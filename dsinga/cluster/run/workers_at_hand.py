@@ -1,4 +1,4 @@
-"""The Dask workers at hand for a new generation of a run: claimed, checked, and waited for where there are none."""
+"""Claims and checks Dask workers for a new generation of a run, and waits for some where there are none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_SECONDS = 0.1
 
 
 class WorkersAtHand:
-    """Places a run anew on the Dask workers at hand, and knows which of them it had better not use."""
+    """Places a run anew on the Dask workers of the cluster, without those that were lost often or cannot train it."""
 
     def __init__(self, prepared: PreparedRun, client: Client, announce: Callable[[str], None]):
         self._prepared, self._client, self._announce = prepared, client, announce
@@ -39,12 +39,12 @@ class WorkersAtHand:
         self._note_names(available_workers(client))
 
     def blame(self, addresses: Collection[str]) -> None:
-        """Count a loss of those of the Dask workers at ``addresses`` that are gone or silent."""
+        """Count a loss of each Dask worker at ``addresses`` that is gone or silent."""
         for address in self.lost(addresses):
             self._losses[self._names.get(address, address)] += 1
 
     def lost(self, addresses: Collection[str]) -> set[str]:
-        """Return the addresses of those of the Dask workers at ``addresses`` that are gone or silent."""
+        """Return which of the Dask workers at ``addresses`` are gone or silent."""
         workers, silent = ask_for_workers(self._client)
         return {address for address in addresses if address not in workers or address in silent}
 
@@ -83,7 +83,7 @@ class WorkersAtHand:
         return placement._replace(devices=prepared.choose_devices(placement))
 
     def place_lost(self, placement: Placement) -> Placement | None:
-        """Return a placement with what was lost on Dask workers at hand, and all else where it is.
+        """Return a placement in which only lost workers and servers move to other Dask workers.
 
         Returns None where these do not suffice at once.
         """

@@ -48,9 +48,9 @@ class ChangeSender:
         self._error: BaseException | None = None
 
     def enqueue(self, routes: Sequence[int], key: Key, change: np.ndarray) -> None:
-        """Add the change of a slice to those to be sent on these routes; the caller holds the lock of the slice.
+        """Add the change of a slice to the changes that wait on these routes; the caller holds the lock of the slice.
 
-        So that nobody meets a change that is counted as sent and that waits on no route.
+        Without that lock a change could count as sent while it waits on no route.
         """
         with self._lock:
             for number in routes:

@@ -1,4 +1,4 @@
-"""Squares of the summed gradients of a shard, for the norm of the gradients of all servers together."""
+"""Adds up the squares of a shard's gradients, for clipping by the norm of the gradients of all servers together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SquaresRequest:
 
     @property
     def complete(self) -> bool:
-        """Whether those of all slices are known."""
+        """Whether the sums of all slices have come."""
         return len(self.squares) == len(self._ids)
 
     def resolve(self) -> None:
@@ -41,7 +41,7 @@ class SquaresRequest:
 
 
 class GradientNorms:
-    """The requests of a shard for squares, by worker group and step.
+    """The sums of squares that workers have requested of a shard, by worker group and step.
 
     ``slices`` are the shard's, by id, of which those with gradients count; none where their norm is not clipped. A
     group that begins anew may repeat steps whose gradients have been applied (:meth:`restart`); the squares of such a

@@ -36,7 +36,7 @@ class Route(NamedTuple):
 
 
 class Routes(NamedTuple):
-    """All routes between server groups; ``starts[g]`` are the numbers of those that begin at group g."""
+    """All routes between server groups; ``starts[g]`` are the numbers of the routes that begin at group g."""
 
     starts: tuple[tuple[int, ...], ...]
     routes: tuple[Route, ...]
@@ -126,7 +126,7 @@ class LinkedShard(NamedTuple):
 
 
 class GroupSync(ABC):
-    """Synchronises the slices of a shard with those of the same shards of other server groups. Thread-safe."""
+    """Synchronises the slices of a shard with the same slices of other server groups. Thread-safe."""
 
     def __init__(self, shard: LinkedShard):
         self._group, self._slices = shard.group, shard.slices
@@ -166,7 +166,7 @@ class GroupSync(ABC):
         """
 
     def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
-        """Return what this shard adds to the values with which a lost shard of a linked group begins again.
+        """Return this shard's share of the values with which a lost shard of a linked group begins again.
 
         Not called where groups do the same steps: these begin together, from a snapshot.
         """

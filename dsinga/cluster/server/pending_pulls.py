@@ -146,7 +146,7 @@ class PendingPulls:
         return complete
 
     def serve(self, served_slice: ServedSlice) -> list[Pull]:
-        """Deliver a slice to the pulls that it is available for now; return those that miss no other slice."""
+        """Deliver a slice to the pulls that wait for it and may have it now; return those that are then complete."""
         id = served_slice.spec.slice.id
         pulls = self._pulls[id]
         if not pulls:

@@ -93,7 +93,7 @@ class ShardCopy(NamedTuple):
 
 
 def join_copies(copies: Mapping[int, tuple[np.ndarray, dict[str, np.ndarray]]]) -> ShardCopy:
-    """Return the copy of a shard from those of its slices (:meth:`ServedSlice.copy`), by slice id."""
+    """Join the copies of slices to a copy of their shard (:meth:`ServedSlice.copy`), by slice id."""
     return ShardCopy({id: copy[0] for id, copy in copies.items()}, {id: copy[1] for id, copy in copies.items()})
 
 

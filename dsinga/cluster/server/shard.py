@@ -227,7 +227,7 @@ class Shard:
             self._staleness_bound.join(group)
 
     def restart(self, group: int, generation: int, step: int = 0) -> int:
-        """Let a worker group whose workers were lost begin anew, as ``generation``; return the step of its first pull.
+        """Restart a worker group whose workers were lost, as ``generation``; return the step of its first pull.
 
         Its gradients of steps that are not complete are dropped, its pulls and collectives fail, and messages of its
         earlier generation are refused. It begins at the highest step that it has reached in any slice, so that no slice

@@ -132,7 +132,7 @@ class SumSync(GroupSync):
         """Set the value at the end of training, when its last change was sent; the caller holds the slice's lock."""
 
     def values_for(self, group: int, generation: int, source: int) -> ShardCopy:
-        """Return what this shard adds to the values with which a lost shard of another server group begins again.
+        """Return this shard's share of the values with which a lost shard of another server group begins again.
 
         The shard of the server group ``group`` begins with the sum of the values that all shards linked with it return,
         which are asked one after the other: that of the group ``source`` returns its values, without what it has not

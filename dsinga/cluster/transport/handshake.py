@@ -37,7 +37,7 @@ class Secret:
         return "Secret(...)"
 
     def proof(self, role: bytes, *nonces: bytes) -> bytes:
-        """Return what proves to the end that has sent one of ``nonces`` that the other one knows the secret."""
+        """Return the proof of one end that it knows the secret, for the end that has sent one of ``nonces``."""
         return hmac.digest(self._value, role + b"".join(nonces), "sha256")
 
 

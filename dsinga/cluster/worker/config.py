@@ -52,7 +52,7 @@ class WorkerConfig:
         passes: the passes over all records, for the phases that are evaluated over all of them.
         algorithm: computes gradients from a batch.
         updater: applies gradients to params.
-        outer_average: how sites go on to average their outer params (EMA); None for not.
+        outer_average: the moving average (EMA) that sites keep of their outer params; None for not.
         slices: the slices of parts that servers keep, the same in each server group.
         replicated: the names of the parts of which each user keeps a copy that it updates itself.
         options: when and how values and gradients are exchanged.

@@ -217,7 +217,7 @@ class Exchange(Mapping[str, Array]):
 
 
 def move_local_slices(homes: Sequence[ParamHome], clients: Mapping[int, ServerClient]) -> None:
-    """Let servers of this process keep their slices where the worker joins these with slices from other hosts."""
+    """Move slices of this process's servers into the arrays in which a worker joins them with those of other hosts."""
     memory: dict[int, dict[int, np.ndarray]] = {}
     for home in homes:
         if not any(clients[slice_.server].crosses_host for slice_ in home.slices):

@@ -1,4 +1,4 @@
-"""The state of sites, within the updater's state of snapshots and checkpoints.
+"""Stores the state of all sites in the updater's state of snapshots and checkpoints, and takes it out again.
 
 Params and updater state there are those of group 0. Beside the slots of the updater, a param has "outer.value" and the
 slots of the outer optimizer, such as "outer.history", which all groups share. For each further group g it has
@@ -34,7 +34,7 @@ def of_group(group: int, values: Mapping[int, np.ndarray], states: Mapping[int, 
 def group_state(
     group: int, values: ParamArrays, state: Mapping[str, ParamArrays] | None
 ) -> tuple[ParamArrays, Mapping[str, ParamArrays] | None]:
-    """Return the values and the state of a server group, by param and slot, from those of a checkpoint.
+    """Return the values and the state of a server group, by param and slot, out of those of a checkpoint.
 
     A further group that the checkpoint lacks begins with the outer params and the updater's state of group 0.
     """

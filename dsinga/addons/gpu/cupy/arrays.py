@@ -18,7 +18,7 @@ CONSTANTS = 64  # means and standard deviations of records kept on the device
 
 
 def contiguous(x: Array, dtype: Any = None) -> Array:
-    """Return x if it is C-contiguous and has that dtype, else such a copy: CuPy's function takes longer to see it."""
+    """Return x if it is C-contiguous and has that dtype, else a copy; CuPy's own function takes longer to check."""
     if x.flags.c_contiguous and (dtype is None or x.dtype == dtype):
         return x
     if dtype is not None and x.dtype != dtype and BFLOAT16 in (x.dtype, dtype):

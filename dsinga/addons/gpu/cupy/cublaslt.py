@@ -128,7 +128,7 @@ class CuBlasLt:
         return found, len(self._thread.plans) - found
 
     def _plan(self, library: ctypes.CDLL, problem: LtProblem) -> _Plan | None:
-        """Return what cuBLASLt's heuristic chooses for a problem, None where it has no algorithm."""
+        """Return the algorithm of cuBLASLt's heuristic for a problem, None where it has none."""
         (m, n, k), (turns_a, turns_b), thread = problem.sizes, problem.transposes, self._thread
         try:
             if not thread.preference:
@@ -174,7 +174,7 @@ def _check(status: int) -> None:
 
 
 def _create(function: Any, *arguments: int) -> int:
-    """Return the address of what ``function`` makes; its first argument is where it writes that."""
+    """Return the address that ``function`` writes to its first argument."""
     place = ctypes.c_void_p()
     _check(function(ctypes.addressof(place), *arguments))
     return place.value or 0

@@ -1,4 +1,4 @@
-"""The choice of how a convolution is computed, by measurement: by one of cuDNN's plans, or by products of cuBLAS.
+"""Chooses by measurement how a convolution is computed: by one of cuDNN's plans, or by products of cuBLAS.
 
 The plan that the library's heuristics put first takes up to seven times as long as the fastest. The first worker of a
 host that meets a convolution times its candidates; the choice is kept in a file by device, libraries and precision, so
@@ -69,7 +69,7 @@ class PlanChoices:
 
     @contextlib.contextmanager
     def choosing(self) -> Iterator[None]:
-        """Let one process of the host at a time measure and add choices; those of others are read before."""
+        """Lock the file of choices while one process of the host measures; the choices of others are read before."""
         assert self._file is not None
         with open(self._file.with_suffix(".lock"), "w") as lock:
             with contextlib.suppress(ImportError, OSError):  # Windows, or a file system without locks

@@ -74,7 +74,7 @@ class PlanMaker:
         self._frontend, self.precision = frontend, precision
 
     def make(self, problem: ConvolutionProblem, handle: Any) -> ConvolutionPlan | None:
-        """Return a plan whose sums have a fixed order, else any plan, else None, of which a warning says why.
+        """Return a plan whose sums have a fixed order, else any plan, else None after a warning.
 
         There is no warning for a problem with a bias, which may be added by another kernel.
 

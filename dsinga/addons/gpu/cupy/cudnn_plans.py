@@ -105,7 +105,7 @@ class ConvolutionPlans:
         return problem in self._thread.runners
 
     def compute(self, problem: ConvolutionProblem, arrays: Inputs, others: Others) -> Array:
-        """Return a convolution by its plan, or by one of ``others`` where there is no plan or that is faster.
+        """Compute a convolution by its plan, or by one of ``others`` where it has no plan or another is faster.
 
         ``arrays()`` are the inputs of the direction in the order x, w, dy, in the problem's layout, all of them float32
         or all bfloat16, and the bias if the problem has one. The result is of their dtype; the gradient of filters may
@@ -214,7 +214,7 @@ class ConvolutionPlans:
 
 
 def _aligned(array: Array) -> Array:
-    """Return the array, or a copy if it does not begin where plans take it to."""
+    """Return the array, or a copy if its address is not aligned as plans expect."""
     if array.data.ptr % ALIGNMENT == 0:
         return array
     copy = empty(array.shape, array.dtype, array.ndim == 4 and array.strides[1] == array.itemsize)

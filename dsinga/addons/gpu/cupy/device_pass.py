@@ -1,4 +1,4 @@
-"""A pass as one CUDA graph: buffers of the batch, a block of numbers, a memory pool of its own, capture and launch.
+"""Captures a pass as one CUDA graph, with buffers of the batch, a block of numbers and a memory pool, and launches it.
 
 CuPy refuses copies between host and device while a stream is captured, and the first call of a kernel compiles it. So a
 pass is recorded with fixed memory before it is captured, by the same calls, which then run at once.
@@ -20,7 +20,7 @@ from dsinga.ops.types import Array, AsyncCopy
 
 
 class GraphPiece(NamedTuple):
-    """A graph of a pass; whether metrics are read after it; what the host does before the next one, if there is one."""
+    """A graph of a pass, whether metrics are read after it, and the host's work before the next graph, or None."""
 
     graph: Any
     reads: bool

@@ -1,4 +1,4 @@
-"""The pass that is recorded: the block of its numbers, its metrics, and what its graph will read of kernels' caches."""
+"""Records a pass for its graph: the block of its numbers, its metrics, and the cached arrays that the graph reads."""
 
 from __future__ import annotations
 
