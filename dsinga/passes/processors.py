@@ -20,9 +20,9 @@ from dsinga.ops import Processor
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 
-# The address of a Dask worker for each member of each group: [group][member].
+# The address of a Dask worker for each worker of each group: [group][worker].
 Groups = tuple[tuple[str, ...], ...]
-# The GPU of each member of each group, by the number that its process knows it by; None for CPU cores.
+# The GPU of each worker of each group, by the number that its process knows it by; None for CPU cores.
 Devices = tuple[tuple[int | None, ...], ...]
 # Returns the results of a function in each process, by address: (addresses, function, arguments).
 Ask = Callable[..., dict[str, Any]]
@@ -63,16 +63,16 @@ def choose_devices(
     job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str],
     ask: Ask = lambda _, function, *arguments: {THIS_PROCESS: function(*arguments)}, host: Callable[[str], str] = str,
 ) -> Devices:  # fmt: skip
-    """Return the GPU of each member of ``groups``, None for those that compute on CPU cores.
+    """Return the GPU of each worker of ``groups``, None for those that compute on CPU cores.
 
-    GPUs are for members to which the job's ``gpu`` lines give one. Dask's setting ``dsinga.device`` takes precedence:
-    with "gpu" all members get GPUs, or this raises UserError; with "cpu" none does.
+    GPUs are for workers to which the job's ``gpu`` lines give one. Dask's setting ``dsinga.device`` takes precedence:
+    with "gpu" all workers get GPUs, or this raises UserError; with "cpu" none does.
 
     Args:
         job: the job.
         groups: the addresses of Dask workers, [group][number], or THIS_PROCESS.
-        bytes_needed: returns the bytes that the member of a number, in any group, takes on a device.
-        describe: returns a description of the member (group, number, address) for messages.
+        bytes_needed: returns the bytes that the worker of a number, in any group, takes on a device.
+        describe: returns a description of the worker (group, number, address) for messages.
         ask: calls a function in each process and returns the results by address; by default in this process.
         host: returns the host of an address.
     """
@@ -92,14 +92,14 @@ def choose_devices(
 
 def check_precision(job: Job, devices: Devices) -> None:
     """Raise JobError if some worker computes on CPU cores in kTF32, or in kBF16 beside one that has a GPU."""
-    members = [device for group in devices for device in group]
-    if job.precision is Precision.kBF16 and None in members and any(device is not None for device in members):
+    all_devices = [device for group in devices for device in group]
+    if job.precision is Precision.kBF16 and None in all_devices and any(device is not None for device in all_devices):
         raise job.error(
             "precision kBF16 rounds otherwise on GPUs than on CPU cores, and the job has workers on both; "
             "leave precision out, or give all workers a GPU, or none",
             "precision",
         )
-    if job.precision is Precision.kTF32 and None in members:
+    if job.precision is Precision.kTF32 and None in all_devices:
         raise job.error(
             f"precision {job.precision.name} is for GPUs, and the job has workers on CPU cores, which compute in "
             "float32; leave precision out, or give every worker a GPU",

@@ -92,8 +92,8 @@ class CaptureContract:
             assert passes.compute("nan", net, records_of(0, np.nan), ctx, compute, params) is None
 
     def test_training_has_the_bits_of_calls(self, worker: Ops) -> None:
-        called, captured = (self._train(worker, capture) for capture in (None, worker.capture()))
-        for name, value in called.items():
+        eager, captured = (self._train(worker, capture) for capture in (None, worker.capture()))
+        for name, value in eager.items():
             np.testing.assert_array_equal(captured[name], value)
 
     def _train(self, worker: Ops, capture: Capture | None) -> dict[str, np.ndarray]:

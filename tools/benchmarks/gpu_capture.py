@@ -1,4 +1,4 @@
-"""Iterations on a GPU as one CUDA graph each, beside the same iterations called kernel by kernel.
+"""Iterations on a GPU as one CUDA graph each, beside the same iterations run eagerly, kernel by kernel.
 
 ``python -m tools.benchmarks.gpu_capture CASE PRECISION STEPS`` prints, as JSON, milliseconds of an iteration and of the
 host in it, whether losses and params of both have the same bits, whether a step that is not finite leaves the params
@@ -143,12 +143,12 @@ def turn(name: str, precision: str, steps: str) -> dict[str, Any]:
     loops: list[Any] = []
     for kind in (Loop, CapturedLoop):
         loops.append(kind(job_of(case.net, case.batch), get_ops("cupy").for_worker(0, precision)))
-    called, captured = loops
+    eager, captured = loops
     figures: dict[str, Any] = {}
     count = min(CURVE, 2 * int(steps))
-    records = called.records
-    called.ops.enter()
-    losses = curve(called, records, count)
+    records = eager.records
+    eager.ops.enter()
+    losses = curve(eager, records, count)
     captured.ops.enter()
     of_graph = curve(captured, captured.records, min(BAD_STEP, count // 2))
     captured.records = first = moved(records, len(of_graph))
@@ -160,7 +160,7 @@ def turn(name: str, precision: str, steps: str) -> dict[str, Any]:
         captured.records = moved(records, step)
         of_graph.append(captured.iterate()["loss"][0])
     figures["losses equal"] = losses == of_graph
-    figures["params equal"] = same(values(called), values(captured))
+    figures["params equal"] = same(values(eager), values(captured))
     figures["first losses"], figures["first losses of graphs"] = losses[:5], of_graph[:5]
     figures["not captured because"] = captured.fallback
     figures["graph mb"] = captured.passes.nbytes / 1e6
@@ -169,9 +169,9 @@ def turn(name: str, precision: str, steps: str) -> dict[str, Any]:
     if not captured.fallback:
         figures["graph ms, metrics a step late"] = milliseconds(captured.ops, captured.iterate_ahead, int(steps))
     figures["graph kernels ms"] = launch_ms(captured, int(steps))
-    called.ops.enter()
-    figures["eager ms"] = milliseconds(called.ops, called.iterate, int(steps))
-    figures["runs"] = called.ops.describe()
+    eager.ops.enter()
+    figures["eager ms"] = milliseconds(eager.ops, eager.iterate, int(steps))
+    figures["runs"] = eager.ops.describe()
     return figures
 
 

@@ -1,7 +1,7 @@
 """Iterations of one worker with a server in its process, which keeps params in host memory or on the same GPU.
 
 ``python -m tools.benchmarks.gpu_servers CASE STEPS`` prints, as JSON, milliseconds of an iteration by the host's clock,
-called kernel by kernel and as graphs between which params are exchanged, and whether the losses of all four are the
+eagerly, kernel by kernel, and as graphs between which params are exchanged, and whether the losses of all four are the
 same bits.
 """
 
@@ -26,7 +26,7 @@ WARM_UP = 5
 PLACES = {"host": None, "GPU": Processor(1, 0)}
 
 
-class CallingProcessor(Processor):
+class EagerProcessor(Processor):
     """A GPU whose worker captures no graphs."""
 
     def ops(self) -> Ops:
@@ -36,7 +36,7 @@ class CallingProcessor(Processor):
         return ops
 
 
-PROCESSORS = {"called": CallingProcessor(1, 0), "graphs": Processor(1, 0)}
+PROCESSORS = {"eager": EagerProcessor(1, 0), "graphs": Processor(1, 0)}
 
 
 def iterations(job: Job, processor: Processor, gpu: Processor | None, steps: int) -> tuple[float, list[float]]:

@@ -162,8 +162,8 @@ def copies(previous: Figures, steps: int) -> Iterator[Figures]:
 
 
 def servers(previous: Figures, steps: int) -> Iterator[Figures]:
-    """Print iterations with servers in host memory and on the card, called and as graphs between exchanges."""
-    ways = "host, called", "host, graphs", "GPU, called", "GPU, graphs"
+    """Print iterations with servers in host memory and on the card, eager and as graphs between exchanges."""
+    ways = "host, eager", "host, graphs", "GPU, eager", "GPU, graphs"
     head("net", *(f"{way} ms" for way in ways), "same losses")
     rows: Figures = {}
     for name in COPIED:

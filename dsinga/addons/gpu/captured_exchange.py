@@ -156,7 +156,7 @@ class ExchangedIterations:
         self._passes = CapturedPasses(ops, "training iterations", create)
 
     def train(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
-        """Run the iteration of a step; return its metrics, None where it has changed nothing and must be called."""
+        """Run the iteration of a step; return its metrics, None where it has changed nothing and must run eagerly."""
         result = None
 
         def compute(on_device: Mapping[str, Records], _: Mapping[str, Array], ctx: Context) -> None:

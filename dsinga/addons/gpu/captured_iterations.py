@@ -54,7 +54,7 @@ class CapturedIterations:
             _log.info("training iterations are not captured as CUDA graphs: %s", self._why_not)
 
     def train(self, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
-        """Run the iteration of a step; return its metrics, None where it has changed nothing and must be called."""
+        """Run the iteration of a step; return its metrics, None where it has changed nothing and must run eagerly."""
         if self._why_not:
             return None
         if self._exchanged is not None:
@@ -111,7 +111,7 @@ class CapturedIterations:
         return ctx.rows, self._updater.averages_at(ctx.step)
 
     def evaluate(self, net: NeuralNet, records: Mapping[str, Records], ctx: Context) -> Metrics | None:
-        """Return the metrics of a batch of another phase; None where the pass must be called."""
+        """Return the metrics of a batch of another phase; None where the pass must run eagerly."""
         if not self._is_local:
             return None
 

@@ -1,7 +1,7 @@
 """Passes of a worker on a device, each captured as one graph: recorded twice, captured, and launched from then on.
 
 A graph launches all kernels of a pass at once, where Python would take longer to launch them than they take to run. It
-is for batches of one shape, in memory that stays where it is. What cannot be captured is computed as it is called, and
+is for batches of one shape, in memory that stays where it is. What cannot be captured is computed eagerly, and
 the log says so once.
 """
 
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 GRAPHS = 8  # kept at most, each with the memory of its pass
 WARM_UPS = 2  # passes before the capture, in which libraries compile, choose and allocate
 PARAM = "param of this pass: "  # begins the names of params among records
-REJECTED = 3  # passes in a row that are computed again, as they are called, because their metrics are not finite
+REJECTED = 3  # passes in a row that are computed again, eagerly, because their metrics are not finite
 
 Compute = Callable[[Mapping[str, Records], Mapping[str, Array], Context], Any]
 """A function that computes a pass on records and params of the device, and returns outputs."""
@@ -114,7 +114,7 @@ class CapturedPasses:
 
     @property
     def failures(self) -> list[str]:
-        """Why passes are computed as they are called, each reason once."""
+        """Why passes are computed eagerly, each reason once."""
         return list(dict.fromkeys(self._failed.values()))
 
     @property
@@ -130,7 +130,7 @@ class CapturedPasses:
         self, key: Hashable, net: NeuralNet, records: Mapping[str, Records], ctx: Context, compute: Compute,
         params: Mapping[str, Array] | None = None, replay: Callable[[], None] = lambda: None,
     ) -> PassResult | None:  # fmt: skip
-        """Return the result of a pass of ``ctx.step``; None where it must be computed as it is called.
+        """Return the result of a pass of ``ctx.step``; None where it must be computed eagerly.
 
         Then it has changed no param: it cannot be captured, or one of its metrics is not finite. ``params`` that differ
         from pass to pass are copied to the device as records are.
@@ -205,7 +205,7 @@ class CapturedPasses:
         return self._passes[key]
 
     def _give_up(self, key: Hashable, error: Exception) -> None:
-        """Compute passes of this key as they are called from now on; say why, unless that has been said."""
+        """Compute passes of this key eagerly from now on; log why, unless that was logged."""
         self._passes.pop(key, None)
         if isinstance(error, UserError):  # which the call will raise, too
             return

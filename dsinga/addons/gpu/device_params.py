@@ -115,7 +115,7 @@ class DeviceParams(Mapping[str, Array]):
         return name in self._replicated
 
     def value_of(self, block: Block) -> AsyncCopy | list[Array]:
-        """Wait for the values of a block; return their joint copy to the device, or the arrays that are already on it."""
+        """Wait for the values of a block; return their joint copy to the device, or the arrays already there."""
         self._fetch_block(block)
         return self._wait(self._of_blocks.pop(block))
 

@@ -16,7 +16,7 @@ from dsinga.passes.processors import Ask, Devices, Groups
 
 _log = logging.getLogger(__name__)
 _warn_once = functools.cache(_log.warning)
-_reasons_said: set[str] = set()  # why members do not compute on the GPUs of a job, as far as a warning has said it
+_reasons_said: set[str] = set()  # why workers do not compute on the GPUs of a job, as far as a warning has said it
 
 
 @register("backend", "cupy")
@@ -71,14 +71,14 @@ def free_memory(devices: Mapping[str, Sequence[int]], dask_worker: object = None
 
 
 class GpuRequest(NamedTuple):
-    """A member of a group that is to compute on a GPU.
+    """A worker of a group that is to compute on a GPU.
 
     Attributes:
         group: the number of the group.
-        number: the member's number in the group.
+        number: the worker's number in the group.
         address: the address of its Dask worker.
         device: the GPU that the job names; None for any.
-        description: the member in words, for messages.
+        description: the worker in words, for messages.
     """
 
     group: int
@@ -93,14 +93,14 @@ def choose_devices(
     job: Job, groups: Groups, bytes_needed: Callable[[int], int], describe: Callable[[int, int, str], str], ask: Ask,
     host: Callable[[str], str], is_required: bool,
 ) -> Devices:  # fmt: skip
-    """Return the GPU of each member of ``groups``, None for those that compute on CPU cores.
+    """Return the GPU of each worker of ``groups``, None for those that compute on CPU cores.
 
-    On each host, member k gets the GPU of the job's k-th ``gpu`` line; members beyond the last line compute on CPU
-    cores. Where the processes of a host see different GPUs (dask-cuda sets CUDA_VISIBLE_DEVICES so), each member gets
-    the first one that its process sees. If GPUs are ``is_required``, all members get one, in rotation.
+    On each host, worker k gets the GPU of the job's k-th ``gpu`` line; workers beyond the last line compute on CPU
+    cores. Where the processes of a host see different GPUs (dask-cuda sets CUDA_VISIBLE_DEVICES so), each worker gets
+    the first one that its process sees. If GPUs are ``is_required``, all workers get one, in rotation.
 
-    If a member cannot have its GPU, or the GPU has too little free memory, it computes on CPU cores. One warning says
-    why, for all members and, in a process, for all later calls. Where GPUs are required this is a UserError.
+    If a worker cannot have its GPU, or the GPU has too little free memory, it computes on CPU cores. One warning says
+    why, for all workers and, in a process, for all later calls. Where GPUs are required this is a UserError.
 
     The arguments are those of :func:`dsinga.passes.processors.choose_devices`.
     """
@@ -129,7 +129,7 @@ def choose_devices(
 
 
 def _warn_of_cpu_cores(refused: Mapping[GpuRequest, str]) -> None:
-    """Warn, once in a process for the same reasons, that members do not compute on the GPUs that the job names."""
+    """Warn, once in a process for the same reasons, that workers do not compute on the GPUs that the job names."""
     reasons = "; ".join(dict.fromkeys(refused.values()))
     if not refused or reasons in _reasons_said:
         return
@@ -166,16 +166,16 @@ def _requests(
     describe: Callable[[int, int, str], str],
     host: Callable[[str], str],
 ) -> Iterator[GpuRequest]:
-    """Yield a request for each member that is to have a GPU: by the job's ``gpu`` lines, or all members for None."""
-    members_on: dict[str, int] = {}  # how many members of each host came before
+    """Yield a request for each worker that is to have a GPU: by the job's ``gpu`` lines, or all workers for None."""
+    workers_on: dict[str, int] = {}  # how many workers of each host came before
     for group, addresses in enumerate(groups):
         for number, address in enumerate(addresses):
-            member = members_on.get(host(address), 0)
-            members_on[host(address)] = member + 1
+            place = workers_on.get(host(address), 0)
+            workers_on[host(address)] = place + 1
             if gpu_lines is None:
                 yield GpuRequest(group, number, address, None, describe(group, number, address))
-            elif member < len(gpu_lines):
-                yield GpuRequest(group, number, address, gpu_lines[member], describe(group, number, address))
+            elif place < len(gpu_lines):
+                yield GpuRequest(group, number, address, gpu_lines[place], describe(group, number, address))
 
 
 def _assign(
@@ -212,7 +212,7 @@ def _troubles(
     bytes_needed: Callable[[int], int],
     host: Callable[[str], str],
 ) -> Iterator[tuple[GpuRequest, str]]:
-    """Yield each request with the reason why its GPU cannot be used, or "". Several members may share a GPU."""
+    """Yield each request with the reason why its GPU cannot be used, or "". Several workers may share a GPU."""
     reserved: dict[tuple[str, str, int], int] = {}  # bytes of the requests before, by GPU
     for request, device in assigned.items():
         process = gpus[request.address]

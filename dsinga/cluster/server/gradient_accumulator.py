@@ -71,7 +71,7 @@ class GradientAccumulator:
         self._next_version = version + 1
         self.copy: np.ndarray | None = None  # the value that the group gets at this version, see ServedSlice.copy_for
         self.changes_seen = 0  # how often the value had changed before ``copy`` was made
-        self._contributors, self._members = contributors, frozenset(contributors)
+        self._contributors, self._contributor_set = contributors, frozenset(contributors)
         self._parts: dict[int, np.ndarray | SparseRows | None] = {}
         self._sum: np.ndarray | SparseRows | None = None  # in place of the parts, see reduce
         self.factor = 1.0  # by which the sum is multiplied
@@ -82,7 +82,7 @@ class GradientAccumulator:
         A repeated gradient is dropped. None means that the step is skipped, as it must be by all workers.
         """
         assert step <= self.version, f"a push for step {step} during step {self.version}"
-        assert worker in self._members, f"a push of worker {worker}, not one of {self._contributors}"
+        assert worker in self._contributor_set, f"a push of worker {worker}, not one of {self._contributors}"
         if step < self.version or worker in self._parts:
             return False
         self._parts[worker] = gradient

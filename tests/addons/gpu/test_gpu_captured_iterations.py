@@ -1,4 +1,4 @@
-"""Iterations of a worker on the emulated device: launched as graphs they give the bits of those that are called."""
+"""Iterations of a worker on the emulated device: launched as graphs they give the bits of eager ones."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_a_step_that_is_not_finite_ends_the_run_with_the_params_of_the_step_befo
 
 
 def test_bad_batches_are_skipped():
-    """By iterations that are called, since all gradients are looked at before a param changes."""
+    """By eager iterations, since all gradients are looked at before a param changes."""
     x = X.copy()
     x[20, 2] = np.nan
     compare(job_of(LINEAR, data=(x, Y), skip_bad_batches=True), 19, graphs=0)

@@ -1,4 +1,4 @@
-"""Nets of what was built for cores, on the emulated device: numbers of cores, bits of calls, and why some are called.
+"""Nets of what was built for cores, on the emulated device: numbers of cores, bits of eager nets, why some are eager.
 
 Losses, functions of users, convolutions, attention, normalisation and rollouts, as a worker trains and tests them.
 """
@@ -164,7 +164,7 @@ def check(net: Made, caplog: pytest.LogCaptureFixture, **fields: Any) -> tuple[d
     job = net.job.replace(gpu=[0], **fields)
     has_tests = has_tests_of(job)
     with device_worker(job, captured=False) as worker:
-        called = run(worker, has_tests)
+        eager = run(worker, has_tests)
     caplog.clear()
     with caplog.at_level(logging.INFO, "dsinga"), device_worker(job) as worker:
         captured = run(worker, has_tests)
@@ -174,12 +174,12 @@ def check(net: Made, caplog: pytest.LogCaptureFixture, **fields: Any) -> tuple[d
     assert captured[2] == (0 if net.training else STEPS - WARM_UPS)
     if has_tests and not net.tests:
         assert launched() == captured[2] + TESTS - WARM_UPS
-    assert_same(captured[0], called[0])
-    for first, second in zip(captured[1], called[1], strict=True):
+    assert_same(captured[0], eager[0])
+    for first, second in zip(captured[1], eager[1], strict=True):
         numbers = {name for name, total in first.items() if isinstance(total[0], (int, float))}
         assert {name: first[name] for name in numbers} == {name: second[name] for name in numbers}
         assert first.keys() == second.keys()
-    return called[0], called[1]
+    return eager[0], eager[1]
 
 
 @pytest.mark.parametrize("name", quick(NETS))
@@ -221,7 +221,7 @@ def test_a_net_mixes_no_memory_of_host_and_device(name: str) -> None:
 
 
 def test_a_label_that_is_no_class_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """The pass that is captured cannot check it: its loss is NaN, and the step is called, which raises the error."""
+    """The pass that is captured cannot check it: its loss is NaN, and the step runs eagerly, which raises the error."""
     labels = POINTS.copy()
     labels[9, 2, 4] = 3  # read in the third step, by the graph
     net = images(nn.Conv2D(3, 3, padding="same"), y=labels, loss=nn.FieldSoftmaxLoss())

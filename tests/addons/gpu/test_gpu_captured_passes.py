@@ -1,4 +1,4 @@
-"""When a pass is recorded, captured, launched, or called after all: the states, on a device that notes its calls."""
+"""When a pass is recorded, captured, launched, or run eagerly: the states, on a device that notes its calls."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.support import emulated_cupy
 from tests.support.layer_cases import CASES
 
 LAUNCHES = 4
-# Layers whose host checks labels, reads features or chooses rows; the log says so, and their nets are called.
+# Layers whose host checks labels, reads features or chooses rows; the log says so, and their nets run eagerly.
 NOT_CAPTURED = (
     "kHingeLoss", "kContrastiveLoss", "kCTCLoss", "kCRF", "kClassSoftmaxLoss", "kSampledLoss", "kFieldError",
     "kSegmentationScore", "kPolicyGradientLoss", "kPPOLoss", "kTDLoss", "kEntityF1", "kGatheredMetrics", "kPerplexity",
@@ -108,14 +108,14 @@ def check(case: LayerCase, ops: Any, layer: Layer | None = None) -> None:
         for name, array in batch.items():
             memory.put(name, array)
         memory.launch(step)
-        called = compute(case, layer, placed(case, batch, ops), layer_context(ops, case.batch, step=step))
-        assert len(called) == len(recorded)
-        for actual, expected in zip(recorded, called, strict=True):
+        eager = compute(case, layer, placed(case, batch, ops), layer_context(ops, case.batch, step=step))
+        assert len(eager) == len(recorded)
+        for actual, expected in zip(recorded, eager, strict=True):
             np.testing.assert_array_equal(ops.to_numpy(actual), ops.to_numpy(expected), err_msg=f"step {step}")
 
 
 def placed(case: LayerCase, batch: dict[str, np.ndarray], ops: Ops) -> dict[str, Any]:
-    """Return a batch as a layer gets it where its passes are called: labels and codes are in host memory."""
+    """Return a batch as a layer gets it where its passes are eager: labels and codes are in host memory."""
     labels = case.layer().labels.source
     host = {f"source {labels} 0", "source 0 1"} | ({"source 0 0"} if case.codes else set())
     return {name: array if name in host else ops.asarray(array) for name, array in batch.items()}

@@ -1,4 +1,4 @@
-"""Training with servers on the emulated device: slices on the device, graphs in pieces, the bits of called kernels."""
+"""Training with servers on the emulated device: slices on the device, graphs in pieces, the bits of eager kernels."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def launched() -> int:
 
 
 def compare(job: Job, on_gpu: bool = False, steps: int = 6) -> None:
-    """Assert that graphs in pieces give the bits of called iterations, and that there were some."""
+    """Assert that graphs in pieces give the bits of eager iterations, and that there were some."""
     expected = trained(job, on_gpu, steps=steps)
     actual = trained(job, on_gpu, captured=True, steps=steps)
     assert launched() == PIECES * len(actual[1]) // steps * (steps - WARM_UPS)

@@ -143,7 +143,7 @@ class Recording:
 
 
 class CupyRecording(Ops):
-    """What kernels of a worker take from the pass that is recorded, None where they run as they are called."""
+    """What kernels of a worker take from the pass that is recorded, None where they run eagerly."""
 
     recording: Recording | None = None
 
