@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,7 +138,7 @@ def plot_confusion_matrix(labels: Any, predicted: Any = None, *, classes: Sequen
 
 def _counts(table: Any) -> np.ndarray:
     """Return the counts of a confusion matrix, (classes, classes) int. Raises UserError for anything else."""
-    if isinstance(table, Mapping):
+    if hasattr(table, "keys"):  # a dict, or the evaluation of a model
         if "confusion" not in table:
             raise UserError(
                 'these results have no "confusion"; compile the model with metrics=["confusion"], or give the job a '
