@@ -25,8 +25,7 @@ from typing import NamedTuple
 import click
 from distributed import Client
 
-from dsinga.addons.pictures.axes import YAxis
-from dsinga.addons.pictures.panels import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, Line, Panel, draw_frame, draw_panel
+from dsinga.addons.pictures.panels import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, Line, Panel, YAxis, draw_frame, draw_panel
 from dsinga.addons.planner import cost_model
 from dsinga.addons.planner.benchmark import measure
 from dsinga.api import with_workers

@@ -21,8 +21,7 @@ import dask
 from distributed import Client
 
 from dsinga import models
-from dsinga.addons.pictures.axes import YAxis
-from dsinga.addons.pictures.panels import COLOURS, Line, Panel, draw_panels
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, YAxis, draw_panels
 from dsinga.addons.planner.benchmark import measure
 from dsinga.cluster import connect
 from dsinga.job import ClusterConf, Job, PartitionMethod

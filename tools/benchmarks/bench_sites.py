@@ -16,8 +16,7 @@ import numpy as np
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.pictures.axes import YAxis
-from dsinga.addons.pictures.panels import COLOURS, Line, Panel, draw_panels
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, YAxis, draw_panels
 from dsinga.cluster.server.compression import BITS
 from dsinga.data import open_store
 from dsinga.job import Compression

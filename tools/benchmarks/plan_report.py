@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-from dsinga.addons.pictures.axes import decade_ticks
-from dsinga.addons.pictures.panels import COLOURS, draw_frame
+from dsinga.addons.pictures.panels import COLOURS, decade_ticks, draw_frame
 
 APART = 0.15  # strategies whose times differ by more must be ranked right
 

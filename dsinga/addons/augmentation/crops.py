@@ -1,18 +1,19 @@
-"""Augmentations that cut a part out: kRandomCrop and kRandomResizedCrop of images, kTruncate of sequences."""
+"""Augmentations of a part of records: cut out (crops, kTruncate), filled by a number, or mixed with a partner."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from dsinga.addons.augmentation.augmentation import Augmentation, RecordFacts, between, pick
+from dsinga.addons.augmentation.augmentation import Augmentation, Mixing, RecordFacts, between, pick
 from dsinga.addons.augmentation.resampling import Boxes, crop, resize
 from dsinga.base.registry import register
 from dsinga.job.component import Fault, Settings, required, setting
-from dsinga.job.limits import Count, Padding, Positive
+from dsinga.job.limits import Count, Natural, Padding, Positive, Range, Unit
 
 ATTEMPTS = 10  # to find a box that lies within the image
 CENTRAL_SHARE = 7 / 8  # of the shorter side, what is kept of images outside training
@@ -99,10 +100,7 @@ class RandomResizedCrop(Augmentation):
     def boxes(self, uniform: np.ndarray) -> Boxes:
         """Return what is cut out of images for their random numbers (n, ``draws``)."""
         height, width = self.facts.shape[1:]
-        low, high = map(math.log, self.settings.ratio)
-        areas = height * width * between(uniform[:, :ATTEMPTS], *self.settings.scale)
-        ratios = np.exp(between(uniform[:, ATTEMPTS : 2 * ATTEMPTS], low, high))
-        widths, heights = np.rint(np.sqrt(areas * ratios)), np.rint(np.sqrt(areas / ratios))
+        widths, heights = _random_sides(uniform, height * width, self.settings)
         fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
         rows, first = np.arange(len(uniform)), fits.argmax(axis=1)
         heights, widths = (sizes[rows, first].astype(np.int64) for sizes in (heights, widths))
@@ -133,6 +131,14 @@ class RandomResizedCrop(Augmentation):
         box = max(1, round(scale * self.size[0])), max(1, round(scale * self.size[1]))
         values = (height - box[0]) // 2, (width - box[1]) // 2, *box
         return resize(records, Boxes(*(np.full(len(records), value) for value in values)), self.size)
+
+
+def _random_sides(uniform: np.ndarray, area: int, settings: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sides of ATTEMPTS boxes for each image, whole numbers (n, attempts); their ratio is first / second."""
+    low, high = map(math.log, settings.ratio)
+    areas = area * between(uniform[:, :ATTEMPTS], *settings.scale)
+    ratios = np.exp(between(uniform[:, ATTEMPTS : 2 * ATTEMPTS], low, high))
+    return np.rint(np.sqrt(areas * ratios)), np.rint(np.sqrt(areas / ratios))
 
 
 def pair(size: list[int]) -> tuple[int, int] | None:
@@ -174,3 +180,138 @@ class Truncate(Augmentation):
 
     def evaluate(self, records: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(records[:, : self.shape[0]])
+
+
+Alpha = Annotated[float, Range(0, 100, open_low=True)]
+CLASSES = "how many classes there are; without it, as the store says, or its largest label plus 1"
+
+
+@register("augmentation", kRandomErasing=5)
+class RandomErasing(Augmentation):
+    """Fill a random rectangle of some images with a number (Zhong et al., Random Erasing Data Augmentation, 2020).
+
+    As torchvision's RandomErasing: a share of the area between the two ``scale``, and height/width between the two
+    ``ratio``, uniform in its logarithm; of ten such rectangles the first that fits into the image, else none. With
+    ``scale`` 0.25 0.25 and ``ratio`` 1 1 it is a square of half the side, as Cutout's, but always within the image.
+    """
+
+    class Conf(Settings):
+        """Settings of kRandomErasing."""
+
+        probability: Unit = setting(0.5, "the probability that an image is changed")
+        scale: list[Positive] = setting([0.02, 0.33], "the least and the largest share of the area that is filled")
+        ratio: list[Positive] = setting([0.3, 3.3], "the least and the largest height/width that is filled")
+        value: float = setting(0.0, "the number that pixels become, in the units of the records")
+
+        def faults(self) -> Iterator[Fault]:
+            """Yield what is wrong with the bounds."""
+            yield from range_faults("scale", self.scale, 1.0)
+            yield from range_faults("ratio", self.ratio)
+
+    draws = 2 * ATTEMPTS + 3
+
+    def augment(self, records: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        height, width = records.shape[2:]
+        heights, widths = _random_sides(uniform, height * width, self.settings)
+        fits = (heights < height) & (widths < width)
+        rows, first = np.arange(len(records)), fits.argmax(axis=1)
+        heights, widths = heights[rows, first].astype(np.int64), widths[rows, first].astype(np.int64)
+        tops, lefts = pick(uniform[:, -3], 0, height - heights + 1), pick(uniform[:, -2], 0, width - widths + 1)
+        heights[~fits.any(axis=1) | (uniform[:, -1] >= self.settings.probability)] = 0
+        inside = box_mask(tops, tops + heights, height)[:, :, None] & box_mask(lefts, lefts + widths, width)[:, None]
+        np.copyto(records, np.asarray(self.settings.value).astype(records.dtype), where=inside[:, None])
+        return records
+
+
+@register("augmentation", kMixup=9)
+class Mixup(Mixing):
+    """Add a partner to each record: λ·x + (1 - λ)·partner, and their labels alike (Zhang et al., mixup, 2018).
+
+    λ ~ Beta(alpha, alpha) is drawn for each record (torchvision draws one for a batch). The partner is the record
+    before it in the batch of the worker group, as in torchvision. Records become float32.
+    """
+
+    class Conf(Settings):
+        """Settings of kMixup."""
+
+        alpha: Alpha = setting(0.2, "λ is drawn from Beta(alpha, alpha)")
+        probability: Unit = setting(1.0, "the probability that a record is mixed")
+        classes: Natural = setting(0, CLASSES)
+
+    draws = 2
+
+    def __init__(self, conf: Any, facts: RecordFacts):
+        super().__init__(conf, facts)
+        self.dtype = np.dtype(np.float32)
+
+    def mix(self, records: np.ndarray, partners: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        shares = symmetric_beta(uniform[:, 0], self.settings.alpha)
+        shares[uniform[:, 1] >= self.settings.probability] = 1
+        weights = shares.astype(np.float32).reshape(-1, *(1,) * (records.ndim - 1))
+        mixed = records * weights
+        mixed += partners * (1 - weights)
+        return mixed, shares
+
+
+@register("augmentation", kCutMix=10)
+class CutMix(Mixing):
+    """Replace a random box of each image by its partner's, and mix labels by area (Yun et al., CutMix, 2019).
+
+    The sides of the box are √(1 - λ) of the image's, λ ~ Beta(alpha, alpha) drawn for each record, around a uniform
+    centre; what lies outside of the image is cut off, and λ becomes the share of the area that is left. The box is
+    torchvision's, and so is the partner, the record before it in the batch of the worker group.
+    """
+
+    class Conf(Settings):
+        """Settings of kCutMix."""
+
+        alpha: Alpha = setting(1.0, "λ is drawn from Beta(alpha, alpha)")
+        probability: Unit = setting(1.0, "the probability that an image is mixed")
+        classes: Natural = setting(0, CLASSES)
+
+    draws = 4
+
+    def mix(self, records: np.ndarray, partners: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        height, width = records.shape[2:]
+        half = 0.5 * np.sqrt(1 - symmetric_beta(uniform[:, 0], self.settings.alpha))
+        half[uniform[:, 3] >= self.settings.probability] = 0
+        sides = []
+        for column, length in ((1, width), (2, height)):
+            centre, reach = pick(uniform[:, column], 0, length), (half * length).astype(np.int64)
+            sides.append((np.maximum(centre - reach, 0), np.minimum(centre + reach, length)))
+        (lefts, rights), (tops, bottoms) = sides
+        inside = box_mask(tops, bottoms, height)[:, :, None] & box_mask(lefts, rights, width)[:, None]
+        np.copyto(records, partners, where=inside[:, None])
+        return records, 1 - (rights - lefts) * (bottoms - tops) / (height * width)
+
+
+def box_mask(starts: np.ndarray, stops: np.ndarray, length: int) -> np.ndarray:
+    """Return which of ``length`` places lie from ``starts`` to ``stops`` - 1, (n, length) bool, for n images."""
+    places = np.arange(length)
+    return (places >= starts[:, None]) & (places < stops[:, None])
+
+
+def symmetric_beta(uniform: np.ndarray, alpha: float) -> np.ndarray:
+    """Return numbers (n,) in [0, 1] distributed as Beta(alpha, alpha), for uniform ones in (0, 1).
+
+    It is the inverse of the distribution function, interpolated between 4096 places; the error is below 1e-5.
+    """
+    shares, places = _beta_table(alpha)
+    upper = uniform > 0.5
+    values = np.interp(np.where(upper, 1 - uniform, uniform) ** (1 / alpha), places, shares)
+    return np.where(upper, 1 - values, values)
+
+
+@functools.lru_cache(maxsize=8)
+def _beta_table(alpha: float, count: int = 4096) -> tuple[np.ndarray, np.ndarray]:
+    """Return x from 0 to ½ and F(x)^(1/alpha), in which the distribution function F is nearly a line.
+
+    F(x) = (x·(1 - x))^a/(a·B(a, a))·Σ (2a)(2a + 1)...(2a + k - 1)/((a + 1)(a + 2)...(a + k))·x^k.
+    """
+    shares = np.linspace(0, 0.5, count)
+    total, term = np.ones(count), np.ones(count)
+    for k in range(60 + int(20 * alpha)):
+        term = term * (2 * alpha + k) / (alpha + 1 + k) * shares
+        total += term
+    log_beta = 2 * math.lgamma(alpha) - math.lgamma(2 * alpha)
+    return shares, shares * (1 - shares) * np.exp((np.log(total) - math.log(alpha) - log_beta) / alpha)

@@ -6,8 +6,17 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from dsinga.addons.pictures.axes import YAxis
-from dsinga.addons.pictures.panels import COLOURS, PANEL_HEIGHT, PANEL_WIDTH, Line, Panel, Point, draw_frame, draw_panel
+from dsinga.addons.pictures.panels import (
+    COLOURS,
+    PANEL_HEIGHT,
+    PANEL_WIDTH,
+    Line,
+    Panel,
+    Point,
+    YAxis,
+    draw_frame,
+    draw_panel,
+)
 from dsinga.addons.planner.plan import Alternative, Plan
 from dsinga.base.arguments import format_bytes
 

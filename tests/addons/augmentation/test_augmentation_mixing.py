@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dsinga.addons.augmentation.mixing import symmetric_beta
+from dsinga.addons.augmentation.crops import symmetric_beta
 from dsinga.base.errors import UserError
 from tests.support.augmentations import draws, images, make_list, make_one
 

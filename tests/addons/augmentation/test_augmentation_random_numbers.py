@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsinga.addons.augmentation.augmentation import _philox, stream_key, uniform
+from dsinga.addons.augmentation.crops import symmetric_beta
 from dsinga.addons.augmentation.images import normal
-from dsinga.addons.augmentation.mixing import symmetric_beta
 
 # kat_vectors of Random123 1.14: counter, key, result
 KNOWN = [

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.addons.pictures.axes import YAxis, decade_ticks, ticks
 from dsinga.addons.pictures.history_plot import draw_curves
-from dsinga.addons.pictures.panels import COLOURS, Line, Panel, draw_panels, thin
+from dsinga.addons.pictures.panels import COLOURS, Line, Panel, YAxis, decade_ticks, draw_panels, thin, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 finite = st.floats(-1e9, 1e9, allow_subnormal=False).map(lambda x: float(f"{x:.6g}"))

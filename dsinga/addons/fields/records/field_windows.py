@@ -74,6 +74,10 @@ class FieldWindows(RecordSource):
         dataset, opened = open_dataset(dataset, definition)
         self.definition, self.path, self._is_plain = definition, path or opened, starts is None and has_targets
         dataset = used_variables(dataset, definition)
+        if definition.climatology:
+            from dsinga.addons.fields.records.departures import departures  # which imports xarray
+
+            dataset = departures(dataset, definition.climatology)
         dataset, _ = align(dataset, definition)
         self.dataset = select(dataset, definition)
         has_targets = has_targets and bool(definition.targets)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,7 @@ from dsinga.addons.fields.records.coordinates import (
     months_in,
     step_text,
 )
-from dsinga.addons.fields.records.dataset import open_dataset, used_variables
+from dsinga.addons.fields.records.dataset import open_dataset, plain_units, used_variables
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.layout import Layout, make_layout
 from dsinga.addons.fields.records.longitudes import (
@@ -132,11 +131,6 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
             before, dataset = dataset, with_begin(dataset, dim, float(begin))
             turned |= {} if dataset is before else {dim: before[dim]}
     return dataset, Alignment(tuple(flipped), turned)
-
-
-def plain_units(units: str) -> str:
-    """Return units without the signs in which conventions differ: m2 s-2, m**2 s**-2 and m^2.s^-2 are the same."""
-    return re.sub(r"[\s*^.]", "", units).lower()
 
 
 def select(dataset: Any, definition: WindowDefinition) -> Any:
