@@ -6,7 +6,7 @@ docs/nn.md has examples, and what differs from Keras.
 
 import sys
 from collections import ChainMap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsinga.base.components import lazy_names
 from dsinga.nn.words.keras_arguments import missing_names
@@ -105,6 +105,27 @@ if TYPE_CHECKING:
         image_data_format,
         set_image_data_format,
     )
+    from dsinga.nn.words.loss_layers import (
+        AbsoluteLoss,
+        ClassSoftmaxLoss,
+        ContrastiveLoss,
+        CosineLoss,
+        Dice,
+        EuclideanLoss,
+        FieldSoftmaxLoss,
+        FocalLoss,
+        HingeLoss,
+        Huber,
+        HuberLoss,
+        KLDivergenceLoss,
+        MeanAbsoluteError,
+        MeanLoss,
+        MeanSquaredError,
+        SampledLoss,
+        SigmoidCrossEntropyLoss,
+        SoftmaxLoss,
+        TripletLoss,
+    )
     from dsinga.nn.words.normalisation import (
         BatchNormalization,
         GroupNormalization,
@@ -159,23 +180,32 @@ if TYPE_CHECKING:
         TimeDistributed,
     )
 
+    def __getattr__(name: str) -> Any: ...  # functions of add-ons' and users' components
+
+
 __all__ = [
-    "CD", "CRF", "ELU", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "Activation", "Adadelta", "Adagrad",
-    "Adam", "Adamax", "Add", "Attention", "AveragePooling1D", "AveragePooling2D", "BatchNormalization", "Bidirectional",
-    "ClassSoftmaxLoss", "Cluster", "Concatenate", "Constant", "Conv1D", "Conv2D", "Conv2DTranspose", "CosineDecay",
-    "CosineSimilarity", "Cropping2D", "Dense", "DepthwiseConv2D", "Dropout", "Embedding", "EuclideanLoss",
-    "ExponentialDecay", "FieldError", "Flatten", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
-    "GlobalMaxPooling1D", "GlobalMaxPooling2D", "GroupNormalization", "HingeLoss", "Identity", "Input",
-    "InverseTimeDecay", "Lambda", "Layer", "LayerNormalization", "LeakyReLU", "LearningRateSchedule", "LinearMomentum",
-    "LocalNet", "LocalResponseNormalization", "Masking", "MaxPooling1D", "MaxPooling2D", "Model", "MultiHeadAttention",
-    "Multiply", "Normalization", "OneCycle", "OneCycleMomentum", "OneHot", "Padding2D", "Param", "ParamSettings",
-    "PiecewiseConstantDecay", "PositionalEncoding", "RMSprop", "RandomCrop", "RandomFlip", "RandomNormal",
-    "RandomRotation", "RandomTranslation", "RandomUniform", "ReLU", "Rescaling", "SampledLoss", "Schedule",
-    "SeparableConv2D", "SequenceLength", "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN",
-    "Slice", "Softmax", "SoftmaxLoss", "SpatialDropout1D", "SpatialDropout2D", "Split", "TextVectorization",
-    "TimeDistributed", "UpSampling2D", "ZeroPadding2D", "add", "average", "clear_session", "clone_model", "concatenate",
-    "decoder", "encoder", "from_job", "image_data_format", "load_model", "maximum", "minimum", "multiply",
-    "set_image_data_format", "set_random_seed", "subtract", "to_categorical",
+    "CD", "CRF", "ELU", "GELU", "GRU", "L1", "L1L2", "L2", "LSTM", "RBM", "SGD", "AbsoluteLoss", "Activation",
+    "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Add", "Attention", "Average", "AveragePooling1D",
+    "AveragePooling2D", "AveragePooling3D", "BatchNormalization", "Bidirectional", "ClassSoftmaxLoss", "Cluster",
+    "Concatenate", "Constant", "ContrastiveLoss", "Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose",
+    "ConvLSTM2D", "CosineDecay", "CosineDecayRestarts", "CosineLoss", "CosineSimilarity", "Cropping2D", "Cropping3D",
+    "Dense", "DepthwiseConv2D", "Dice", "Dropout", "Embedding", "EuclideanLoss", "ExponentialDecay", "FieldError",
+    "FieldSoftmaxLoss", "Flatten", "FocalLoss", "GlobalAveragePooling1D", "GlobalAveragePooling2D",
+    "GlobalAveragePooling3D", "GlobalMaxPooling1D", "GlobalMaxPooling2D", "GlobalMaxPooling3D", "GroupNormalization",
+    "HingeLoss", "Huber", "HuberLoss", "Identity", "Input", "InverseTimeDecay", "KLDivergenceLoss", "Lamb", "Lambda",
+    "Layer", "LayerNormalization", "LeakyReLU", "LearningRateSchedule", "LinearMomentum", "Lion", "LocalNet",
+    "LocalResponseNormalization", "Masking", "MaxPooling1D", "MaxPooling2D", "MaxPooling3D", "Maximum",
+    "MeanAbsoluteError", "MeanLoss", "MeanSquaredError", "Minimum", "Model", "MultiHeadAttention", "Multiply", "Muon",
+    "Normalization", "OneCycle", "OneCycleMomentum", "OneHot", "PReLU", "Padding2D", "Padding3D", "Param",
+    "ParamSettings", "Permute", "PiecewiseConstantDecay", "PolynomialDecay", "PositionalEncoding", "RMSNorm", "RMSprop",
+    "RandomCrop", "RandomFlip", "RandomNormal", "RandomRotation", "RandomTranslation", "RandomUniform", "ReLU",
+    "RepeatVector", "Rescaling", "Reshape", "SampledLoss", "Schedule", "SeparableConv2D", "SequenceLength",
+    "Sequential", "SequentialSchedule", "SigmoidCrossEntropyLoss", "SimpleRNN", "Slice", "Softmax", "SoftmaxLoss",
+    "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "Split", "Subtract", "TextVectorization",
+    "TimeDistributed", "TripletLoss", "UpSampling2D", "UpSampling3D", "ZeroPadding2D", "ZeroPadding3D", "add",
+    "average", "clear_session", "clone_model", "concatenate", "decoder", "encoder", "from_job", "image_data_format",
+    "load_model", "maximum", "minimum", "multiply", "set_image_data_format", "set_random_seed", "subtract",
+    "to_categorical",
 ]  # fmt: skip
 
 # The modules of Keras that are this one, for programs that begin with ``from dsinga import nn as keras``.

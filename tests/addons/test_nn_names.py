@@ -1,4 +1,4 @@
-"""Names of nn with all add-ons: its stub, and answers to names and arguments of Keras, which name what exists."""
+"""Answers of nn, with all add-ons, to names and arguments of Keras, which name what exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from dsinga import extensions, nn
 from dsinga.extensions.extension import ARGUMENTS as CALLBACK_ARGUMENTS
 from dsinga.nn.words.keras_arguments import ARGUMENTS, LAYER_ATTRIBUTES, LOSS_NAMES, MODEL_ATTRIBUTES, NAMES
-from tests.support.nn_stub import STUB, stub
 
 
 def stem(name: str) -> str:
@@ -37,7 +36,3 @@ def test_what_the_answers_name_exists():
             assert attrgetter(name)(module) is not None
     root = Path(__file__).parents[2]
     assert not [page for page in set(re.findall(r"docs/[\w-]+\.md", text)) if not (root / page).is_file()]
-
-
-def test_the_stub_for_type_checkers_is_what_the_functions_say():
-    assert STUB.read_text(encoding="utf-8") == stub(), "out of date: python -m tests.support.nn_stub"

@@ -15,9 +15,11 @@ from dsinga.base.functions import name_of
 from dsinga.base.registry import entries, find
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.pair_loss import PairLoss
-from dsinga.nn.words.function_specs import function_name
+from dsinga.nn.words import loss_layers
+from dsinga.nn.words.derived import function_name
+from dsinga.nn.words.derived_functions import layer_functions
 from dsinga.nn.words.keras_arguments import LOSS_NAMES, checked, missing_names
-from dsinga.nn.words.layer_functions import layer_functions
+from dsinga.nn.words.loss_layers import *  # noqa: F403  Keras has them here
 from dsinga.nn.writing.feature import Feature, row_shape
 from dsinga.nn.writing.symbol import LayerBuilder
 
@@ -39,6 +41,13 @@ NAMES = {
     "euclidean": "EuclideanLoss",
     "hinge": "HingeLoss",
     "crf": "CRF",
+}
+# The types of losses whose functions have other names.
+TYPES = {
+    "MeanSquaredError": "kEuclideanLoss",
+    "MeanAbsoluteError": "kAbsoluteLoss",
+    "Huber": "kHuberLoss",
+    "Dice": "kDiceLoss",
 }
 # Losses that compare with a feature and are sums over the outputs of a row, or one number a row; others are means.
 SUMS = {"euclidean", "kl_divergence", "kld", "kldivergence", "cosine_similarity", "cosine"}
@@ -63,10 +72,14 @@ def losses_by_name() -> Mapping[str, str]:
 
 def layer_type(kind: str) -> type[Layer] | None:
     """Return the class of the layers that a function makes, None where it is none of a layer's class."""
-    cls = find("layer", f"k{kind}") or find("layer", kind)
-    if cls is None and kind in layer_functions:
-        cls = layer_functions[kind].cls  # type: ignore[attr-defined]
+    cls = find("layer", TYPES.get(kind, f"k{kind}")) or find("layer", kind)
     return cls if isinstance(cls, type) else None
+
+
+def loss_function(kind: str) -> Callable[..., LayerBuilder]:
+    """Return the function of this name, which makes losses."""
+    function: Callable[..., LayerBuilder] = vars(loss_layers).get(kind) or layer_functions[kind]
+    return function
 
 
 def is_loss(kind: str) -> bool:
@@ -159,12 +172,12 @@ def loss_builder(loss: Any, output: Feature, weight: float = 1.0, name: str = "l
         return LayerBuilder(loss.kind, loss.write, settings, again, wrapped=loss)
     kind, shape = loss_kind(loss), row_shape(output)
     if kind == "FunctionLoss":
-        return layer_functions[kind](name_of(loss), name=name, **({} if weight == 1 else {"scale": weight}))
+        return loss_function(kind)(name_of(loss), name=name, **({} if weight == 1 else {"scale": weight}))
     if kind == "SoftmaxLoss" and shape is not None and len(shape) > 2 and math.prod(shape[1:]) > 1:
         kind = "FieldSoftmaxLoss"  # the channels of images are the classes of each point, as in Keras
     if compares(kind) and loss not in SUMS and not getattr(layer_type(kind), "predicts_several", False):
         weight /= math.prod(shape or (1,))
-    return layer_functions[kind](name=name, **({} if weight == 1 else {"scale": weight}))
+    return loss_function(kind)(name=name, **({} if weight == 1 else {"scale": weight}))
 
 
 class Loss:

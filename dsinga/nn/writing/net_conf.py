@@ -15,8 +15,7 @@ from dsinga.job.enums import PHASES
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class, weighted_loss
 from dsinga.nn.words.inputs import INPUT
-from dsinga.nn.words.layer_functions import layer_functions
-from dsinga.nn.words.losses import compares, layer_type, loss_builder, may_have_params, without_torch
+from dsinga.nn.words.losses import compares, layer_type, loss_builder, loss_function, may_have_params, without_torch
 from dsinga.nn.words.metric_layers import MetricLayer, write_metrics
 from dsinga.nn.words.regularisers import Penalty
 from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
@@ -234,9 +233,8 @@ def objective_of(loss: Any, loss_weights: Any, outputs: Sequence[Symbol]) -> Obj
     """
     names = [output.builder.name or "" for output in outputs]
     losses = [without_torch(loss) for loss in _in_order("loss", loss, names)]
-    losses = [
-        layer_functions["CRF"]() if loss == "crf" else loss for loss in losses
-    ]  # a layer remembers whether its params are frozen
+    # A layer remembers whether its params are frozen.
+    losses = [loss_function("CRF")() if loss == "crf" else loss for loss in losses]
     count = len(losses)
     if count > len(outputs) and not all(isinstance(loss, Symbol) for loss in losses):
         raise UserError(f"the model has {len(outputs)} outputs, but {count} losses are given; give one for each output")

@@ -293,7 +293,7 @@ def layer_settings(function: str, type: str, given: Mapping[str, Any], names: Ma
     return settings_field(function, getattr(lookup("layer", type), "Conf", None), given, ARGUMENTS | {**names})
 
 
-def simple(function: str, type: str, **given: Any) -> Write:
+def simple(function: str, type: str, /, **given: Any) -> Write:
     """Return what writes a layer that needs nothing but its settings."""
     fields = layer_settings(function, type, given)
     return lambda writer: writer.add(type, **fields)

@@ -1,0 +1,333 @@
+"""Losses, as layers that take a model's output and the labels; ``compile`` also takes their names in Keras."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+from dsinga.nn.words.loss_sources import compared, numbers_of_target, points_of_row, scores_and_labels, write_loss
+from dsinga.nn.writing.feature import Feature, row_shape
+from dsinga.nn.writing.symbol import LayerArguments, layer
+from dsinga.nn.writing.writer import LayerWriter, Write, layer_settings, simple
+
+
+@layer
+def SoftmaxLoss(
+    topk: int = 1, scale: float = 1.0, label_smoothing: float = 0.0, **common: Unpack[LayerArguments]
+) -> Write:
+    """Softmax and cross-entropy with labels of classes (kSoftmaxLoss), of sequences step by step.
+
+    It takes the scores before a softmax; of a softmax it takes the source. It reports the accuracy, too.
+
+    Args:
+        topk: a prediction counts as right if the label is among so many highest scores.
+        scale: the factor of the loss and its gradient.
+        label_smoothing: the share of the target that is spread over all classes.
+    """
+    settings = {"topk": topk, "scale": scale, "label_smoothing": label_smoothing}
+    conf = layer_settings("SoftmaxLoss", "kSoftmaxLoss", settings)
+
+    def write(writer: LayerWriter) -> Feature:
+        sources = scores_and_labels(writer)
+        per_step = True if len(row_shape(sources[0]) or ()) == 2 else None
+        return writer.add("kSoftmaxLoss", sources=sources, per_step=per_step, **conf)
+
+    return write
+
+
+@layer
+def FieldSoftmaxLoss(scale: float = 1.0, weighted: bool = False, **common: Unpack[LayerArguments]) -> Write:
+    """Softmax and cross-entropy with a class for each point, as a mean over points (kFieldSoftmaxLoss).
+
+    It takes scores (B, K, *space) and labels (B, *space) or (B, 1, *space); points with the label -1 or NaN are
+    left out, but counted in the divisor. It reports the accuracy, too.
+
+    Args:
+        scale: the factor of the loss and its gradient.
+        weighted: whether the last channel of the labels has a weight for each point.
+    """
+    settings = {"scale": scale, "weighted": weighted}
+    return write_loss("FieldSoftmaxLoss", "kFieldSoftmaxLoss", scores_and_labels, settings, points_of_row)
+
+
+@layer
+def Dice(smooth: float = 1e-5, scale: float = 1.0, weighted: bool = False, **common: Unpack[LayerArguments]) -> Write:
+    """Soft Dice loss of scores (B, K, *space) and a class for each point, a mean over rows and classes (kDiceLoss).
+
+    One channel is the score of class 1 of two. Points with the label -1 or NaN are left out.
+
+    Args:
+        smooth: what is added to the overlap and to the sizes, by which a class that is nowhere has no loss.
+        scale: the factor of the loss and its gradient.
+        weighted: whether the last channel of the labels has a weight for each point.
+    """
+    sources = functools.partial(scores_and_labels, activations=("softmax", "sigmoid"))
+    return write_loss("Dice", "kDiceLoss", sources, {"smooth": smooth, "scale": scale, "weighted": weighted})
+
+
+@layer
+def HingeLoss(
+    norm: str = "L1", margin: float = 1.0, topk: int = 1, scale: float = 1.0, **common: Unpack[LayerArguments]
+) -> Write:
+    """Hinge loss Σ max(0, margin - x[label] + x[k])^p·scale / B over the classes k but the label (kHingeLoss).
+
+    Args:
+        norm: whether violations of the margin are summed, "L1", or their squares, "L2".
+        margin: by how much the label's score should be above the others.
+        topk: a prediction counts as right if the label is among so many highest scores.
+        scale: the factor of the loss and its gradient.
+    """
+    settings = {"norm": norm, "margin": margin, "topk": topk, "scale": scale}
+    return write_loss("HingeLoss", "kHingeLoss", scores_and_labels, settings)
+
+
+def difference_loss(function: str, type: str, mean: bool, settings: Mapping[str, Any]) -> Write:
+    """Return what writes a loss of differences between outputs and a target, a sum or a ``mean`` over a row."""
+    sources = functools.partial(compared, weighted=settings["weighted"])
+    return write_loss(function, type, sources, settings, numbers_of_target if mean else None)
+
+
+@layer
+def MeanSquaredError(
+    masked: bool = False,
+    weighted: bool = False,
+    std: Sequence[float] = (),
+    scale: float = 1.0,
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Squared error, a mean over the numbers of a row, of fields over all points (kEuclideanLoss).
+
+    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+
+    Args:
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        scale: the factor of the loss and its gradient.
+    """
+    settings = {"masked": masked, "weighted": weighted, "std": std, "scale": scale}
+    return difference_loss("MeanSquaredError", "kEuclideanLoss", True, settings)
+
+
+@layer
+def MeanAbsoluteError(
+    masked: bool = False,
+    weighted: bool = False,
+    std: Sequence[float] = (),
+    scale: float = 1.0,
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Absolute error, a mean over the numbers of a row, of fields over all points (kAbsoluteLoss).
+
+    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+
+    Args:
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        scale: the factor of the loss and its gradient.
+    """
+    settings = {"masked": masked, "weighted": weighted, "std": std, "scale": scale}
+    return difference_loss("MeanAbsoluteError", "kAbsoluteLoss", True, settings)
+
+
+@layer
+def Huber(
+    delta: float = 1.0,
+    masked: bool = False,
+    weighted: bool = False,
+    std: Sequence[float] = (),
+    scale: float = 1.0,
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Huber's loss, a mean over the numbers of a row, of fields over all points (kHuberLoss).
+
+    The mean divides by the number of all points, masked ones included. The weights of points have the mean 1.
+
+    Args:
+        delta: the error beyond which the loss is linear.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all.
+        scale: the factor of the loss and its gradient.
+    """
+    settings = {"delta": delta, "masked": masked, "weighted": weighted, "std": std, "scale": scale}
+    return difference_loss("Huber", "kHuberLoss", True, settings)
+
+
+@layer
+def EuclideanLoss(
+    scale: float = 1.0,
+    masked: bool = False,
+    weighted: bool = False,
+    std: Sequence[float] = (),
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Squared error, a sum over the numbers of a row: Σ (x - target)²·scale / B (kEuclideanLoss).
+
+    Args:
+        scale: the factor of the loss and its gradient.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all.
+    """
+    settings = {"scale": scale, "masked": masked, "weighted": weighted, "std": std}
+    return difference_loss("EuclideanLoss", "kEuclideanLoss", False, settings)
+
+
+@layer
+def AbsoluteLoss(
+    scale: float = 1.0,
+    masked: bool = False,
+    weighted: bool = False,
+    std: Sequence[float] = (),
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Absolute error, a sum over the numbers of a row: Σ |x - target|·scale / B (kAbsoluteLoss).
+
+    Args:
+        scale: the factor of the loss and its gradient.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all.
+    """
+    settings = {"scale": scale, "masked": masked, "weighted": weighted, "std": std}
+    return difference_loss("AbsoluteLoss", "kAbsoluteLoss", False, settings)
+
+
+@layer
+def HuberLoss(
+    delta: float = 1.0,
+    scale: float = 1.0,
+    masked: bool = False,
+    weighted: bool = False,
+    std: Sequence[float] = (),
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Huber's loss, a sum over the numbers of a row: Σ h(x - target)·scale / B (kHuberLoss).
+
+    Args:
+        delta: the error beyond which the loss is linear.
+        scale: the factor of the loss and its gradient.
+        masked: whether points whose target is NaN are left out.
+        weighted: whether the last channel of the target has a weight for each point.
+        std: what differences are divided by first: a number for each channel of the target, or one for all.
+    """
+    settings = {"delta": delta, "scale": scale, "masked": masked, "weighted": weighted, "std": std}
+    return difference_loss("HuberLoss", "kHuberLoss", False, settings)
+
+
+@layer
+def SigmoidCrossEntropyLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
+    """Binary cross-entropy -Σ (t·log p + (1 - t)·log(1 - p))·scale / B, p = sigmoid(x) (kSigmoidCrossEntropyLoss).
+
+    It takes the scores x before a sigmoid; of a sigmoid it takes the source. ``scale`` is the factor of the loss.
+    """
+    sources = functools.partial(compared, activation="sigmoid")
+    return write_loss("SigmoidCrossEntropyLoss", "kSigmoidCrossEntropyLoss", sources, {"scale": scale})
+
+
+@layer
+def FocalLoss(gamma: float = 2.0, alpha: float = 0.25, scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
+    """Focal loss Σ α'·(1 - p')^gamma·c·scale / B, where c is the binary cross-entropy of a number (kFocalLoss).
+
+    Args:
+        gamma: the exponent of 1 - p', by which sure and right answers count less.
+        alpha: the weight of the answer 1; 1 - alpha is that of 0.
+        scale: the factor of the loss and its gradient.
+    """
+    sources = functools.partial(compared, activation="sigmoid")
+    return write_loss("FocalLoss", "kFocalLoss", sources, {"gamma": gamma, "alpha": alpha, "scale": scale})
+
+
+@layer
+def KLDivergenceLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
+    """Kullback-Leibler divergence Σ t·(log t - log p)·scale / B, p = softmax(x) (kKLDivergenceLoss).
+
+    It takes the scores x before a softmax; of a softmax it takes the source. ``scale`` is the factor of the loss.
+    """
+    sources = functools.partial(compared, activation="softmax")
+    return write_loss("KLDivergenceLoss", "kKLDivergenceLoss", sources, {"scale": scale})
+
+
+@layer
+def CosineLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
+    """1 minus the cosine of the angle between two rows, Σ (1 - x·y / (|x|·|y|))·scale / B (kCosineLoss)."""
+    return write_loss("CosineLoss", "kCosineLoss", compared, {"scale": scale})
+
+
+@layer
+def ContrastiveLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
+    """Contrastive loss of pairs Σ (y·d² + (1 - y)·max(0, margin - d)²)/2·scale / B (kContrastiveLoss).
+
+    It is called on two features, and an input whose labels y say which belong together. The feature is the distance d.
+
+    Args:
+        margin: the distance from which rows that do not belong together count no more.
+        scale: the factor of the loss and its gradient.
+    """
+    return simple("ContrastiveLoss", "kContrastiveLoss", margin=margin, scale=scale)
+
+
+@layer
+def TripletLoss(margin: float = 1.0, scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
+    """Triplet loss Σ max(0, d₁ - d₂ + margin)·scale / B of the distances of rows (kTripletLoss).
+
+    It is called on three features: rows, others like them, at the distance d₁, and others unlike them, at d₂.
+
+    Args:
+        margin: by how much the second distance should be the larger one.
+        scale: the factor of the loss and its gradient.
+    """
+    return simple("TripletLoss", "kTripletLoss", margin=margin, scale=scale)
+
+
+@layer
+def MeanLoss(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
+    """The mean of a row's weighted sum as a loss, scale·Σ w·x / B (kMeanLoss); the second source has the weights w."""
+    return simple("MeanLoss", "kMeanLoss", scale=scale)
+
+
+@layer
+def ClassSoftmaxLoss(vocab_size: int, class_start: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
+    """Cross-entropy by classes of words, -Σ log P(class of the label)·P(label | class) / B (kClassSoftmaxLoss).
+
+    Args:
+        vocab_size: the number of words.
+        class_start: the code of the first word of each class, rising from 0.
+    """
+    inits = {"word": "random_uniform", "class": "random_uniform"}
+    settings = {"vocab_size": vocab_size, "class_start": class_start}
+    return write_loss("ClassSoftmaxLoss", "kClassSoftmaxLoss", scores_and_labels, settings, inits=inits)
+
+
+@layer
+def SampledLoss(
+    vocab_size: int,
+    num_samples: int = 5,
+    method: str = "kNegativeSampling",
+    counts: Sequence[int] = (),
+    power: float = 0.75,
+    **common: Unpack[LayerArguments],
+) -> Write:
+    """Logistic loss of the label and of random words, -Σ (log σ(z[label]) + Σ_k log σ(-z[k])) / B (kSampledLoss).
+
+    Args:
+        vocab_size: the number of words.
+        num_samples: how many random words each word is told from.
+        method: "kNegativeSampling" by scores alone, or "kNCE", noise-contrastive estimation.
+        counts: how often each word occurs; without it, Zipf's law.
+        power: the exponent of the counts in the probability of a random word.
+    """
+    settings = {
+        "vocab_size": vocab_size,
+        "num_samples": num_samples,
+        "method": method,
+        "counts": counts,
+        "power": power,
+    }
+    inits = {"weight": "random_uniform"}
+    return write_loss(
+        "SampledLoss", "kSampledLoss", scores_and_labels, {"vocab_size": vocab_size, **settings}, inits=inits
+    )
