@@ -159,58 +159,88 @@ def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, 
     Raises UserError for a metric that needs what the net does not give.
     """
     conf = next((conf for conf in net.layers if conf.name == loss), None)
-    of_loss = {"loss"} if conf is None else metric_names([conf.type_name.removeprefix("k")])
-    per_step = None if conf is None else conf.per_step
-    is_taken = conf is not None and (
-        conf.type in PROBABILITIES or conf.type_name in ("kHingeLoss", "kClassSoftmaxLoss")
-    )
-    predictions = loss if is_taken else None
     prefix = "" if loss == "loss" else f"{output.layer}_"
-    store = source.store_conf if (source := net.inputs.get(labels.layer)) else None
-    # Labels that are mixed in training are no classes.
-    changes = [resolve(change) for change in store.augment] if store is not None else []
-    excluded = [Phase.kTrain] if any(getattr(change, "mixes_records", False) for change in changes) else []
     points = _point_settings(conf)
-    groups: dict[tuple[str, str], list[str]] = {}
-    for metric in metrics:
-        if isinstance(metric, MetricLayer):
-            fields: dict[str, Any] = {metric.field: {**points, **metric.settings}}
-            net.layers.append(make_conf(f"{prefix}{metric.name}", metric.type, [output.layer, labels.layer], **fields))
-        elif metric == "accuracy" and metric not in of_loss:
-            groups.setdefault(("kAccuracy", "accuracy"), []).append(metric)
-        elif metric not in of_loss and (layer := reporting(metric)):
-            layer = TYPES["bias"] if points and metric in FIELDS else layer
-            groups.setdefault(layer, []).append(metric)
-    for (kind, name), names in groups.items():
-        fields = {"per_step": per_step, "exclude": excluded}
-        if kind == "kFieldError":
-            fields["fielderror_conf"] = points
-        elif kind == "kSegmentationScore":
-            predictions = _loss_of_points(conf, names[0])
-            fields["segmentationscore_conf"] = points
-        elif kind == "kForecastScores":
-            fields["forecastscores_conf"] = points | _form_settings(conf, names[0])
-        elif kind == "kReliability":
-            fields["reliability_conf"] = {name: value for name, value in points.items() if name == "weighted"}
-            if conf is not None and layer_class(conf).labels.per_point:
-                predictions = conf.name
-        elif kind == GATHERED[0]:
-            fields["gatheredmetrics_conf"] = {"metric": names}
-        elif match := TOP.fullmatch(names[0]):
-            fields["topkaccuracy_conf"] = {"k": int(match[1])}
-        elif kind == "kRegressionError" and conf is not None and conf.type_name in OF_CLASSES_ALONE:
-            raise UserError(
-                f"the metric {names[0]!r} is of numbers to predict, but the loss of {output.layer!r} compares classes; "
-                'for a model with several outputs give metrics by output, as in metrics={"price": ["r2"]}'
-            )
-        elif kind == "kPerplexity" and predictions is None:
-            raise UserError(
-                "the metric 'perplexity' needs probabilities of classes: train with "
-                'loss="sparse_categorical_crossentropy" or nn.ClassSoftmaxLoss'
-            )
-        new = make_conf(f"{prefix}{name}", kind, [predictions or output.layer, labels.layer], **fields)
+    given = [metric for metric in metrics if isinstance(metric, MetricLayer)]
+    for metric in given:
+        fields = {metric.field: {**points, **metric.settings}}
+        net.layers.append(make_conf(f"{prefix}{metric.name}", metric.type, [output.layer, labels.layer], **fields))
+    shared = {"per_step": None if conf is None else conf.per_step, "exclude": _mixed_phases(net, labels)}
+    names_by_layer = _by_layer([metric for metric in metrics if isinstance(metric, str)], conf, points)
+    for (kind, name), names in names_by_layer.items():
+        predictions = _predictions(kind, names[0], conf, output.layer)
+        fields = shared | _settings(kind, names, conf, points)
+        new = make_conf(f"{prefix}{name}", kind, [predictions, labels.layer], **fields)
         _check_reports(new, names, row_shape(output))
         net.layers.append(new)
+
+
+def _mixed_phases(net: NetWriter, labels: Feature) -> list[Phase]:
+    """Return training where records, and so their labels, are mixed in it: such labels are no classes."""
+    store = source.store_conf if (source := net.inputs.get(labels.layer)) else None
+    changes = [resolve(change) for change in store.augment] if store is not None else []
+    return [Phase.kTrain] if any(getattr(change, "mixes_records", False) for change in changes) else []
+
+
+def _predictions(kind: str, metric: str, loss: LayerConf | None, output: str) -> str:
+    """Return the layer whose feature a layer of metrics takes: the loss, where that gives probabilities, or the output.
+
+    Raises UserError for a metric of numbers with a loss of classes, and for one that needs probabilities.
+    """
+    if kind == "kRegressionError" and loss is not None and loss.type_name in OF_CLASSES_ALONE:
+        raise UserError(
+            f"the metric {metric!r} is of numbers to predict, but the loss of {output!r} compares classes; "
+            'for a model with several outputs give metrics by output, as in metrics={"price": ["r2"]}'
+        )
+    of_points = loss is not None and layer_class(loss).labels.per_point
+    if kind == "kSegmentationScore" and not of_points:
+        raise UserError(
+            f"the metric {metric!r} needs probabilities of the classes of each point: train images with "
+            'loss="sparse_categorical_crossentropy" or "dice"'
+        )
+    if loss is not None and (
+        loss.type in PROBABILITIES
+        or loss.type_name in ("kHingeLoss", "kClassSoftmaxLoss")
+        or (of_points and kind in ("kSegmentationScore", "kReliability"))
+    ):
+        return loss.name or ""
+    if kind == "kPerplexity":
+        raise UserError(
+            "the metric 'perplexity' needs probabilities of classes: train with "
+            'loss="sparse_categorical_crossentropy" or nn.ClassSoftmaxLoss'
+        )
+    return output
+
+
+def _by_layer(
+    metrics: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]
+) -> dict[tuple[str, str], list[str]]:
+    """Return the metrics that the loss does not report by the type and name of the layer that does."""
+    of_loss = {"loss"} if loss is None else metric_names([loss.type_name.removeprefix("k")])
+    layers: dict[tuple[str, str], list[str]] = {}
+    for metric in metrics:
+        if metric not in of_loss:
+            layer = ("kAccuracy", "accuracy") if metric == "accuracy" else reporting(metric)
+            layer = TYPES["bias"] if points and metric in FIELDS else layer
+            if layer:
+                layers.setdefault(layer, []).append(metric)
+    return layers
+
+
+def _settings(
+    kind: str, names: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]
+) -> dict[str, Mapping[str, Any]]:
+    """Return the field of a layer of metrics that has its settings: of points as the loss says, or from the names."""
+    if kind in ("kFieldError", "kSegmentationScore"):
+        return {f"{kind[1:].lower()}_conf": points}
+    if kind == "kForecastScores":
+        return {"forecastscores_conf": {**points, **_form_settings(loss, names[0])}}
+    if kind == "kReliability":
+        return {"reliability_conf": {name: value for name, value in points.items() if name == "weighted"}}
+    if kind == GATHERED[0]:
+        return {"gatheredmetrics_conf": {"metric": names}}
+    match = TOP.fullmatch(names[0])
+    return {"topkaccuracy_conf": {"k": int(match[1])}} if match else {}
 
 
 def _point_settings(loss: LayerConf | None) -> dict[str, bool]:
@@ -233,16 +263,6 @@ def _form_settings(loss: LayerConf | None, metric: str) -> dict[str, Any]:
         )
     settings = loss.settings_of(cls.Conf)
     return {name: getattr(settings, name) for name in FORM if hasattr(settings, name)}
-
-
-def _loss_of_points(loss: LayerConf | None, metric: str) -> str:
-    """Return the name of a loss whose feature is probabilities for each point. Raises UserError for another loss."""
-    if loss is None or not layer_class(loss).labels.per_point:
-        raise UserError(
-            f"the metric {metric!r} needs probabilities of the classes of each point: train images with "
-            'loss="sparse_categorical_crossentropy" or "dice"'
-        )
-    return loss.name or ""
 
 
 def _check_reports(conf: Any, names: Sequence[str], shape: tuple[int, ...] | None) -> None:
