@@ -11,8 +11,12 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import find, lookup, nearest, registered
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
+from dsinga.layers.connect.bridge import Bridge
+from dsinga.layers.interface import layer as layers
 from dsinga.nn.words.activations import activate, check_activation
+from dsinga.nn.words.derived import Derived, derived_function
 from dsinga.nn.words.keras_arguments import check_names
+from dsinga.nn.words.loss_sources import write_derived_loss
 from dsinga.nn.words.regularisers import weights
 from dsinga.nn.writing.feature import Feature, axis_of, row_shape
 from dsinga.nn.writing.symbol import COMMON, LayerArguments, LayerBuilder, layer
@@ -280,3 +284,26 @@ def Layer(type: str, **fields: Any) -> LayerBuilder:
 
 # class Scale(nn.Layer) inherits the base of users' layers.
 Layer.__mro_entries__ = lambda bases: (lookup("hook", "users_layer"),)  # type: ignore[attr-defined]
+
+
+# Layers whose names mean something else in Keras, or nothing: nn has Conv1D, ConvLSTM2D, RepeatVector, SimpleRNN, Dice,
+# Lambda and the indexing of features.
+OTHERWISE = ("kConvolution1D", "kConvLSTM", "kRepeat", "kRNN", "kDiceLoss", "kFunction", "kIndex")
+
+
+def layer_function(name: str, type: str, cls: Any) -> Any:
+    """Return the function called ``name`` that makes layers of a class without a written one: nn.PReLU, or a user's."""
+
+    def function(**settings: Any) -> Write:
+        return write_derived_loss(name, type, cls, settings) or simple(name, type, **settings)
+
+    return layer(derived_function(name, cls, function))
+
+
+def has_function(type: str, cls: Any) -> bool:
+    """Whether a layer computes a feature from those of others; nn.Input and partitioning make the other layers."""
+    of_nets = issubclass(cls, layers.Layer) and not issubclass(cls, Bridge) and not (cls.is_input or cls.is_output)
+    return of_nets and type not in OTHERWISE
+
+
+layer_functions = Derived("layer", layer_function, has_function)

@@ -16,8 +16,8 @@ from dsinga.base.registry import entries, find
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.losses.pair_loss import PairLoss
 from dsinga.nn.words import loss_layers
+from dsinga.nn.words.basic_layers import layer_functions
 from dsinga.nn.words.derived import function_name
-from dsinga.nn.words.derived_functions import layer_functions
 from dsinga.nn.words.keras_arguments import LOSS_NAMES, checked, missing_names
 from dsinga.nn.words.loss_layers import *  # noqa: F403  Keras has them here
 from dsinga.nn.writing.feature import Feature, row_shape

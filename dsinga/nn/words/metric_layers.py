@@ -161,15 +161,14 @@ def write_metrics(net: NetWriter, metrics: Sequence[Reported], output: Feature, 
     conf = next((conf for conf in net.layers if conf.name == loss), None)
     prefix = "" if loss == "loss" else f"{output.layer}_"
     points = _point_settings(conf)
-    given = [metric for metric in metrics if isinstance(metric, MetricLayer)]
-    for metric in given:
-        fields = {metric.field: {**points, **metric.settings}}
+    for metric in (metric for metric in metrics if isinstance(metric, MetricLayer)):
+        fields: dict[str, Any] = {metric.field: {**points, **metric.settings}}
         net.layers.append(make_conf(f"{prefix}{metric.name}", metric.type, [output.layer, labels.layer], **fields))
-    shared = {"per_step": None if conf is None else conf.per_step, "exclude": _mixed_phases(net, labels)}
+    per_step, mixed = None if conf is None else conf.per_step, _mixed_phases(net, labels)
     names_by_layer = _by_layer([metric for metric in metrics if isinstance(metric, str)], conf, points)
     for (kind, name), names in names_by_layer.items():
         predictions = _predictions(kind, names[0], conf, output.layer)
-        fields = shared | _settings(kind, names, conf, points)
+        fields = {"per_step": per_step, "exclude": mixed, **_settings(kind, names, conf, points)}
         new = make_conf(f"{prefix}{name}", kind, [predictions, labels.layer], **fields)
         _check_reports(new, names, row_shape(output))
         net.layers.append(new)
@@ -227,9 +226,7 @@ def _by_layer(
     return layers
 
 
-def _settings(
-    kind: str, names: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]
-) -> dict[str, Mapping[str, Any]]:
+def _settings(kind: str, names: Sequence[str], loss: LayerConf | None, points: Mapping[str, bool]) -> dict[str, Any]:
     """Return the field of a layer of metrics that has its settings: of points as the loss says, or from the names."""
     if kind in ("kFieldError", "kSegmentationScore"):
         return {f"{kind[1:].lower()}_conf": points}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypedDict, Unpack
 
@@ -11,11 +13,10 @@ from dsinga.base.components import built_in
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find
 from dsinga.job import ParamSettingsConf, UpdaterConf, UpdaterType
-from dsinga.nn.words import schedules  # noqa: F401  Keras has them here
 from dsinga.nn.words.derived import Derived, derived_function, settings_field, type_fields
 from dsinga.nn.words.keras_arguments import OPTIMIZERS as NAMES
 from dsinga.nn.words.keras_arguments import check_fields, checked, configures, missing_names
-from dsinga.nn.words.schedules import Momentum, Rate, component_fields, learning_rate_conf, momentum_fields, of_settings
+from dsinga.nn.words.rates import Momentum, Rate, component_fields, learning_rate_conf, momentum_fields, of_settings
 
 P = ParamSpec("P")
 KERAS_BOUNDS = {"clipnorm": "clip_norm", "clipvalue": "clip_value", "global_clipnorm": "clip_global_norm"}
@@ -256,10 +257,7 @@ def RMSprop(
 
 @optimizer
 def Adagrad(
-    learning_rate: Rate = 0.001,
-    epsilon: float = 1e-7,
-    weight_decay: float = 0.0,
-    **common: Unpack[OptimizerArguments],
+    learning_rate: Rate = 0.001, epsilon: float = 1e-7, weight_decay: float = 0.0, **common: Unpack[OptimizerArguments]
 ) -> UpdaterConf:
     """AdaGrad (Duchi, Hazan and Singer, 2011), whose accumulator begins at 0, in Keras at 0.1 (kAdaGrad).
 
@@ -368,4 +366,9 @@ def ParamSettings(
     return conf
 
 
-__getattr__ = missing_names(__name__, public="dsinga.nn.optimizers", derived=lambda: optimizer_functions)
+def _functions() -> Mapping[str, Any]:
+    """Return what this module has besides: functions of further updaters, and the module of schedules, as in Keras."""
+    return ChainMap({"schedules": importlib.import_module("dsinga.nn.words.schedules")}, optimizer_functions)  # type: ignore[arg-type]
+
+
+__getattr__ = missing_names(__name__, public="dsinga.nn.optimizers", derived=_functions)

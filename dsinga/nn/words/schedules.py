@@ -8,30 +8,13 @@ from typing import Any, ParamSpec, TypedDict, Unpack
 
 from dsinga.base.components import built_in
 from dsinga.base.errors import UserError
-from dsinga.base.functions import name_of
-from dsinga.base.registry import find, lookup
+from dsinga.base.registry import find
 from dsinga.job import ChangeMethod, LRGenConf, MomentumConf
-from dsinga.job.message import field_types, set_fields
-from dsinga.job.type_names import TypeName
 from dsinga.nn.words.derived import Derived, derived_function, settings_field, type_fields
 from dsinga.nn.words.keras_arguments import checked, configures, missing_names
+from dsinga.nn.words.rates import Rate, component_fields, learning_rate_conf, of_settings
 
 P = ParamSpec("P")
-Rate = float | LRGenConf | Mapping[str, Any] | Callable[[int], float]
-Momentum = float | MomentumConf | Mapping[str, Any]
-
-
-def learning_rate_conf(rate: Rate) -> LRGenConf:
-    """Return the schedule: a constant for a number, or a function of the step, from 0."""
-    if isinstance(rate, LRGenConf):
-        return rate
-    if isinstance(rate, Mapping):
-        return LRGenConf(**rate)
-    if callable(rate) and not isinstance(rate, type):
-        return LRGenConf(type="kFunction", function_conf={"function": name_of(rate)})  # type: ignore[arg-type, call-arg]
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)):
-        raise UserError(f"learning_rate is a number or a schedule such as nn.ExponentialDecay(...), not {rate!r}")
-    return LRGenConf(type="kFixed", base_lr=rate)  # type: ignore[arg-type]
 
 
 class ScheduleArguments(TypedDict, total=False):
@@ -70,19 +53,6 @@ def scheduled_rate(
         warmup_lr=warmup_lr,
         **component_fields("schedule", ChangeMethod, type, settings),
     )
-
-
-def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a message that name a component, and have its settings and other ``settings`` of its kind.
-
-    A message of settings stands where it is needed, or where one differs from its default.
-    """
-    conf = getattr(lookup(kind, type), "Conf", None)
-    own = {} if conf is None else {name: value for name, value in settings.items() if name in field_types(conf)}
-    fields = {**type_fields(names, type), **{name: value for name, value in settings.items() if name not in own}}
-    if conf is not None and (set_fields(message := conf(**own)) or conf.needed):
-        fields[conf.field] = message
-    return fields
 
 
 def schedule(function: Callable[P, LRGenConf]) -> Callable[P, LRGenConf]:
@@ -273,11 +243,6 @@ def OneCycleMomentum(highest: float = 0.95, lowest: float = 0.85) -> MomentumCon
     return MomentumConf(base_momentum=highest, final_momentum=lowest, one_cycle=True)
 
 
-def momentum_fields(momentum: Momentum) -> dict[str, Any]:
-    """Return the field of an updater for a number, or for a momentum that moves."""
-    return {"momentum" if isinstance(momentum, int | float) else "momentum_conf": momentum}
-
-
 @checked
 def Schedule(type: str, base_lr: float = 0.01, **fields: Any) -> LRGenConf:
     """A schedule by its name in jobs, or a user's by its registered name.
@@ -304,12 +269,6 @@ def schedule_function(name: str, type: str, cls: Any) -> Callable[..., LRGenConf
 
     first = inspect.signature(function).parameters["initial_learning_rate"]
     return schedule(derived_function(name, cls, function, [first], NAMES))
-
-
-def of_settings(cls: Any, names: Mapping[str, str], arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return pairs of each setting of a class and its argument, for the arguments that are given."""
-    pairs = [(setting, names.get(setting, setting)) for setting in (field_types(cls.Conf) if cls.Conf else ())]
-    return [(setting, argument) for setting, argument in pairs if argument in arguments]
 
 
 # Those of users and other distributions.

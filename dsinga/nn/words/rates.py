@@ -1,0 +1,54 @@
+"""Learning rates and momenta as fields of a job, from numbers, schedules and functions of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dsinga.base.errors import UserError
+from dsinga.base.functions import name_of
+from dsinga.base.registry import lookup
+from dsinga.job import LRGenConf, MomentumConf
+from dsinga.job.message import field_types, set_fields
+from dsinga.job.type_names import TypeName
+from dsinga.nn.words.derived import type_fields
+
+Rate = float | LRGenConf | Mapping[str, Any] | Callable[[int], float]
+Momentum = float | MomentumConf | Mapping[str, Any]
+
+
+def learning_rate_conf(rate: Rate) -> LRGenConf:
+    """Return the schedule: a constant for a number, or a function of the step, from 0."""
+    if isinstance(rate, LRGenConf):
+        return rate
+    if isinstance(rate, Mapping):
+        return LRGenConf(**rate)
+    if callable(rate) and not isinstance(rate, type):
+        return LRGenConf(type="kFunction", function_conf={"function": name_of(rate)})  # type: ignore[arg-type, call-arg]
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)):
+        raise UserError(f"learning_rate is a number or a schedule such as nn.ExponentialDecay(...), not {rate!r}")
+    return LRGenConf(type="kFixed", base_lr=rate)  # type: ignore[arg-type]
+
+
+def momentum_fields(momentum: Momentum) -> dict[str, Any]:
+    """Return the field of an updater for a number, or for a momentum that moves."""
+    return {"momentum" if isinstance(momentum, int | float) else "momentum_conf": momentum}
+
+
+def component_fields(kind: str, names: type[TypeName], type: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message that name a component, and have its settings and other ``settings`` of its kind.
+
+    A message of settings stands where it is needed, or where one differs from its default.
+    """
+    conf = getattr(lookup(kind, type), "Conf", None)
+    own = {} if conf is None else {name: value for name, value in settings.items() if name in field_types(conf)}
+    fields = {**type_fields(names, type), **{name: value for name, value in settings.items() if name not in own}}
+    if conf is not None and (set_fields(message := conf(**own)) or conf.needed):
+        fields[conf.field] = message
+    return fields
+
+
+def of_settings(cls: Any, names: Mapping[str, str], arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return pairs of each setting of a class and its argument, for the arguments that are given."""
+    pairs = [(setting, names.get(setting, setting)) for setting in (field_types(cls.Conf) if cls.Conf else ())]
+    return [(setting, argument) for setting, argument in pairs if argument in arguments]
