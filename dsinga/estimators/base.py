@@ -7,7 +7,7 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, dataclass_transform
 
 import numpy as np
@@ -73,12 +73,11 @@ def estimator(cls: type[T]) -> type[T]:
     return loadable(check_settings(dataclass(eq=False, repr=False, kw_only=True)(cls), instead=INSTEAD))
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class NetEstimator(EstimatorRecords):
     """Base of the estimators, with the parameters that all of them have; see :class:`dsinga.estimators.Classifier`."""
 
-    net: Any = None
-    _: KW_ONLY
+    net: Any = field(default=None, kw_only=False)
     hidden: int | Sequence[int] = (64,)
     activation: str = "relu"
     epochs: int | None = None
