@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsinga.rl.advantages import discounted_returns, gae
+from dsinga.rl.algorithms.actor_critic import discounted_returns, gae
 from tests.support.v_trace import v_trace
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import dsinga
 from dsinga import rl
 from dsinga.base.errors import RunError, UserError
-from dsinga.rl.environments.environment_loop import LONGEST_REPLAY, EnvironmentLoop
-from dsinga.rl.environments.gymnasium_vector import CartPoleVector, GymnasiumVector
+from dsinga.rl.environments.environment_loop import LONGEST_REPLAY, CartPoleVector, EnvironmentLoop, GymnasiumVector
 from dsinga.rl.environments.registered import make_environment, make_environments
 from dsinga.rl.environments.vector_environment import episode_seed
 

@@ -9,7 +9,7 @@ import pytest
 
 from dsinga import nn, rl
 from dsinga.base.errors import UserError
-from dsinga.rl.advantages import discounted_returns
+from dsinga.rl.algorithms.actor_critic import discounted_returns
 from dsinga.rl.algorithms.es import centred_ranks
 from dsinga.rl.environments.spaces import policy_size
 from tests.support.rl_cases import actor_critic, torch_heads, torch_policy

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dsinga.rl.advantages import following_values, single
+from dsinga.rl.algorithms.actor_critic import following_values, single
 
 
 class VTrace(NamedTuple):

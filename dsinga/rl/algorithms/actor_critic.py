@@ -1,9 +1,9 @@
-"""ActorCritic, the base of algorithms that learn a policy, and the value of states, from rollouts."""
+"""ActorCritic: the base of algorithms that learn a policy and values of states from rollouts; and their advantages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,13 +12,84 @@ from dsinga.engine.local_net import Means
 from dsinga.job import Job, LayerConf, LayerType, UpdaterConf
 from dsinga.job.enums import PolicyDistribution
 from dsinga.reading.bind_records import input_layer
-from dsinga.rl.advantages import Advantages, gae
 from dsinga.rl.algorithm import Algorithm
 from dsinga.rl.environments.spaces import DiscreteSpace, Space, Spaces, best_actions, policy_size, sample_actions
 from dsinga.rl.experience import Rollout, Sampled
 from dsinga.rl.model import Model
 from dsinga.rl.recurrence import BEGINS, HiddenStates, state_input
 from dsinga.training import declared_metrics
+
+
+class Advantages(NamedTuple):
+    """Advantages (T, N) of the actions taken, and returns (T, N), the targets of the values: float32."""
+
+    advantages: np.ndarray
+    returns: np.ndarray
+
+
+def gae(
+    rewards: np.ndarray,
+    values: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    bootstrap: np.ndarray,
+    last_values: np.ndarray,
+    *,
+    discount: float,
+    decay: float,
+) -> Advantages:
+    """Return generalised advantage estimates (Schulman et al. 2016, "High-dimensional continuous control").
+
+    The advantage of a step is the sum of the temporal-difference errors from there to the end of the episode, each
+    weighted by (discount x decay) to the power of its distance. ``decay``, the paper's lambda, is 0 for the error of
+    one step and 1 for the whole return. Returns are advantages plus values.
+
+    All arrays are float32 or float64, (T, N): T successive steps of N environments; ``values`` are those of the
+    observations before each step. After a ``terminated`` step nothing follows; after a ``truncated`` one the value of
+    the final observation, ``bootstrap``, stands for what would have followed, after the last one ``last_values`` (N,).
+    """
+    ended = terminated | truncated
+    following = following_values(values, terminated, truncated, bootstrap, last_values)
+    advantages = rewards + discount * following - values
+    factors = (discount * decay * ~ended).astype(advantages.dtype)
+    for step in range(len(rewards) - 2, -1, -1):
+        advantages[step] += factors[step] * advantages[step + 1]
+    return Advantages(single(advantages), single(advantages + values))
+
+
+def discounted_returns(
+    rewards: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    bootstrap: np.ndarray,
+    last_values: np.ndarray,
+    *,
+    discount: float,
+) -> np.ndarray:
+    """Return the discounted sum (T, N) float32 of the rewards from each step to the end of its episode.
+
+    Its arguments are those of :func:`gae`.
+    """
+    returns = np.array(rewards, np.float64)
+    following = np.asarray(last_values, np.float64)
+    for step in range(len(rewards) - 1, -1, -1):
+        following = np.where(truncated[step], bootstrap[step], following)
+        following = returns[step] = returns[step] + discount * np.where(terminated[step], 0, following)
+    return single(returns)
+
+
+def following_values(
+    values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, bootstrap: np.ndarray, last_values: np.ndarray
+) -> np.ndarray:
+    """Return what follows each step (T, N): the value of the next observation, or the one in its place at an end."""
+    following = np.concatenate([values[1:], np.asarray(last_values)[np.newaxis]])
+    return np.where(terminated, 0, np.where(truncated, bootstrap, following))
+
+
+def single(array: np.ndarray) -> np.ndarray:
+    """Return an array as float32."""
+    return array.astype(np.float32, copy=False)
+
 
 # The input layers that these algorithms add to the net of a model.
 ACTION, ADVANTAGE, RETURN, LOG_PROBABILITY = "rl_action", "rl_advantage", "rl_return", "rl_log_probability"

@@ -11,9 +11,15 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Limit, NonNegative
-from dsinga.rl.advantages import discounted_returns
 from dsinga.rl.algorithm import adam
-from dsinga.rl.algorithms.actor_critic import ADVANTAGE, ActorCritic, entropy_loss, mean_metrics, normalized
+from dsinga.rl.algorithms.actor_critic import (
+    ADVANTAGE,
+    ActorCritic,
+    discounted_returns,
+    entropy_loss,
+    mean_metrics,
+    normalized,
+)
 from dsinga.rl.environments.spaces import Spaces
 from dsinga.rl.experience import Rollout
 from dsinga.rl.model import Model

@@ -14,8 +14,7 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.base.registry import find, how_to_register, nearest, registered, user_errors
-from dsinga.rl.environments.environment_loop import EnvironmentLoop
-from dsinga.rl.environments.gymnasium_vector import CartPoleVector, GymnasiumVector
+from dsinga.rl.environments.environment_loop import CartPoleVector, EnvironmentLoop, GymnasiumVector
 from dsinga.rl.environments.vector_environment import VectorEnvironment
 
 Environment = str | Callable[..., Any]
