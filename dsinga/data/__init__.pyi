@@ -1,7 +1,8 @@
 from dsinga.addons.fields.microscopes.instances import follow_flows, instance_scores, label_instances
 from dsinga.addons.fields.microscopes.opening import open_ome_zarr
 from dsinga.addons.fields.microscopes.writing import write_ome_zarr
-from dsinga.addons.fields.records.climatology import FieldClimatology, field_climatology
+from dsinga.addons.fields.records.climatology import FieldClimatology
+from dsinga.addons.fields.records.climatology_of_data import field_climatology
 from dsinga.addons.fields.records.dataset import open_stores
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.field_windows import FieldWindows, windows

@@ -14,7 +14,7 @@ import numpy as np
 from dsinga.addons.fields.evaluation.field_error import correlations, error_terms
 from dsinga.addons.fields.evaluation.label_groups import NONE, LabelPoints, make_groupings
 from dsinga.addons.fields.prediction.rollout_records import rollout_records
-from dsinga.addons.fields.records.climatology import DEPARTURE, FieldClimatology, climatology_of
+from dsinga.addons.fields.records.climatology import ANOMALY, FieldClimatology, climatology_of
 from dsinga.addons.fields.records.definition import SAMPLER_SHARE
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
@@ -291,7 +291,7 @@ class GroupedErrors:
         return {
             str(name): array.variable.isel({dim: points[dim] for dim in array.dims})
             for name, array in self.windows.dataset.coords.items()
-            if name not in {*points, DEPARTURE} and array.dims and set(array.dims) <= set(points)
+            if name not in {*points, ANOMALY} and array.dims and set(array.dims) <= set(points)
         }
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import xarray
 
 from dsinga.addons.fields.leads.feedback import lead_axis
+from dsinga.addons.fields.records.anomalies import with_climatology
 from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.climatology import MARKS
 from dsinga.addons.fields.records.coordinate_extrapolation import related_at
 from dsinga.addons.fields.records.dataset import BOUNDS, MAPPING
-from dsinga.addons.fields.records.departures import with_climatology
 from dsinga.addons.fields.records.layout import LEAD, VALID_TIME
 from dsinga.addons.fields.records.prediction_windows import CLASS, PredictionWindows, Target
 from dsinga.base.errors import UserError

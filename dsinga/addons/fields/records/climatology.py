@@ -6,19 +6,16 @@ import base64
 import functools
 import json
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dsinga.addons.fields.records.coordinates import date_index, is_date_index
-from dsinga.addons.fields.records.dataset import open_dataset
 from dsinga.addons.fields.records.longitudes import places_of
-from dsinga.addons.fields.records.readers import VariableReader, turns_of
-from dsinga.base.error_frames import public
+from dsinga.addons.fields.records.readers import turns_of
 from dsinga.base.errors import UserError
-from dsinga.base.registry import listed, nearest
+from dsinga.base.registry import listed
 from dsinga.base.regular_files import parse_json
 from dsinga.data.array_kinds import is_data_array
 from dsinga.data.sources.xarray_objects import missing_name
@@ -127,8 +124,8 @@ def dates_of(times: Any) -> Any:
 # The number of the climatology that was subtracted, in the encoding of a variable, which arithmetic and files lose, and
 # as two coordinates, which they keep: one along time, without which nothing is joined along it, and a scalar, which
 # resampling of time keeps, too.
-DEPARTURE = "dsinga_departure"
-MARKS = (DEPARTURE, "dsinga_climatology")
+ANOMALY = "dsinga_departure"
+MARKS = (ANOMALY, "dsinga_climatology")
 MOST_NUMBERS = 1 << 22  # that a job keeps, in up to 21 MiB of text
 
 
@@ -179,101 +176,3 @@ def _unpacked(part: dict[str, Any]) -> Any:
         raise ValueError(f"{part['dtype']} {shape}")
     data = zlib.decompressobj().decompress(base64.b64decode(part["data"], validate=True), size + 1)
     return part["dims"], np.frombuffer(data, dtype).reshape(shape)
-
-
-BLOCK_NUMBERS = 1 << 22  # of a variable that are read together
-
-
-@public
-def field_climatology(dataset: Any, by: str = MONTH, *, dim: str = "time") -> FieldClimatology:
-    """Return the climatology of the variables of a Dataset that lie along time, by month or by day of the year.
-
-    "month" takes the mean of the dates of each month, "day" a mean and three waves a year by least squares. Means of
-    dates are in float64, NaN is left out, and a point without any number stays NaN. Blocks of time whose size follows
-    from the shapes alone are read in order, so that chunks change no bit.
-
-    Args:
-        dataset: an xarray Dataset or DataArray, or the path or URL of one; that of training, ``train.dataset``.
-        by: "month" or "day".
-        dim: the dimension of time.
-
-    Raises:
-        UserError: no variable lies along dates, or they do not have every month of the year.
-    """
-    if by not in (MONTH, DAY):
-        raise UserError(f"by is 'month' or 'day', not {by!r}{nearest(str(by), (MONTH, DAY))}")
-    opened, _ = open_dataset(dataset)
-    names = [name for name, array in opened.data_vars.items() if dim in array.dims and array.dtype.kind in "fiub"]
-    if not names or dim not in opened.coords:
-        raise UserError(f"a climatology is taken of variables along dates, and none lies along {dim!r}; name it: dim=")
-    if any(mark in opened.coords for mark in MARKS):
-        raise UserError(
-            "these data are departures from a climatology, or were made from some, and a climatology is taken from the "
-            "data themselves, not from windows.dataset"
-        )
-    for name in (MONTH, TERM):
-        if any(name in opened[variable].dims for variable in names):
-            raise UserError(f"the data have a dimension {name!r}, which the climatology needs for itself; rename it")
-    dates = dates_of(opened[dim])
-    months = set(dates.dt.month.values.tolist())
-    if missing := sorted(set(range(1, 13)) - months):
-        raise UserError(
-            f"a climatology needs dates of every month, and {dim!r} has none in month {missing[0]}; take it from years"
-        )
-    means = {name: _mean(opened[name], dates, by, dim) for name in names}
-    return FieldClimatology(type(opened)(means))
-
-
-def _mean(array: Any, dates: Any, by: str, dim: str) -> Any:
-    kept = tuple(str(each) for each in array.dims if each != dim)
-    moments = _by_month if by == MONTH else _by_day
-    blocks = _blocks(array.transpose(dim, *kept), dates)
-    values = moments(blocks, tuple(array.sizes[each] for each in kept))
-    coordinates = {name: part for name, part in array.coords.items() if set(part.dims) <= set(kept)}
-    first = {MONTH: np.arange(1, 13)} if by == MONTH else {}
-    return type(array)(values, {**coordinates, **first}, (MONTH if by == MONTH else TERM, *kept), attrs=array.attrs)
-
-
-def _blocks(array: Any, dates: Any) -> Iterator[tuple[Any, np.ndarray]]:
-    """Yield the dates of blocks of time, and the numbers, (n, points) float32."""
-    reader = VariableReader(array.variable, str(array.name))
-    step = max(1, BLOCK_NUMBERS // max(1, array.size // len(dates)))
-    others = tuple(slice(0, size) for size in reader.shape[1:])
-    for start in range(0, len(dates), step):
-        numbers = reader.read((slice(start, min(start + step, len(dates))), *others))
-        yield dates[start : start + step], numbers.reshape(len(numbers), -1)
-
-
-def _by_month(blocks: Iterator[tuple[Any, np.ndarray]], shape: tuple[int, ...]) -> np.ndarray:
-    """Return the mean of each month, (12, *shape)."""
-    sums, counts = (np.zeros((12, int(np.prod(shape)))) for _ in range(2))
-    for dates, numbers in blocks:
-        months = np.asarray(dates.dt.month.values) - 1
-        for month in np.unique(months):
-            chosen = numbers[months == month].astype(np.float64)
-            valid = ~np.isnan(chosen)
-            sums[month] += np.where(valid, chosen, 0).sum(axis=0)
-            counts[month] += valid.sum(axis=0)
-    with np.errstate(invalid="ignore"):
-        return (sums / counts).reshape(12, *shape)
-
-
-def _by_day(blocks: Iterator[tuple[Any, np.ndarray]], shape: tuple[int, ...]) -> np.ndarray:
-    """Return the coefficients of the waves that fit best, (terms, *shape); NaN where there are too few numbers."""
-    terms = 1 + 2 * HARMONICS
-    products: Any = np.zeros((1, terms, terms))  # of the waves: one for all points until some lack numbers
-    sums, counts = np.zeros((terms, int(np.prod(shape)))), np.zeros(int(np.prod(shape)))
-    for dates, numbers in blocks:
-        waves, valid = waves_at(dates), ~np.isnan(numbers)
-        sums += waves.T @ np.where(valid, numbers, 0).astype(np.float64)
-        counts += valid.sum(axis=0)
-        if valid.all():
-            products = products + (waves.T @ waves)[None]
-        else:
-            squares = (waves[:, :, None] * waves[:, None, :]).reshape(len(waves), -1)
-            products = products + (valid.T.astype(np.float64) @ squares).reshape(-1, terms, terms)
-    known = counts > terms
-    coefficients = np.full(sums.shape, np.nan)
-    matrices = np.broadcast_to(products, (sums.shape[1], terms, terms))[known] if len(products) > 1 else products
-    coefficients[:, known] = np.linalg.solve(matrices, sums.T[known][:, :, None])[:, :, 0].T
-    return coefficients.reshape(terms, *shape)

@@ -74,8 +74,8 @@ def _given(source: Any) -> Any:
 def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
     """Return a Dataset with the variables that windows read alone, so that others are not sent to workers.
 
-    Raises UserError where variables or dimensions of the definition are not those of the Dataset, and where coordinates
-    do not increase.
+    Those of which the definition has a climatology are anomalies from it. Raises UserError where variables or
+    dimensions of the definition are not those of the Dataset, and where coordinates do not increase.
     """
     variables = [*definition.inputs, *definition.targets, *definition.static]
     for name in (*variables, *definition.mask, *(fill.variable for fill in definition.fill)):
@@ -91,7 +91,11 @@ def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
     for conf in definition.dim:
         if conf.size is not None or conf.lead:
             check_increasing(used, conf)
-    return used
+    if not definition.climatology:
+        return used
+    from dsinga.addons.fields.records.anomalies import anomalies  # which imports xarray
+
+    return anomalies(used, definition.climatology)
 
 
 def _check_grids(dataset: Any, definition: WindowDefinition) -> None:

@@ -160,7 +160,7 @@ class WindowDefinition(Settings):
     climatology: str = setting(
         "",
         "what is subtracted from the variables that it has, inputs and targets, where they are read: records are "
-        "departures from it. The net keeps it, and predictions of a Dataset have it added again. In Python it is one "
+        "anomalies from it. The net keeps it, and predictions of a Dataset have it added again. In Python it is one "
         "of dsinga.data.field_climatology, taken from the training part; in a job its compressed numbers",
     )
     variable: list[WindowVariableConf] = setting([], "how the variables lay in the data of training")

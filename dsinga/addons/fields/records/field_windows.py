@@ -74,10 +74,6 @@ class FieldWindows(RecordSource):
         dataset, opened = open_dataset(dataset, definition)
         self.definition, self.path, self._is_plain = definition, path or opened, starts is None and has_targets
         dataset = used_variables(dataset, definition)
-        if definition.climatology:
-            from dsinga.addons.fields.records.departures import departures  # which imports xarray
-
-            dataset = departures(dataset, definition.climatology)
         dataset, _ = align(dataset, definition)
         self.dataset = select(dataset, definition)
         has_targets = has_targets and bool(definition.targets)
@@ -172,16 +168,16 @@ class FieldWindows(RecordSource):
         return self.in_order_of(settings["windows"]) if "windows" in settings else self
 
     def in_order_of(self, training: WindowDefinition) -> FieldWindows:
-        """Return windows of the same Dataset that lie as the data of training lay, and are departures if those were.
+        """Return windows of the same Dataset that lie as the data of training lay, and are anomalies if those were.
 
         The same variables have their order in training. These are the same windows where they lie so already, or where
         a definition of training has cut them. Raises UserError where the Dataset lacks points that are channels, such
-        as levels, and for departures where training had none.
+        as levels, and for anomalies where training had none.
         """
         if self.definition.climatology and not training.climatology:
             raise UserError(
-                "the windows are departures from a climatology, but the net was trained on the fields themselves; "
-                "leave climatology out, or train on departures"
+                "the windows are anomalies from a climatology, but the net was trained on the fields themselves; "
+                "leave climatology out, or train on anomalies"
             )
         definition = self.definition.replace(climatology=training.climatology)
         for role in ("inputs", "targets", "static", "coordinates"):

@@ -139,10 +139,6 @@ def apply_windows(
     )  # fmt: skip
     names = related_names(dataset)
     used = used_variables(dataset, inputs)
-    if definition.climatology:
-        from dsinga.addons.fields.records.departures import departures  # which imports xarray
-
-        used = departures(used, definition.climatology)
     dataset, alignment = align(used.assign({name: dataset[name] for name in names}), definition)
     related = {name: dataset[name].variable for name in names}
     dataset = dataset.drop_vars([name for name in names if name not in used.data_vars])

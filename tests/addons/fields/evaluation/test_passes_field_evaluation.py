@@ -168,10 +168,10 @@ def test_baselines_are_compared_on_the_points_that_all_have() -> None:
     result = errors.add_all([windows.read(np.arange(len(windows)))[1][:, :1]]).dataset().isel(variable=0)
     assert list(result.forecast.values) == ["model", "persistence", "climatology"]
     months, last = data.t.groupby("time.month").mean("time"), data.t.shift(time=1)
-    departures = data.t - months.sel(month=data.time.dt.month)
+    anomalies = data.t - months.sel(month=data.time.dt.month)
     weights = np.cos(np.deg2rad(data.lat[:3]))
     valid = last.notnull() & data.t.notnull()
-    for forecast, error in (("model", 0 * data.t), ("persistence", data.t - last), ("climatology", departures)):
+    for forecast, error in (("model", 0 * data.t), ("persistence", data.t - last), ("climatology", anomalies)):
         square = (error**2).where(valid).isel(lat=slice(0, 3), time=slice(1, None))
         expected = float(square.weighted(weights).mean()) ** 0.5
         np.testing.assert_allclose(result.rmse.sel(forecast=forecast), expected, rtol=1e-5)
@@ -190,7 +190,7 @@ def test_stations_with_names_lie_along_time() -> None:
     errors = GroupedErrors(windows, ("station", "month"), climatology)
     found = errors.add_all([np.zeros((len(windows), 1), np.float32)]).dataset()
     monthly = ((data.t - climatology.at(data.time).t)[:, 1:] ** 2).groupby("time.month").mean() ** 0.5
-    for forecast in found.rmse.transpose("forecast", ...):  # a departure of 0 is the climatology
+    for forecast in found.rmse.transpose("forecast", ...):  # an anomaly of 0 is the climatology
         np.testing.assert_allclose(forecast, monthly, rtol=1e-5)
 
 

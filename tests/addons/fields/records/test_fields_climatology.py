@@ -59,7 +59,7 @@ def test_days_are_the_waves_that_fit_best(calendar: str) -> None:
 
 @pytest.mark.parametrize("by", ["month", "day"])
 def test_chunks_change_no_bit_and_calendars_can_be_exchanged(by: str, tmp_path: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("dsinga.addons.fields.records.climatology.BLOCK_NUMBERS", 700)
+    monkeypatch.setattr("dsinga.addons.fields.records.climatology_of_data.BLOCK_NUMBERS", 700)
     data = dataset("360_day")
     means = field_climatology(data, by).means
     data.chunk(time=7, lon=1).to_zarr(tmp_path / "t.zarr", zarr_format=2, consolidated=False)

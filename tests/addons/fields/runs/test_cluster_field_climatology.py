@@ -1,4 +1,4 @@
-"""Departures from a climatology: subtracted where data are read, added to predictions, kept with the net."""
+"""Anomalies from a climatology: subtracted where data are read, added to predictions, kept with the net."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def trained(windows: Any, **fit: Any) -> Any:
 
 
 @pytest.mark.parametrize("by", ["month", "day"])
-def test_departures_are_read_and_predictions_have_the_climatology_again(by: str, tmp_path: Path) -> None:
+def test_anomalies_are_read_and_predictions_have_the_climatology_again(by: str, tmp_path: Path) -> None:
     data = dataset()
     climatology = field_climatology(data[["t"]].isel(time=slice(400)), by)
     windows = dsinga.windows(data, **SETTINGS, climatology=climatology)
@@ -58,9 +58,9 @@ def test_departures_are_read_and_predictions_have_the_climatology_again(by: str,
 
     model = trained(windows.split(time="2002-02-01")[0])
     (w, b) = (np.asarray(param) for param in model.params.values())
-    departure = (data.t - cycle) * w.ravel()[0] + data.h * w.ravel()[1] + b[0]
+    anomaly = (data.t - cycle) * w.ravel()[0] + data.h * w.ravel()[1] + b[0]
     predicted, leads = model.predict(data), model.predict(data, leads=2)
-    later = predicted.t.isel(time=slice(-2)) - departure.isel(time=slice(-2)).values
+    later = predicted.t.isel(time=slice(-2)) - anomaly.isel(time=slice(-2)).values
     np.testing.assert_allclose(later, cycle[2:], atol=5e-4)  # the climatology of the time of the target
     np.testing.assert_allclose(leads.t.isel(lead=0), predicted.t.sel(time=leads.valid_time[:, 0]).values, atol=1e-6)
     second = (predicted.t - climatology.at(predicted.time).t).isel(time=slice(-2)) * w.ravel()[0]
@@ -86,29 +86,29 @@ def test_departures_are_read_and_predictions_have_the_climatology_again(by: str,
 
 
 def stored(data: Any, folder: Path) -> Any:
-    data.drop_vars("h").to_netcdf(folder / "departures.nc")
-    return xr.open_dataset(folder / "departures.nc").assign(h=data.h)
+    data.drop_vars("h").to_netcdf(folder / "anomalies.nc")
+    return xr.open_dataset(folder / "anomalies.nc").assign(h=data.h)
 
 
-# What users make of departures, and whether the result is known as departures; else it is refused.
+# What users make of anomalies, and whether the result is known as anomalies; else it is refused.
 MADE: dict[str, tuple[Any, bool]] = {
-    "selected": (lambda departures, fields, folder: departures.isel(time=slice(40, None)), True),
-    "in chunks, transposed": (lambda departures, fields, folder: departures.chunk(time=9).transpose("lon", ...), True),
+    "selected": (lambda anomalies, fields, folder: anomalies.isel(time=slice(40, None)), True),
+    "in chunks, transposed": (lambda anomalies, fields, folder: anomalies.chunk(time=9).transpose("lon", ...), True),
     "joined": (lambda d, fields, folder: xr.concat([d.isel(time=slice(9)), d.isel(time=slice(9, 20))], "time"), True),
-    "without the marks": (lambda departures, fields, folder: departures.drop_vars(MARKS), True),
-    "added": (lambda departures, fields, folder: departures + 0, False),
-    "scaled": (lambda departures, fields, folder: departures.assign(t=departures.t * 2), False),
-    "resampled": (lambda departures, fields, folder: departures.resample(time="1D").mean(), False),
-    "less fields": (lambda departures, fields, folder: departures - fields, False),
-    "filled": (lambda departures, fields, folder: departures.fillna(0), False),
+    "without the marks": (lambda anomalies, fields, folder: anomalies.drop_vars(MARKS), True),
+    "added": (lambda anomalies, fields, folder: anomalies + 0, False),
+    "scaled": (lambda anomalies, fields, folder: anomalies.assign(t=anomalies.t * 2), False),
+    "resampled": (lambda anomalies, fields, folder: anomalies.resample(time="1D").mean(), False),
+    "less fields": (lambda anomalies, fields, folder: anomalies - fields, False),
+    "filled": (lambda anomalies, fields, folder: anomalies.fillna(0), False),
     "joined with fields": (lambda d, f, folder: xr.concat([d.isel(time=[0]), f.isel(time=[1])], "time"), False),
     "after fields": (lambda d, f, folder: xr.concat([f.isel(time=[0]), d.isel(time=[1])], "time"), False),
-    "stored": (lambda departures, fields, folder: stored(departures, folder), False),
+    "stored": (lambda anomalies, fields, folder: stored(anomalies, folder), False),
 }
 
 
 @pytest.mark.parametrize("kind", MADE)
-def test_what_is_made_of_departures_is_known_or_refused(kind: str, tmp_path: Path) -> None:
+def test_what_is_made_of_anomalies_is_known_or_refused(kind: str, tmp_path: Path) -> None:
     data = dataset()
     climatology = field_climatology(data[["t"]])
     windows = dsinga.windows(data, **SETTINGS, climatology=climatology)
@@ -120,7 +120,7 @@ def test_what_is_made_of_departures_is_known_or_refused(kind: str, tmp_path: Pat
         return
     if not is_known:
         for use in (model.predict, lambda each: dsinga.windows(each, **SETTINGS, climatology=climatology)):
-            with pytest.raises(UserError, match="'t' was made from departures from a climatology"):
+            with pytest.raises(UserError, match="'t' was made from anomalies from a climatology"):
                 use(made)
         fields = (made + climatology.at(made.time)).assign(h=made.h).drop_vars(MARKS, errors="ignore")  # as it says
         assert dict(model.predict(fields).sizes) == dict(model.predict(data.sel(time=fields.time)).sizes)
@@ -130,22 +130,22 @@ def test_what_is_made_of_departures_is_known_or_refused(kind: str, tmp_path: Pat
     np.testing.assert_array_equal(predicted.transpose(*fields.dims), fields.sel(time=predicted.time))
 
 
-def test_a_second_climatology_of_departures_is_refused() -> None:
+def test_a_second_climatology_of_anomalies_is_refused() -> None:
     data = dataset()
-    departures = dsinga.windows(data, **SETTINGS, climatology=field_climatology(data[["t"]])).dataset
-    with pytest.raises(UserError, match="'t' has departures from another climatology than that of the windows"):
-        dsinga.windows(departures, **SETTINGS, climatology=field_climatology(data[["t"]], "day"))
+    anomalies = dsinga.windows(data, **SETTINGS, climatology=field_climatology(data[["t"]])).dataset
+    with pytest.raises(UserError, match="'t' has anomalies from another climatology than that of the windows"):
+        dsinga.windows(anomalies, **SETTINGS, climatology=field_climatology(data[["t"]], "day"))
     with pytest.raises(UserError, match="a climatology is taken from the data themselves, not from windows.dataset"):
-        field_climatology(departures)
+        field_climatology(anomalies)
 
 
 @pytest.mark.parametrize("loss", ["quantiles", "distribution"])
-def test_several_numbers_of_a_departure_have_the_climatology_each_and_scales_have_not(loss: str) -> None:
+def test_several_numbers_of_an_anomaly_have_the_climatology_each_and_scales_have_not(loss: str) -> None:
     data = dataset()
     climatology = field_climatology(data[["t"]])
     forms = {"quantiles": nn.QuantileLoss([0.2, 0.8]), "distribution": nn.DistributionLoss("normal")}
     predictions = {}
-    for kept in (climatology, None):  # the same records, departures made here and read
+    for kept in (climatology, None):  # the same records, anomalies made here and read
         read = data if kept else data.assign(t=(data.t - climatology.at(data.time).t).astype("f4"))
         windows = dsinga.windows(read, **SETTINGS, **({"climatology": kept} if kept else {}))
         model = nn.Sequential([nn.Input(windows.shape), nn.Conv2D(2, 1)])

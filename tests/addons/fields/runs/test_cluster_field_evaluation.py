@@ -123,11 +123,11 @@ def test_windows_have_the_variables_of_training_in_their_order(leads: int) -> No
     xr.testing.assert_identical(model.evaluate(turned, by=("variable", "lead")), expected)
 
 
-def test_departures_need_a_net_of_departures() -> None:
+def test_anomalies_need_a_net_of_anomalies() -> None:
     data = dataset()
     data = data.assign_coords(time=data.time.values[0] + np.arange(40) * np.timedelta64(10, "D"))
     model, windows = trained(data)
-    departures = dsinga.windows(
+    anomalies = dsinga.windows(
         data,
         inputs="t",
         targets="t",
@@ -135,7 +135,7 @@ def test_departures_need_a_net_of_departures() -> None:
         lead={"time": 1},
         climatology=field_climatology(data[["t"]]),
     )
-    with pytest.raises(UserError, match="the windows are departures from a climatology, but the net was trained on"):
-        model.evaluate(departures, by="lead")
-    with pytest.raises(UserError, match="; leave climatology out, or train on departures"):
-        model.fit(windows, validation_data=departures, epochs=1, progress=False)
+    with pytest.raises(UserError, match="the windows are anomalies from a climatology, but the net was trained on"):
+        model.evaluate(anomalies, by="lead")
+    with pytest.raises(UserError, match="; leave climatology out, or train on anomalies"):
+        model.fit(windows, validation_data=anomalies, epochs=1, progress=False)

@@ -16,7 +16,7 @@ xr = pytest.importorskip("xarray")
 pytestmark = pytest.mark.data
 
 
-def test_departures_of_the_sea_are_better_than_baselines_and_the_same_from_the_west(real_data: Path) -> None:
+def test_anomalies_of_the_sea_are_better_than_baselines_and_the_same_from_the_west(real_data: Path) -> None:
     path = str(real_data / "climate" / "ersst-v5-mnmean.nc")
     sea = xr.open_dataset(path)[["sst"]]
     months, cut = sea.sst.isel(time=slice(100)), str(sea.time.values[100])
@@ -34,8 +34,8 @@ def test_departures_of_the_sea_are_better_than_baselines_and_the_same_from_the_w
     settings: dict[str, Any] = {"by": {"all": {"lat": (-90, 90)}}, "against": ["persistence", climatology]}
     model_error, persistence, climate = model.evaluate(test, **settings).rmse.values.ravel()
     assert model_error < 1.1 * persistence < climate
-    departures = sea.sst - expected.sel(month=sea.time.dt.month)
-    square = (departures.isel(time=slice(101, None)) ** 2).weighted(np.cos(np.deg2rad(sea.lat)))
+    anomalies = sea.sst - expected.sel(month=sea.time.dt.month)
+    square = (anomalies.isel(time=slice(101, None)) ** 2).weighted(np.cos(np.deg2rad(sea.lat)))
     np.testing.assert_allclose(climate, float(square.mean()) ** 0.5, rtol=1e-4)
     west = sea.roll(lon=90, roll_coords=True)
     west = west.assign_coords(lon=(west.lon + 180) % 360 - 180)

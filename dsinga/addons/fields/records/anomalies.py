@@ -1,4 +1,4 @@
-"""Departures of the variables of a Dataset from a climatology, where they are read; and the way back.
+"""Anomalies of the variables of a Dataset from a climatology, where they are read; and the way back.
 
 This file imports xarray, and is imported where somebody has a Dataset.
 """
@@ -16,7 +16,7 @@ from xarray.backends import BackendArray
 from xarray.core.indexing import IndexingSupport, LazilyIndexedArray, explicit_indexing_adapter
 
 from dsinga.addons.fields.records.climatology import (
-    DEPARTURE,
+    ANOMALY,
     MARKS,
     FieldClimatology,
     climatology_of,
@@ -60,7 +60,7 @@ class _Field:
         return np.moveaxis(values, 0, sum(dim in means.dims for dim in before))
 
 
-class _Departures(BackendArray):
+class _Anomalies(BackendArray):
     """A variable that is not in memory, less its climatology, as float32."""
 
     def __init__(self, variable: Any, field: _Field):
@@ -74,13 +74,13 @@ class _Departures(BackendArray):
         return _added(self._variable[key].values, self._field.read(key), -1)
 
 
-def departures(dataset: Any, text: str) -> Any:
-    """Return a Dataset with the departures from a climatology of the variables that this has; others stay.
+def anomalies(dataset: Any, text: str) -> Any:
+    """Return a Dataset with the anomalies from a climatology of the variables that this has; others stay.
 
-    Variables in files, and of Dask, are computed when they are read. Those that are departures already stay, too.
+    Variables in files, and of Dask, are computed when they are read. Those that are anomalies already stay, too.
 
     Raises UserError where the climatology has none of the variables, or lacks points of them, and for variables that
-    are departures from another one, or made from departures.
+    are anomalies from another one, or made from anomalies.
     """
     if not text:
         return dataset
@@ -95,9 +95,9 @@ def departures(dataset: Any, text: str) -> Any:
     number = zlib.crc32(text.encode())
     changed, time = {}, None
     for name in names:
-        if not _is_departure(dataset, name, number):
+        if not _is_anomaly(dataset, name, number):
             field = _field(dataset, name, climatology)
-            changed[name], time = _with_field(dataset[name].variable, field, -1, {DEPARTURE: number}), field.time
+            changed[name], time = _with_field(dataset[name].variable, field, -1, {ANOMALY: number}), field.time
     if time is None:
         return dataset
     attributes = {"long_name": "the climatology that was subtracted"}
@@ -105,25 +105,25 @@ def departures(dataset: Any, text: str) -> Any:
     return dataset.assign(changed).assign_coords(dict(zip(MARKS, marks, strict=True)))
 
 
-def _is_departure(dataset: Any, name: Any, number: int) -> bool:
-    """Whether a variable is a departure from the climatology of this number; raise UserError where it may be another.
+def _is_anomaly(dataset: Any, name: Any, number: int) -> bool:
+    """Whether a variable is an anomaly from the climatology of this number; raise UserError where it may be another.
 
-    Selection and chunks keep all marks, and whoever drops the coordinates alone has departures still.
+    Selection and chunks keep all marks, and whoever drops the coordinates alone has anomalies still.
     """
-    kept = dataset.variables[name].encoding.get(DEPARTURE)
+    kept = dataset.variables[name].encoding.get(ANOMALY)
     coordinates = [mark for mark in MARKS if mark in dataset.coords]
     marks = {number for mark in coordinates for number in np.unique(dataset[mark].values).tolist()}
     if kept is None and not marks:
         return False
     if kept is None or any(mark != mark for mark in marks):
         raise UserError(
-            f"{name!r} was made from departures from a climatology, by arithmetic, a file, or with other data, so that "
-            "nothing says whether it has departures or fields; give windows.dataset as it is, or the fields: "
+            f"{name!r} was made from anomalies from a climatology, by arithmetic, a file, or with other data, so that "
+            "nothing says whether it has anomalies or fields; give windows.dataset as it is, or the fields: "
             f"(dataset + climatology.at(dataset.time)).drop_vars({coordinates!r})"
         )
     if {kept, *marks} != {number}:
         raise UserError(
-            f"{name!r} has departures from another climatology than that of the windows; give the data from which that "
+            f"{name!r} has anomalies from another climatology than that of the windows; give the data from which that "
             "was subtracted"
         )
     return True
@@ -132,10 +132,10 @@ def _is_departure(dataset: Any, name: Any, number: int) -> bool:
 def with_climatology(
     dataset: Any, names: list[str], text: str, lead: str, valid_time: str, numbers: str | None = None
 ) -> Any:
-    """Return a prediction of departures, lazy dask arrays, plus the climatology at the times of the predictions.
+    """Return a prediction of anomalies, lazy dask arrays, plus the climatology at the times of the predictions.
 
     Along the dimension ``lead`` these are in the coordinate ``valid_time``. Along ``numbers`` are several numbers for
-    each departure: quantiles, members, or the parameters of a distribution, of which "loc" alone moves with it.
+    each anomaly: quantiles, members, or the parameters of a distribution, of which "loc" alone moves with it.
     """
     climatology, changed = climatology_of(text), {}
     for name in (name for name in names if name in climatology.means):
@@ -198,7 +198,7 @@ def _with_field(variable: Any, field: _Field, sign: int, mark: Mapping[str, int]
     elif getattr(variable, "_in_memory", True):
         data = _added(variable.values, field.read((slice(None),) * variable.ndim), sign)
     else:
-        data = LazilyIndexedArray(_Departures(variable, field))
+        data = LazilyIndexedArray(_Anomalies(variable, field))
     return Variable(variable.dims, data, variable.attrs, encoding)
 
 
