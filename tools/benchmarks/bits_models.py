@@ -81,7 +81,7 @@ def result_of(model: Any, x: Any, y: Any, rows: Any, client: Client | None = Non
     is_single = not isinstance(y, list)
     outputs = model.predict(x, batch_size=25, client=client if is_single else None)
     arrays = {f"output{k}": value for k, value in enumerate([outputs] if is_single else outputs)}
-    return report({**model.params, **arrays}, [*rows, model.evaluate(x, y, batch_size=25, client=client)])
+    return report({**model.params, **arrays}, [*rows, dict(model.evaluate(x, y, batch_size=25, client=client))])
 
 
 def fitted(processes: bool = False, lazy: bool = False, **options: Any) -> Call:
