@@ -55,14 +55,15 @@ def bind_records(
         UserError: a source cannot be read, or the net has no input layer for it.
     """
     net = job.neuralnet
-    for each, source in sorted(_by_phase(net, data, phase).items(), key=lambda item: item[0] is not Phase.kTrain):
+    for part, source in sorted(_by_phase(net, data, phase).items(), key=lambda item: item[0] is not Phase.kTrain):
         names = _names_of_training(net) if trained is None else _names_of_training(trained.neuralnet)
-        if each is Phase.kTrain and trained is None:
+        if part is Phase.kTrain and trained is None:
             names = {}  # these records define the names
         named = {
-            layer.name: _open(net, layer, part, names, roots, each) for layer, part in _by_layer(net, source, each)
+            layer.name: _open(net, layer, records, names, roots, part)
+            for layer, records in _by_layer(net, source, part)
         }
-        layers = [part for layer in net.layer for part in _bind(layer, named.get(layer.name), each)]
+        layers = [bound for layer in net.layer for bound in _bind(layer, named.get(layer.name), part)]
         net = net.replace(layer=layers)
     return job.replace(neuralnet=net)
 
@@ -93,7 +94,7 @@ def _open(
 
 def _with_windows(net: NetConf, layer: LayerConf) -> StoreConf | None:
     """Return the settings of a layer's records with its windows, or those of training; None for no windows."""
-    trained = [each.store_conf for each in input_layers(net, Phase.kTrain) if each.name == layer.name]
+    trained = [conf.store_conf for conf in input_layers(net, Phase.kTrain) if conf.name == layer.name]
     stores = [layer.store_conf, *trained]
     windows = [store.windows for store in stores if store is not None and store.windows is not None]
     return (layer.store_conf or StoreConf()).replace(windows=windows[0]) if windows else None
@@ -106,9 +107,9 @@ def _by_phase(net: NetConf, data: Any, phase: Phase) -> Mapping[Phase, Any]:
     names = [layer.name for layer in input_layers(net, phase)]
     for key in data:
         if key not in PHASES:
-            known = [*PHASES, *names]
+            possible = [*PHASES, *names]
             text = f"data are given for {key!r}, which is no phase and no input layer in phase {phase.name}"
-            raise UserError(f"{text}{nearest_or_listed(str(key), known, 'these are')}")
+            raise UserError(f"{text}{nearest_or_listed(str(key), possible, 'these are')}")
     return {PHASES[key]: source for key, source in data.items()}
 
 
@@ -144,7 +145,7 @@ def _bind(layer: LayerConf, records: Any, phase: Phase) -> list[LayerConf]:
     if layer.include == [phase]:
         return [bound]
     if layer.include:
-        return [bound, layer.replace(include=[other for other in layer.include if other != phase])]
+        return [bound, layer.replace(include=[included for included in layer.include if included != phase])]
     return [bound, layer.replace(exclude=[*layer.exclude, phase])]
 
 

@@ -133,12 +133,12 @@ class JobModel(Trainable):
         """Raise UserError for losses and metrics that are none of the job's layers."""
         layers = [layer for layer in self.base.neuralnet.layer if layer.in_phase(Phase.kTest)]
         losses = {layer.type_name.removeprefix("k") for layer in layers if layer_class(layer).is_loss}
-        for given in flatten([*loss.values()] if isinstance(loss, dict) else [] if loss is None else [loss]):
-            kind = loss_kind(given := without_torch(given))
+        for chosen in flatten([*loss.values()] if isinstance(loss, dict) else [] if loss is None else [loss]):
+            kind = loss_kind(chosen := without_torch(chosen))
             cls = layer_type(kind)
             if not losses & {kind, f"Field{kind}"} and not any(layer_class(layer) is cls for layer in layers):
                 raise UserError(
-                    f"the model of a job has the loss {', '.join(sorted(losses))}, not {value_text(given)}; for "
+                    f"the model of a job has the loss {', '.join(sorted(losses))}, not {value_text(chosen)}; for "
                     "another one describe the net by nn.Sequential and set its params, or leave loss out"
                 )
         reported = metric_names({layer.type_name.removeprefix("k") for layer in layers})

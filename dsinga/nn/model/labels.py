@@ -122,17 +122,17 @@ def without_missing(y: Any, weights: Any, loss: Any) -> tuple[Any, Any]:
     missing = np.isnan(y)
     if not missing.any():
         return y, weights
-    given = None if weights is None else as_weights(weights)
+    factors = None if weights is None else as_weights(weights)
     if isinstance(loss, LayerBuilder) and loss.settings.get("masked"):
-        given = np.ones(y.shape, np.float32) if given is None else given.reshape(len(given), -1)
-        given = np.where(missing, 0, given).astype(np.float32)
-    if given is None or given.shape != y.shape or given[missing].any():
+        factors = np.ones(y.shape, np.float32) if factors is None else factors.reshape(len(factors), -1)
+        factors = np.where(missing, 0, factors).astype(np.float32)
+    if factors is None or factors.shape != y.shape or factors[missing].any():
         row, column = np.argwhere(missing)[0]
         raise UserError(
             f"y has NaN in record {row}, column {column}; where some of several targets are missing, give "
             "sample_weight=~np.isnan(y), a weight for each, or loss=nn.MeanSquaredError(masked=True) or its like"
         )
-    return np.where(missing, 0, y).astype(y.dtype), given
+    return np.where(missing, 0, y).astype(y.dtype), factors
 
 
 def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight: Any = None) -> np.ndarray:
@@ -160,12 +160,12 @@ def weights_of_classes(class_weight: Any, labels: Any, loss: Any, sample_weight:
         raise UserError(f"class_weight has a factor for {next(iter(class_weight))!r}, which is the class of no record")
     if sample_weight is None:
         return weights
-    given = as_weights(sample_weight)
-    if len(given) != len(weights):
-        raise UserError(f"sample_weight has {len(given)} numbers for {len(weights)} records; give one for each")
-    axes = max(given.ndim, weights.ndim)
-    given, weights = (array.reshape(*array.shape, *[1] * (axes - array.ndim)) for array in (given, weights))
-    return weights * given
+    factors = as_weights(sample_weight)
+    if len(factors) != len(weights):
+        raise UserError(f"sample_weight has {len(factors)} numbers for {len(weights)} records; give one for each")
+    axes = max(factors.ndim, weights.ndim)
+    factors, weights = (array.reshape(*array.shape, *[1] * (axes - array.ndim)) for array in (factors, weights))
+    return weights * factors
 
 
 def _classes(labels: Any, loss: Any) -> np.ndarray:

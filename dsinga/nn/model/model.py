@@ -178,8 +178,8 @@ class Model(Trainable):
     def weights_of(self, layer: LayerBuilder) -> list[Variable]:
         """Return the params of a layer in order."""
         variables = {variable.name: variable for variable in self.weights}
-        known = next((names for builder, names in self._owners if builder in (layer, layer.wrapped)), [])
-        return [variables[name] for name in known]
+        names = next((names for builder, names in self._owners if builder in (layer, layer.wrapped)), [])
+        return [variables[name] for name in names]
 
     @checked
     def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
@@ -289,8 +289,8 @@ class Model(Trainable):
         shapes = self.record_shapes | train.shapes
         labels = {name: shape for name, shape in train.label_shapes.items() if shape is not None}
         self._label_shapes |= labels
-        known = {**self._label_shapes, **train.label_shapes} if self._uses_function() else train.label_shapes
-        written = write_net(self._inputs(), self._outputs(), self.objective, shapes, known, weighted)
+        label_shapes = {**self._label_shapes, **train.label_shapes} if self._uses_function() else train.label_shapes
+        written = write_net(self._inputs(), self._outputs(), self.objective, shapes, label_shapes, weighted)
         if len(written.owners) > len(self._owners):  # all shapes are known
             self._owners = written.owners
         self.record_shapes |= {name: shape for name, shape in train.shapes.items() if name != SAMPLE_WEIGHT}

@@ -179,12 +179,12 @@ class ModelParams(HasVariables, ABC):
 
         Those that are ``held_out`` for validation are compared with the others.
         """
-        known, shapes = dict(self.record_shapes), shapes_of(pairs)
-        trained = {} if self._params is None else known
+        before_fault, shapes = dict(self.record_shapes), shapes_of(pairs)
+        trained = {} if self._params is None else before_fault
         try:
             yield
         except UserError as error:
-            self.record_shapes = known
+            self.record_shapes = before_fault
             rows = {name: shape[1:] for name, shape in shapes.items()}
             if fault := wrong_shape(shapes, trained) or wrong_shape(shapes_of(held_out), rows):
                 raise UserError(fault) from error

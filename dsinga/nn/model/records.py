@@ -53,8 +53,10 @@ class PhaseRecords:
         changed = {name: (source, None) for name, source in sources.items() if source is not self.sources[name]}
         if not changed:
             return self
-        others = open_inputs(changed)
-        return replace(self, sources=sources, stores=self.stores | others.stores, windows=self.windows | others.windows)
+        reopened = open_inputs(changed)
+        return replace(
+            self, sources=sources, stores=self.stores | reopened.stores, windows=self.windows | reopened.windows
+        )
 
     def check_order(self, trained: Mapping[str, Any]) -> None:
         """Raise UserError where windows of Datasets lie otherwise than those of training, whose settings are given."""

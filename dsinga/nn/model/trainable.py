@@ -98,10 +98,10 @@ class Trainable(Predictable):
         """
         check_names("job", [*inspect.signature(Trainable.job).parameters, *field_names(Job)], fields)
         chosen = {"seed": seed, "cluster": cluster, "name": name}
-        given = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
+        settings = {**fields, **{key: value for key, value in chosen.items() if value is not None}}
         data = {"train": (x, y, sample_weight), "val": split_data(validation_data), "test": split_data(test_data)}
         phases = {phase: self._weighed_pairs(of_phase) for phase, of_phase in data.items()}
-        return self._bound_job(self._job_arguments(phases, batch_size, epochs, train_steps, given))
+        return self._bound_job(self._job_arguments(phases, batch_size, epochs, train_steps, settings))
 
     def _job_arguments(
         self,
@@ -300,16 +300,16 @@ class Trainable(Predictable):
             if rescued.params is not None:
                 self._take(rescued, job, arguments, begin)
 
-    def _take(self, kept: RescuedParams, job: Job, arguments: JobArguments, begin: FitBegin) -> None:
+    def _take(self, rescued: RescuedParams, job: Job, arguments: JobArguments, begin: FitBegin) -> None:
         """Go on from what a fit has trained, however it has ended."""
-        assert kept.params is not None
-        assert kept.net is not None
+        assert rescued.params is not None
+        assert rescued.net is not None
         self._arguments = arguments.described()
-        self._training_state = TrainingState(begin.steps + kept.step, kept.slots)
-        self._params, self._complete, self._fits = kept.params, True, begin.seed + 1
+        self._training_state = TrainingState(begin.steps + rescued.step, rescued.slots)
+        self._params, self._complete, self._fits = rescued.params, True, begin.seed + 1
         if begin.workspace is not None:
             self._begins[key_of_workspace(begin.workspace)] = begin
-        self.result = api.Result(job, kept.params, kept.history, kept.net, kept.step, begin.workspace)
+        self.result = api.Result(job, rescued.params, rescued.history, rescued.net, rescued.step, begin.workspace)
 
     @checked
     def train_on_batch(

@@ -88,8 +88,8 @@ def resumed(begin: FitBegin, earlier: Mapping[str, FitBegin]) -> FitBegin:
         return begin
     if resume == "auto" and not has_checkpoint(os.fspath(workspace)):
         return begin
-    before = earlier[key_of_workspace(workspace)]
-    return begin._replace(seed=before.seed, steps=before.steps)
+    resumed_fit = earlier[key_of_workspace(workspace)]
+    return begin._replace(seed=resumed_fit.seed, steps=resumed_fit.steps)
 
 
 def key_of_workspace(workspace: str | os.PathLike[str]) -> str:
@@ -117,10 +117,13 @@ def read_names(path: Path) -> dict[str, RecordNames]:
     try:
         described = read_json(path)
         described.pop(MARK, None)
-        for each in described.values():
-            if columns := each.pop("columns", ()):  # as earlier versions wrote them
-                each["order"] = [["row"], ["column", *columns]]
-        names = {name: RecordNames(**{key: _names(each[key]) for key in each}) for name, each in described.items()}
+        for of_input in described.values():
+            if columns := of_input.pop("columns", ()):  # as earlier versions wrote them
+                of_input["order"] = [["row"], ["column", *columns]]
+        names = {
+            name: RecordNames(**{key: _names(of_input[key]) for key in of_input})
+            for name, of_input in described.items()
+        }
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({str(error)[:100]}); save the model again") from error
     return names
