@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 from dsinga.layers.connect.bridge import BridgeDst
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.declarations import Bfloat16
-from dsinga.layers.interface.layer import Shape, shape_text
+from dsinga.layers.interface.layer import Shape
 from dsinga.layers.sequences.timedistributed import TimeDistributed
 from dsinga.net.neuralnet import NeuralNet
 from dsinga.net.node import Node

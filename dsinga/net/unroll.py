@@ -9,10 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from dsinga.job import JobError, LayerConf, LayerType, NetConf, ParamConf, UnrollConnType
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.contract import MustUnroll, copy_name, make_layer
 from dsinga.layers.interface.declarations import SourceKind
-from dsinga.layers.interface.layer import Layer, Shape, shape_text
+from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.net.layer_classes import layer_class
 
 MOST_COPIES = 50_000  # of all layers of a net

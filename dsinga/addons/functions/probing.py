@@ -15,7 +15,8 @@ from dsinga.addons.functions.libraries import Function, LibraryFunction, NumpyFu
 from dsinga.base.arguments import value_text
 from dsinga.base.errors import UserError
 from dsinga.base.functions import value_of
-from dsinga.layers.interface.layer import Shape, shape_text
+from dsinga.layers.interface.checks import shape_text
+from dsinga.layers.interface.layer import Shape
 
 ROWS = 4  # the rows of a batch of trial
 KEPT = 4  # checked functions that no model has, since a model that is being made asks for each several times

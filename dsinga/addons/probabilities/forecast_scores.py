@@ -18,9 +18,10 @@ from dsinga.job import LayerConf
 from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.enums import DistributionName
 from dsinga.job.limits import Unit
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
-from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED
 from dsinga.layers.losses.point_classes import WEIGHTED as WEIGHTED_POINTS

@@ -12,9 +12,10 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo, Records
 from dsinga.layers.interface.declarations import Cut, LabelFormat, SourceKind
-from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape
 
 
 class CharRNNConf(Settings, field="char_rnn_conf", needed=True):

@@ -18,9 +18,10 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Axis, Parts
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import FILL, PointRun, Reach, along
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, SECOND
@@ -81,17 +82,10 @@ class SliceLayer(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        settings = self.settings
-        self.shape, self.axis, parts = self.source_shapes[0], settings.slice_dim, settings.num_slices
-        check_axis(self, self.axis, settings, "slice_dim")
+        self.axis = self.expect_axis("slice_dim")
         length = self.shape[self.axis]
-        if not 1 <= parts <= length:
-            raise self.fail(
-                f"cannot cut dimension {self.axis} of {shape_text(self.shape)} into {parts} parts; "
-                f"give a num_slices from 1 to {length}",
-                settings,
-                "num_slices",
-            )
+        text = f"dimension {self.axis} of {shape_text(self.shape)} has {length}"
+        parts = self.expect_setting("num_slices", 1, length, text)
         short, longer = divmod(length, parts)
         self._set_bounds([part * short + min(part, longer) for part in range(parts + 1)])
         self.cut = cut_beside(self.axis, "hands parts of the {} to its destinations")
@@ -161,16 +155,12 @@ class Concate(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         settings = self.settings
-        if not self.source_shapes:
-            raise self.fail("takes at least 1 source layer; correct its srclayers", field="srclayers")
-        sources, self.axis = len(self.source_shapes), settings.concate_dim
+        self.expect_some_source()
+        sources = len(self.source_shapes)
         if settings.num_concates not in (1, sources):
-            raise self.fail(
-                f"num_concates is {settings.num_concates}, but it has {sources} sources; leave num_concates out",
-                settings,
-                "num_concates",
-            )
-        check_axis(self, self.axis, settings, "concate_dim")
+            text = f"num_concates is {settings.num_concates}, but it has {sources} sources; leave num_concates out"
+            raise self.fail(text, field="num_concates")
+        self.axis = self.expect_axis("concate_dim")
         first = self.source_shapes[0]
         for index, shape in enumerate(self.source_shapes):
             if len(shape) != len(first) or any(
@@ -229,17 +219,6 @@ def join(parts: Sequence[Array], axis: int, ops: Ops) -> Array:
     # numpy keeps the order of the strides, except where strides are equal, as with one channel
     rows = xp.concatenate([part.transpose(LAST[axes]) for part in parts], axis=SECOND[axes][axis])
     return rows.transpose(SECOND[axes])
-
-
-def check_axis(layer: Layer, axis: int, conf: Settings, field: str) -> None:
-    """Raise UserError unless the first source has the axis ``axis``, which ``field`` of ``conf`` names."""
-    shape = layer.source_shapes[0]
-    if not 0 <= axis < len(shape):
-        raise layer.fail(
-            f"{field} is {axis}, but {layer.source_name(0)} gives {shape_text(shape)}; give 0 to {len(shape) - 1}",
-            conf,
-            field,
-        )
 
 
 Index = tuple[slice, ...]

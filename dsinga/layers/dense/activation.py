@@ -14,17 +14,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, NonNegative, Share
 from dsinga.layers.interface.context import Context, RecordInfo, Rows
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
-from dsinga.layers.interface.layer import (
-    Array,
-    Arrays,
-    Gradients,
-    Layer,
-    Output,
-    Shape,
-    float_bytes,
-    from_matrix,
-    shape_text,
-)
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, float_bytes, from_matrix
 from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
 
@@ -98,8 +88,7 @@ class PReLU(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        if len(self.shape) < 2:
-            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {shape_text(self.shape)}")
+        self.expect_channels()
         initial, shared = self.settings.initial_slope, self.settings.shared
         slopes = (1,) if shared else self.shape[1:2]
         self.params = (ParamSpec("slope", slopes, None if shared else 0, initial=initial),)

@@ -12,9 +12,10 @@ import numpy as np
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Fault, Settings, required, setting
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
 
@@ -126,12 +127,8 @@ class Arithmetic(Layer):
             axes[-2:] = [first[-2], second[-1]]
         else:
             fits = len(first) == len(second) and all(fit)
-        if not fits:
-            names = f"{self.source_name(0)} gives {shape_text(first)}, {self.source_name(1)} {shape_text(second)}"
-            remedy = (
-                "(B, ..., n, k) times (B, ..., k, m)" if matrices else "shapes that differ in axes of length 1 only"
-            )
-            raise self.fail(f"{names}, which do not fit; give {remedy}", field="srclayers")
+        remedy = "(B, ..., n, k) times (B, ..., k, m)" if matrices else "shapes that differ in axes of length 1 only"
+        self.expect_alike(fits, f"give {remedy}", verb="combines")
         return tuple(axes)
 
     def reach(self) -> tuple[Reach, ...]:
@@ -196,9 +193,8 @@ class Index(Layer):
         try:
             self.shape = np.broadcast_to(np.zeros(1, np.uint8), source)[self.key].shape
         except IndexError as error:
-            raise self.fail(
-                f"takes [{self.settings.index}] of rows of {shape_text(source[1:])}: {error}", self.settings, "index"
-            ) from None
+            text = f"takes [{self.settings.index}] of rows of {shape_text(source[1:])}: {error}"
+            raise self.fail(text, field="index") from None
         if 0 in self.shape:
             raise self.fail(f"[{self.settings.index}] of {shape_text(source[1:])} is empty", self.settings, "index")
 

@@ -14,17 +14,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Fraction, Positive
 from dsinga.layers.interface.context import Columns, Context, RecordInfo, single_worker
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
-from dsinga.layers.interface.layer import (
-    Array,
-    Arrays,
-    Gradients,
-    Layer,
-    Output,
-    Shape,
-    as_class,
-    float_bytes,
-    shape_text,
-)
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, as_class, float_bytes
 from dsinga.layers.interface.region import Reach
 from dsinga.ops.types import NotCapturable
 
@@ -77,8 +67,7 @@ class BatchNorm(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        if len(self.shape) < 2:
-            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {shape_text(self.shape)}")
+        self.expect_channels()
         self.momentum, self.use_global_stats = self.settings.momentum, self.settings.use_global_stats
         self.synchronized = self.settings.synchronized
         self.epsilon = self.settings.epsilon
@@ -254,16 +243,9 @@ class GroupNorm(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        if len(self.shape) < 2:
-            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {shape_text(self.shape)}")
-        self.groups, channels = self.settings.groups, self.shape[1]
-        if channels % self.groups:
-            raise self.fail(
-                f"cannot divide {channels} channels into {self.groups} equal groups; give a number that divides "
-                f"{channels}",
-                self.settings,
-                "groups",
-            )
+        self.expect_channels()
+        channels = self.shape[1]
+        self.groups = self.expect_equal_groups("groups", channels=channels)
         self.cut = Cut(Connection.kOneToOne, groups=self.groups, by_space=True)
         self.params = (ParamSpec("scale", (channels,), initial=1.0), ParamSpec("bias", (channels,)))
 

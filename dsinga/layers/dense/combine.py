@@ -12,17 +12,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Positive
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, SourceKind
-from dsinga.layers.interface.layer import (
-    Array,
-    Arrays,
-    Gradients,
-    Layer,
-    Output,
-    Shape,
-    from_matrix,
-    shape_text,
-    to_matrix,
-)
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.interface.region import Reach
 
 
@@ -34,15 +24,10 @@ class ElementwiseCombination(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        if not self.source_shapes:
-            raise self.fail("takes at least 1 source layer, not 0; correct its srclayers", field="srclayers")
+        self.expect_some_source()
         for index, shape in enumerate(self.source_shapes):
-            if shape != self.shape:
-                raise self.fail(
-                    f"{self.source_name(0)} gives {shape_text(self.shape)}, {self.source_name(index)} "
-                    f"{shape_text(shape)}; bring both to one shape, by kConvolution or kInnerProduct",
-                    field="srclayers",
-                )
+            remedy = "bring both to one shape, by kConvolution or kInnerProduct"
+            self.expect_alike(shape == self.shape, remedy, index, verb="combines")
 
     def reach(self) -> tuple[Reach, ...]:
         return self.same_points()
@@ -105,12 +90,7 @@ class CosineSimilarity(Layer):
         super().__init__(conf, source_shapes, info)
         self.scale = self.settings.scale
         first, second = self.source_shapes
-        if first != second:
-            raise self.fail(
-                f"compares rows of equal shapes, but {self.source_name(0)} gives {shape_text(first)}, "
-                f"{self.source_name(1)} {shape_text(second)}; give both the same num_output",
-                field="srclayers",
-            )
+        self.expect_alike(first == second, "give both the same num_output")
         self.shape = (first[0], 1)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -146,12 +126,8 @@ class Dueling(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         value, advantages = self.source_shapes
-        if value != (advantages[0], 1) or len(advantages) != 2:
-            raise self.fail(
-                f"takes a value {advantages[0]} x 1 and then the advantages (batch, K), but {self.source_name(0)} "
-                f"gives {shape_text(value)}, {self.source_name(1)} {shape_text(advantages)}",
-                field="srclayers",
-            )
+        fit = value == (advantages[0], 1) and len(advantages) == 2
+        self.expect_alike(fit, f"give a value {advantages[0]} x 1 and then the advantages (batch, K)", verb="combines")
         self.shape = advantages
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

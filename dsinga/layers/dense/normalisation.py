@@ -13,6 +13,7 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Fault, Settings, setting
 from dsinga.job.limits import Count, NonNegative, Pixels, Positive, Range
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec, SourceKind
 from dsinga.layers.interface.layer import (
@@ -24,7 +25,6 @@ from dsinga.layers.interface.layer import (
     Shape,
     float_bytes,
     from_matrix,
-    shape_text,
     to_matrix,
 )
 from dsinga.layers.interface.region import Reach, Region
@@ -88,15 +88,7 @@ class RowNorm(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        first = self.settings.first_axis
-        if not 1 <= first < len(self.shape):
-            raise self.fail(
-                f"first_axis is {first}, but {self.source_name(0)} gives {shape_text(self.shape)}; "
-                f"give 1 to {len(self.shape) - 1}",
-                self.settings,
-                "first_axis",
-            )
-        self.axes_shape = self.shape[first:]
+        self.axes_shape = self.shape[self.expect_axis("first_axis", 1) :]
         self.params = (ParamSpec("scale", self.axes_shape, None, initial=1.0),)
 
     def saved_sizes(self, rows: int) -> list[int]:
@@ -203,14 +195,8 @@ class Softmax(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        self.parts, columns = self.settings.num_softmax_per_instance, math.prod(self.shape[1:])
-        if self.parts < 1 or columns % self.parts:
-            raise self.fail(
-                f"cannot cut rows of {columns} into {self.parts} equal parts; "
-                f"give a num_softmax_per_instance that divides {columns}",
-                self.settings,
-                "num_softmax_per_instance",
-            )
+        columns = math.prod(self.shape[1:])
+        self.parts = self.expect_equal_groups("num_softmax_per_instance", features=columns)
         self.width = columns // self.parts
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
@@ -258,8 +244,7 @@ class Normalization(Layer):
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
-        if len(self.shape) < 2:
-            raise self.fail(f"takes (batch, channels, ...), but {self.source_name(0)} gives {shape_text(self.shape)}")
+        self.expect_channels()
         self.params = (self._param("mean", 0.0), self._param("std", 1.0))
 
     def _param(self, name: str, default: float) -> ParamSpec:
@@ -267,13 +252,8 @@ class Normalization(Layer):
         numbers: list[float] = getattr(self.settings, name) or [default]
         row = self.shape[1:]
         shape = row if len(numbers) == math.prod(row) and len(row) > 1 else row[:1]
-        if len(numbers) not in (1, math.prod(shape)):
-            raise self.fail(
-                f"has {len(numbers)} numbers in {name}, but rows of {shape_text(row)}; give 1, one for each of "
-                f"{row[0]} channels, or all {math.prod(row)}",
-                self.settings,
-                name,
-            )
+        text = f"rows are {shape_text(row)}; give 1, one for each of {row[0]} channels, or all {math.prod(row)}"
+        self.expect_numbers(name, (0, 1, math.prod(shape)), text)
         initial = np.broadcast_to(np.array(numbers, np.float32).reshape(shape if len(numbers) > 1 else ()), shape)
         return ParamSpec(name, shape, trainable=False, static=True, initial=initial)
 

@@ -10,9 +10,10 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count, Range, Steps
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Cut, SourceKind
-from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, from_matrix, shape_text, to_matrix
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 
 
 @register("layer", kPermute=891)
@@ -35,12 +36,8 @@ class Permute(Layer):
         super().__init__(conf, source_shapes, info)
         source, dims = self.source_shapes[0], list(self.settings.dims)
         if sorted(dims) != list(range(1, len(source))):
-            raise self.fail(
-                f"has dims {dims}, but {self.source_name(0)} gives rows of {shape_text(source[1:])}; give each of the "
-                f"numbers 1 to {len(source) - 1} once",
-                self.settings,
-                "dims",
-            )
+            text = f"has dims {dims}, but {self.source_name(0)} gives rows of {shape_text(source[1:])}"
+            raise self.fail(f"{text}; give each of the numbers 1 to {len(source) - 1} once", field="dims")
         self.order = (0, *dims)
         self.shape = tuple(source[axis] for axis in self.order)
 
@@ -112,19 +109,14 @@ class Reshape(Layer):
         source, sizes = self.source_shapes[0], list(self.settings.shape) or [-1]
         numbers = math.prod(source[1:])
         if 0 in sizes or sizes.count(-1) > 1:
-            raise self.fail(
-                f"has the shape {shape_text(sizes)}; give whole numbers above 0, one of which may be -1 for the size "
-                "that is left",
-                self.settings,
-                "shape",
-            )
+            remedy = "give whole numbers above 0, one of which may be -1 for the size that is left"
+            raise self.fail(f"has the shape {shape_text(sizes)}; {remedy}", field="shape")
         known = math.prod(size for size in sizes if size != -1)
         if numbers % known or (-1 not in sizes and numbers != known):
             raise self.fail(
                 f"cannot make rows of {shape_text(sizes)} of those of {self.source_name(0)}, {shape_text(source[1:])}, "
                 f"which have {numbers} numbers; give a shape of as many",
-                self.settings,
-                "shape",
+                field="shape",
             )
         self.shape = (source[0], *(numbers // known if size == -1 else size for size in sizes))
 

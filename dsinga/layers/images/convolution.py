@@ -14,9 +14,10 @@ from dsinga.job import LayerConf, PoolMethod
 from dsinga.job.component import required, setting
 from dsinga.job.limits import Count, Pixels
 from dsinga.layers.images.sliding import WindowConf, as_images, sliding_window, whole_image, window_shape, window_sizes
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, float_bytes, shape_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, float_bytes
 from dsinga.layers.interface.region import Reach, Region
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, to_image
@@ -68,8 +69,7 @@ class Convolution(Layer):
         filters, (channels, *size) = settings.num_filters, window_shape(self)
         (dilation,) = window_sizes(self, settings, len(size), dilation=1)
         self.window = sliding_window(self, settings, stride=1, dilation=() if {*dilation} == {1} else dilation)
-        self.groups = settings.group
-        self.check_groups(self.groups, channels=channels, filters=filters)
+        self.groups = self.expect_equal_groups("group", channels=channels, filters=filters)
         if self.groups > 1:
             self.cut = replace(GROUPED, groups=self.groups) if channels == filters else GATHERED
         if self.is_spaced:
@@ -234,8 +234,7 @@ class Pooling(Layer):
             raise self.fail(
                 f"a kernel of {shape_text(window.kernel)} would cover nothing but padding of {shape_text(window.pad)}; "
                 "make pad smaller than kernel",
-                settings,
-                "pad",
+                field="pad",
             )
         self.takes_maximum = settings.pool is PoolMethod.MAX
         if self.takes_maximum:

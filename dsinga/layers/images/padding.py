@@ -12,9 +12,10 @@ from dsinga.job import LayerConf, PaddingMode
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Padding as Points
 from dsinga.layers.images.sliding import by_axis, interior, points_shape
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import FILL, Reach, Region, along
 
 NUMPY_MODES: dict[PaddingMode, Any] = {  # numpy's words for what copies points
@@ -62,8 +63,7 @@ class Padding(Layer):
                 raise self.fail(
                     f"adds {max(added)} points to an axis of {size}, but {mode.name} has at most {most} to copy; "
                     "pad less, or by kEdge or kZero",
-                    self.settings,
-                    "before" if added[0] > most else "after",
+                    field="before" if added[0] > most else "after",
                 )
         padded = (b + n + a for b, n, a in zip(self.before, self.sizes, self.after, strict=True))
         self.shape = (*self.source_shapes[0][:2], *padded)
@@ -167,8 +167,7 @@ class Cropping(Layer):
             raise self.fail(
                 f"leaves nothing of fields of {shape_text(sizes)} without {shape_text(self.before)} points before and "
                 f"{shape_text(after)} after; crop fewer",
-                self.settings,
-                "after" if after[self.sizes.index(min(self.sizes))] else "before",
+                field="after" if after[self.sizes.index(min(self.sizes))] else "before",
             )
         self.shape = (*self.source_shapes[0][:2], *self.sizes)
 

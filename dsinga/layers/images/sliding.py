@@ -11,7 +11,8 @@ import numpy as np
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Padding, Pixels
 from dsinga.job.message import field_types
-from dsinga.layers.interface.layer import FLOAT_BYTES, Array, Layer, Shape, shape_text
+from dsinga.layers.interface.checks import shape_text
+from dsinga.layers.interface.layer import FLOAT_BYTES, Array, Layer, Shape
 from dsinga.layers.interface.region import Reach, Region
 from dsinga.ops import Ops
 from dsinga.ops.layout import LAST, extents, output_sizes, padded_sizes, to_image
@@ -233,12 +234,7 @@ def by_axis(layer: Layer, field: str, default: V) -> tuple[V, ...]:
     """
     values: Sequence[V] = getattr(layer.settings, field) or [default]
     axes = len(points_shape(layer))
-    if len(values) not in (1, axes):
-        raise layer.fail(
-            f"has {len(values)} values of {field} for {axes} axes after the channels; give one for all or for each",
-            layer.settings,
-            field,
-        )
+    layer.expect_numbers(field, (0, 1, axes), f"{axes} axes follow the channels; give one for all, or one for each")
     return tuple(values) * (axes // len(values))
 
 

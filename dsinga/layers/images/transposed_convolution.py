@@ -16,9 +16,10 @@ from dsinga.job.component import required, setting
 from dsinga.job.limits import Count, Padding, Pixels
 from dsinga.layers.images.convolution import GATHERED
 from dsinga.layers.images.sliding import Window, WindowConf, as_images, embed, same_window, window_shape, window_sizes
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, ParamSpec
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import FILL, Reach, Region
 from dsinga.ops.layout import extents
 from dsinga.ops.types import Sizes
@@ -71,8 +72,7 @@ class TransposedConvolution(Layer):
         super().__init__(conf, source_shapes, info)
         settings = self.settings
         channels, filters = window_shape(self)[0], settings.num_filters
-        self.groups = settings.group
-        self.check_groups(self.groups, channels=channels, filters=filters)
+        self.groups = self.expect_equal_groups("group", channels=channels, filters=filters)
         if self.groups > 1:
             self.cut = GATHERED
         kernel, self.dilation, self.window = self._window()
@@ -100,14 +100,12 @@ class TransposedConvolution(Layer):
             return taps, dilation, same_window(larger, kernel, stride)._replace(outputs=larger)
         if any(map(operator.ge, more, stride)):
             text = f"output_pad is {shape_text(more)}, but must be smaller than the stride, {shape_text(stride)}"
-            raise self.fail(text, settings, "output_pad")
+            raise self.fail(text, field="output_pad")
         outputs = tuple(
             (size[axis] - 1) * stride[axis] - 2 * pad[axis] + kernel[axis] + more[axis] for axis in range(len(size))
         )
         if min(outputs) < 1:
-            raise self.fail(
-                f"a pad of {shape_text(pad)} leaves nothing of the result; make pad smaller", settings, "pad"
-            )
+            raise self.fail(f"a pad of {shape_text(pad)} leaves nothing of the result; make pad smaller", field="pad")
         return taps, dilation, Window(kernel, stride, pad, outputs)
 
     def _taps(self) -> list[tuple[slice, ...]]:

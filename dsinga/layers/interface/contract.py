@@ -14,9 +14,10 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.job import LayerConf
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Columns, RecordInfo
 from dsinga.layers.interface.declarations import ParamSpec, fault_of
-from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.ops import SparseRows
 from dsinga.ops.sparse import fault

@@ -12,9 +12,8 @@ import numpy as np
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import is_user_code
-from dsinga.job import LayerConf, Message, StoreConf
-from dsinga.job.component import Settings
-from dsinga.job.limits import out_of_range
+from dsinga.job import LayerConf, StoreConf
+from dsinga.layers.interface.checks import ConfiguredLayer
 from dsinga.layers.interface.context import Columns, Context, RecordInfo, Records, Shape
 from dsinga.layers.interface.declarations import Bfloat16, Cut, LabelFormat, Labels, ParamSpec, SourceKind, fault_of
 from dsinga.layers.interface.region import Reach, Region, row_numbers
@@ -47,7 +46,7 @@ class Output(NamedTuple):
     state: Mapping[str, Array] = {}
 
 
-class Layer(ABC):
+class Layer(ConfiguredLayer, ABC):
     """Base of all layers: set up once from a configuration and the shapes of the sources, then a pure function.
 
     A subclass calls ``super().__init__`` and sets ``shape``, that of the feature of the whole batch, batch first, if it
@@ -83,8 +82,6 @@ class Layer(ABC):
         no_gradient_because: why no params below it can be trained, the empty string where they can.
     """
 
-    Conf: ClassVar[type[Settings] | None] = None
-    settings: Any = None
     source_count: ClassVar[int | None] = None
     optional_sources: ClassVar[int] = 0
     source_kind: ClassVar[SourceKind] = SourceKind.kShaped
@@ -119,27 +116,13 @@ class Layer(ABC):
             cls.rounds_source = cls.rounds_gradient = False
 
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
-        self.conf = conf
-        self.name = conf.name
-        self.source_shapes = tuple(tuple(shape) for shape in source_shapes)
+        super().__init__(conf, source_shapes)
         self.shape: Shape = self.source_shapes[0] if self.source_shapes else ()
         self.params: tuple[ParamSpec, ...] = ()
-        if self.Conf is not None:
-            self.settings = conf.settings_of(self.Conf)
-        self._check_numbers()
         if self.source_count is not None:
             self.expect_sources(self.source_count, self.optional_sources)
         if self.labels.source is not None:
             self._expect_labels(self.labels.source)
-
-    def _check_numbers(self) -> None:
-        for message in (self.conf, *(value for value in vars(self.conf).values() if isinstance(value, Message))):
-            if isinstance(message, Settings):
-                for fault in message.all_faults():
-                    raise self.fail(fault.text, message, fault.field)
-            else:
-                for field, _, value, allowed in out_of_range(message):
-                    raise self.fail(f"{field} {allowed.fault(value)}", message, field)
 
     @classmethod
     def label_example(cls, settings: Mapping[str, Any], shape: Shape, known: Shape | None = None) -> np.ndarray:
@@ -187,61 +170,6 @@ class Layer(ABC):
     def same_points(self) -> tuple[Reach, ...]:
         """Return the reach of a layer whose feature at a point depends on that point of its sources only."""
         return (Reach(),) * (len(self.shape) - 2)
-
-    def expect_sources(self, count: int, optional: int = 0) -> None:
-        """Raise UserError unless the layer has ``count`` source layers, and at most ``optional`` more."""
-        sources = len(self.source_shapes)
-        if not count <= sources <= count + optional:
-            expected = "no source layer" if count == 0 else "1 source layer" if count == 1 else f"{count} source layers"
-            if optional:
-                expected = f"{count} or {count + optional} source layers"
-            raise self.fail(f"takes {expected}, not {sources}; correct its srclayers", field="srclayers")
-
-    def _expect_labels(self, source: int) -> None:
-        rows, labels = self.source_shapes[0][0], self.source_shapes[source][0]
-        if rows != labels:
-            raise self.fail(
-                f"{self.source_name(0)} gives {rows} rows, {self.source_name(source)} {labels} labels; "
-                "give both the same batchsize",
-                field="srclayers",
-            )
-
-    def source_name(self, index: int) -> str:
-        """Return the quoted name of a source, or its number where the configuration does not name it."""
-        names = self.conf.srclayers
-        return repr(names[index]) if index < len(names) else f"source {index}"
-
-    def fail(self, message: str, at: Message | None = None, field: str | None = None) -> Exception:
-        """Return a UserError about this layer, with ``message``, file and line; the caller raises it.
-
-        ``at`` is the part of the configuration at fault, if not the layer as a whole; ``field`` is a field of it.
-        """
-        return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
-
-    def expect_axes(self, counts: Sequence[int], takes: str, remedy: str = "", source: int = 0) -> Shape:
-        """Return the shape of a source; raise UserError unless the number of its axes is one of ``counts``.
-
-        ``takes`` is what the layer takes, with the axes, and ``remedy`` what to do where it gets something else.
-        """
-        shape = self.source_shapes[source]
-        if len(shape) not in counts:
-            text = f"takes {takes}, but {self.source_name(source)} gives {shape_text(shape)}"
-            raise self.fail(f"{text}; {remedy}" if remedy else text, field="srclayers")
-        return shape
-
-    def check_groups(self, groups: int, **counts: int) -> None:
-        """Raise UserError where ``counts``, by what is counted, do not divide into ``group`` equal groups ."""
-        for what, count in counts.items():
-            if count % groups:
-                text = f"cannot divide {count} {what} into {groups} equal groups; give a group that divides {count}"
-                raise self.fail(text, self.settings, "group")
-
-    def image_shape(self) -> tuple[int, int, int]:
-        """Return (C, H, W) of the first source; as in SINGA, a source (B, H, W) is an image of one channel."""
-        remedy = "give the shape of a record in the input layer's store_conf"
-        shape = self.expect_axes((3, 4), "images (batch, channels, height, width)", remedy)
-        channels, height, width = (1, *shape[1:]) if len(shape) == 3 else shape[1:]
-        return channels, height, width
 
     def cut_conf(self, columns: Columns) -> LayerConf:
         """Return the configuration of the part of this layer that computes ``columns`` of its feature."""
@@ -349,10 +277,10 @@ class Layer(ABC):
         """
         return None
 
-    def check_labels(self, sources: Sequence[Layer]) -> None:  # noqa: B027  most layers have nothing to check
+    def check_labels(self, sources: Sequence[Layer]) -> None:
         """Raise UserError for labels of the source layers that this layer cannot take; a net calls it."""
 
-    def check_sources(self, sources: Arrays, ctx: Context) -> None:  # noqa: B027
+    def check_sources(self, sources: Arrays, ctx: Context) -> None:
         """Raise UserError for sources by which metrics, which training has computed, are not finite: NaN targets."""
 
     def saved_sizes(self, rows: int) -> list[int]:
@@ -380,14 +308,6 @@ def as_class(cls: type[AnyLayer], layer: Layer, **attributes: Any) -> AnyLayer:
 def float_bytes(rows: int, shape: Shape) -> int:
     """Return the bytes of ``rows`` rows in float32 of an array whose shape, batch first, is ``shape``."""
     return FLOAT_BYTES * rows * math.prod(shape[1:])
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape as text for messages: (3, 32, 32) as ``3 x 32 x 32``, one of more than eight axes in short."""
-    sizes = list(map(str, shape))
-    if len(sizes) > 8:
-        sizes[4:] = [f"... ({len(sizes)} axes)"]
-    return " x ".join(sizes) or "a single number"
 
 
 def to_matrix(x: Array, ops: Ops) -> Array:

@@ -23,7 +23,7 @@ from dsinga.layers.losses.pair_loss import (
     weighted_sum,
     weights_of,
 )
-from dsinga.layers.records.label import check_shares, check_topk, class_labels, required_labels
+from dsinga.layers.records.label import check_shares, class_labels, required_labels
 from dsinga.ops import Ops
 from dsinga.ops.numpy.elementwise import FLT_MIN
 from dsinga.ops.types import is_on_device
@@ -67,7 +67,7 @@ class SoftmaxLoss(Layer):
         settings = self.settings
         rows, self.classes = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
         check_weights(self, WEIGHTS)
-        self.topk = check_topk(self, settings.topk, self.classes, settings)
+        self.topk = self.expect_setting("topk", 1, self.classes, f"there are {self.classes} classes")
         self.scale, self.smoothing = settings.scale, settings.label_smoothing
         self.shape = (rows, self.classes)
 
@@ -180,7 +180,7 @@ class HingeLoss(Layer):
         super().__init__(conf, source_shapes, info)
         settings = self.settings
         rows, self.classes = self.source_shapes[0][0], math.prod(self.source_shapes[0][1:])
-        self.topk = check_topk(self, settings.topk, self.classes, settings)
+        self.topk = self.expect_setting("topk", 1, self.classes, f"there are {self.classes} classes")
         self.squared, self.margin, self.scale = settings.norm is HingeNorm.L2, settings.margin, settings.scale
         self.shape = (rows, self.classes)
 

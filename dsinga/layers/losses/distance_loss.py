@@ -18,17 +18,7 @@ from dsinga.job.limits import NonNegative, Positive
 from dsinga.layers.dense.combine import SMALLEST_NORM
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
-from dsinga.layers.interface.layer import (
-    Array,
-    Arrays,
-    Gradients,
-    Layer,
-    Output,
-    Shape,
-    from_matrix,
-    shape_text,
-    to_matrix,
-)
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, from_matrix, to_matrix
 from dsinga.layers.losses.pair_loss import (
     WEIGHTS,
     PairLoss,
@@ -115,12 +105,8 @@ class DistanceLoss(Layer):
         super().__init__(conf, source_shapes, info)
         shapes = self.source_shapes[: self.row_count]
         for index, shape in enumerate(shapes):
-            if shape[0] != shapes[0][0] or math.prod(shape) != math.prod(shapes[0]):
-                raise self.fail(
-                    f"measures distances between rows, but {self.source_name(0)} gives {shape_text(shapes[0])}, "
-                    f"{self.source_name(index)} {shape_text(shape)}; give each as many rows, and rows as long",
-                    field="srclayers",
-                )
+            fit = shape[0] == shapes[0][0] and math.prod(shape) == math.prod(shapes[0])
+            self.expect_alike(fit, "give each as many rows, and rows as long", index)
         self.shape = (shapes[0][0], self.row_count - 1)
 
     def distances(self, sources: Arrays, ctx: Context) -> tuple[list[Array], Array]:

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context
-from dsinga.layers.interface.layer import Array, Layer, Shape, shape_text, to_matrix
+from dsinga.layers.interface.layer import Array, Layer, Shape, to_matrix
 from dsinga.ops import Ops
 
 MASKED = "whether points whose target is NaN are left out"
@@ -57,12 +58,9 @@ class FieldTargets:
                 f"{shape_text(target)}{of_weights}; give both {numbers}",
                 field="srclayers",
             )
-        if len(std) not in (0, 1, self.channels):
-            raise layer.fail(
-                f"std has {len(std)} numbers, but the target has {self.channels} channels; give one for each, or one",
-                layer.settings,
-                "std",
-            )
+        if std:
+            text = f"the target has {self.channels} channels; give one for each, or one"
+            layer.expect_numbers("std", (1, self.channels), text)
         self.std = np.broadcast_to(np.array(std, np.float64), (self.channels,)) if std else None
 
     def difference(self, prediction: Array, target: Array, ops: Ops) -> Array:

@@ -17,9 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dsinga.job import LayerConf
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.declarations import Cut
-from dsinga.layers.interface.layer import Array, Arrays, Layer, Shape, shape_text
+from dsinga.layers.interface.layer import Array, Arrays, Layer, Shape
 from dsinga.ops import Ops
 
 WEIGHTS = 2  # the position of the source with weights
@@ -135,9 +136,5 @@ class PairLoss(Layer):
     def check_sizes(self) -> None:
         """Raise UserError unless both sources have as many rows, and rows as long."""
         first, second = self.source_shapes[:2]
-        if first[0] != second[0] or math.prod(first) != math.prod(second):
-            raise self.fail(
-                f"compares {self.source_name(0)}, {shape_text(first)}, with {self.source_name(1)}, "
-                f"{shape_text(second)}; give both as many rows, and rows as long",
-                field="srclayers",
-            )
+        fit = first[0] == second[0] and math.prod(first) == math.prod(second)
+        self.expect_alike(fit, "give both as many rows, and rows as long")

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dsinga.job import LayerConf
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels
-from dsinga.layers.interface.layer import Array, Layer, Shape, shape_text
+from dsinga.layers.interface.layer import Array, Layer, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import place_of
 from dsinga.layers.losses.pair_loss import WEIGHTS, check_weights, weights_of

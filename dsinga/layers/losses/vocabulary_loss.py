@@ -92,11 +92,8 @@ class ClassSoftmaxLoss(Layer):
         settings = self.settings
         starts, self.classes = settings.class_start or [0], settings.vocab_size
         if starts[0] != 0 or sorted(set(starts)) != starts or starts[-1] >= self.classes:
-            raise self.fail(
-                f"class_start must rise from 0 to less than the {self.classes} words of vocab_size",
-                settings,
-                "class_start",
-            )
+            text = f"class_start must rise from 0 to less than the {self.classes} words of vocab_size"
+            raise self.fail(text, field="class_start")
         self.bounds = np.array([*starts, self.classes])
         self.shape = self.source_shapes[0][:-1]
         inputs = self.source_shapes[0][-1]
@@ -261,13 +258,8 @@ def noise_probabilities(layer: Layer, settings: SampledLoss.Conf) -> np.ndarray:
     if not settings.counts:
         bounds = np.log(np.arange(1, words + 2, dtype=np.float64))
         return np.diff(bounds) / bounds[-1]
-    if len(settings.counts) != words:
-        raise layer.fail(
-            f"has {len(settings.counts)} counts for {words} words; give as many as vocab_size, or leave counts out for "
-            "words that are numbered by falling frequency",
-            settings,
-            "counts",
-        )
+    remedy = "give as many, or leave counts out for words that are numbered by falling frequency"
+    layer.expect_numbers("counts", (words,), f"vocab_size is {words}; {remedy}")
     shares = np.array(settings.counts, np.float64) ** settings.power * (np.array(settings.counts) > 0)
     if not shares.any():
         raise layer.fail("has counts of 0 only, so that no word can be drawn; give how often words occur", settings)

@@ -18,9 +18,10 @@ import numpy as np
 from dsinga.base.metric_state import ArraySum, RunningMoments
 from dsinga.base.registry import find, lookup, register
 from dsinga.job import LayerConf
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels
-from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, shape_text, to_matrix
+from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, to_matrix
 from dsinga.layers.records.label import class_labels, required_labels
 
 Sums = Mapping[str, tuple[Any, float]]

@@ -18,7 +18,7 @@ from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, to_matri
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.point_classes import WEIGHTED, PointClasses
 from dsinga.layers.metrics.composed_metrics import MetricValues, Sums
-from dsinga.layers.records.label import check_topk, class_labels
+from dsinga.layers.records.label import class_labels
 from dsinga.ops.numpy.elementwise import FLT_MIN
 
 
@@ -46,7 +46,7 @@ class TopKAccuracy(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.classes = math.prod(self.source_shapes[0][1:])
-        self.k = check_topk(self, self.settings.k, self.classes, self.settings)
+        self.k = self.expect_setting("k", 1, self.classes, f"there are {self.classes} classes")
         self.metric_names = (f"top_{self.k}_accuracy",)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -15,9 +15,10 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural, Padding, Positive
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Connection, Cut
-from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape
 from dsinga.layers.interface.region import Reach
 
 

@@ -13,9 +13,10 @@ from dsinga.base.registry import register
 from dsinga.job import DataConf, LayerConf, StoreConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Columns, Context, RecordInfo, Records
 from dsinga.layers.interface.declarations import Connection, Cut, SourceKind
-from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.ops import AsyncCopy, Ops
 from dsinga.ops.layout import LAST, to_image

@@ -13,9 +13,10 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels
-from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.ops.types import NotCapturable, is_on_device
 
@@ -255,10 +256,3 @@ def sequence_labels(layer: Layer, labels: Any, steps: int, classes: int) -> np.n
             shown = labels[row][wrong[row]][:1] if wrong[row].any() else labels[row][:5]
             raise layer.fail(f"row {row} of the batch has {fault}: {', '.join(map(str, shown))}")
     return labels
-
-
-def check_topk(layer: Layer, topk: int, classes: int, conf: Any) -> int:
-    """Return ``topk``; raise UserError unless it is in [1, ``classes``]."""
-    if not 1 <= topk <= classes:
-        raise layer.fail(f"topk is {topk}, but there are {classes} classes; give 1 to {classes}", conf, "topk")
-    return topk

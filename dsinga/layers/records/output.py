@@ -14,7 +14,7 @@ from dsinga.job.limits import Count
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
 from dsinga.layers.interface.layer import Array, Arrays, Layer, Output, Shape, to_matrix
-from dsinga.layers.records.label import check_topk, class_labels
+from dsinga.layers.records.label import class_labels
 
 
 @register("layer", kArgSort=401)
@@ -36,7 +36,7 @@ class ArgSort(Layer):
     def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape], info: RecordInfo | None = None):
         super().__init__(conf, source_shapes, info)
         self.classes = math.prod(self.source_shapes[0][1:])
-        self.topk = check_topk(self, self.settings.topk, self.classes, self.settings)
+        self.topk = self.expect_setting("topk", 1, self.classes, f"there are {self.classes} classes")
         self.shape = (self.source_shapes[0][0], self.topk)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

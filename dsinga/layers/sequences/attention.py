@@ -19,7 +19,7 @@ from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Count, Positive
 from dsinga.layers.interface.context import Columns, Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Connection, Cut, Labels, ParamSpec, SourceKind
-from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, float_bytes, shape_text
+from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shape, float_bytes
 from dsinga.layers.records.label import step_lengths
 from dsinga.ops import Array, Ops, computes_in_blocks
 
@@ -62,22 +62,11 @@ class AttentionLayer(Layer):
         super().__init__(conf, source_shapes, info)
         self._check_sources(count)
         (rows, self.queries, columns), (_, self.keys, _) = self.source_shapes[:2]
-        heads = self.heads = self.settings.num_heads
-        for shape in self.source_shapes[1:count]:
-            if columns % heads or shape[2] % heads:
-                raise self.fail(
-                    f"cannot cut {columns if columns % heads else shape[2]} features into {heads} equal heads; give a "
-                    "num_heads that divides them",
-                    self.settings,
-                    "num_heads",
-                )
+        for shape in self.source_shapes[:count]:
+            heads = self.heads = self.expect_equal_groups("num_heads", features=shape[2])
         if self.settings.causal and self.queries != self.keys:
-            raise self.fail(
-                f"is causal, but has {self.queries} queries and {self.keys} keys; leave causal out, or give both the "
-                "same steps",
-                self.settings,
-                "causal",
-            )
+            text = f"is causal, but has {self.queries} queries and {self.keys} keys"
+            raise self.fail(f"{text}; leave causal out, or give both the same steps", field="causal")
         self._check_rotary(columns // heads)
         self.factor = 1.0
         if self.settings.score is AttentionScore.kScaledDot:
@@ -90,16 +79,10 @@ class AttentionLayer(Layer):
         if not self.settings.rotary:
             return
         if self.settings.score is AttentionScore.kAdditive:
-            raise self.fail(
-                "rotates what only products compare; leave rotary or kAdditive out", self.settings, "rotary"
-            )
+            raise self.fail("rotates what only products compare; leave rotary or kAdditive out", field="rotary")
         if size % 2:
-            raise self.fail(
-                f"rotates pairs of features, but a head has {size}; give queries and keys an even number of features a "
-                "head",
-                self.settings,
-                "num_heads",
-            )
+            text = f"rotates pairs of features, but a head has {size}"
+            raise self.fail(f"{text}; give queries and keys an even number of features a head", field="num_heads")
 
     def _check_sources(self, count: int) -> None:
         shapes = self.source_shapes
@@ -112,18 +95,10 @@ class AttentionLayer(Layer):
             )
         for index in range(count):
             self.expect_axes((3,), *SEQUENCES, index)
-            if shapes[index][0] != shapes[0][0] or (index == 1 and shapes[1][2] != shapes[0][2]):
-                raise self.fail(
-                    f"compares {self.source_name(0)}, {shape_text(shapes[0])}, with {self.source_name(index)}, "
-                    f"{shape_text(shapes[index])}; give both as many rows and features, by a kInnerProduct per_step",
-                    field="srclayers",
-                )
-        if count == 3 and shapes[2][1] != shapes[1][1]:
-            raise self.fail(
-                f"has {shapes[1][1]} keys from {self.source_name(1)}, but {shapes[2][1]} values from "
-                f"{self.source_name(2)}; give as many values as keys",
-                field="srclayers",
-            )
+            fit = shapes[index][0] == shapes[0][0] and (index != 1 or shapes[1][2] == shapes[0][2])
+            self.expect_alike(fit, "give both as many rows and features, by a kInnerProduct per_step", index)
+        if count == 3:
+            self.expect_alike(shapes[2][1] == shapes[1][1], "give as many values as keys", second=2, first=1)
 
     def visible(self, sources: Arrays) -> np.ndarray | None:
         """Return how many keys, from the first on, each query sees, (B, Tq); None for all."""

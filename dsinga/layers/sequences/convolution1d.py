@@ -75,12 +75,10 @@ class Convolution1D(WindowLayer):
             raise self.fail(
                 f"a kernel of {kernel}{gaps} does not fit {steps} steps padded by {settings.pad}; make kernel smaller, "
                 "or set same: true",
-                settings,
-                "kernel",
+                field="kernel",
             )
         self.bias = settings.bias_term
-        self.groups = settings.group
-        self.check_groups(self.groups, features=features, filters=settings.num_filters)
+        self.groups = self.expect_equal_groups("group", features=features, filters=settings.num_filters)
         self.params = (ParamSpec("weight", (settings.num_filters, kernel * features // self.groups)),)
         if self.bias:
             self.params += (ParamSpec("bias", (settings.num_filters,)),)

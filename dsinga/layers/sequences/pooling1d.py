@@ -56,8 +56,7 @@ class Pooling1D(WindowLayer):
             raise self.fail(
                 f"takes the features of both directions, but {self.source_name(0)} gives {features} a step, which have "
                 "no halves; give pool: LAST for one direction",
-                settings,
-                "pool",
+                field="pool",
             )
         if settings.kernel is None:
             if settings.stride is not None:
@@ -68,8 +67,7 @@ class Pooling1D(WindowLayer):
             raise self.fail(
                 f"a kernel of {settings.kernel} does not fit {steps} steps; make kernel smaller, or leave it out to "
                 "pool over all steps",
-                settings,
-                "kernel",
+                field="kernel",
             )
         count = self.set_windows(StepWindows(settings.kernel, settings.stride or settings.kernel))
         self.shape = (rows, count, features)

@@ -9,19 +9,10 @@ from dsinga.base.registry import register
 from dsinga.job import CellActivation, LayerConf
 from dsinga.job.component import Settings, required, setting
 from dsinga.job.limits import Count
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Bfloat16, Cut, Labels, ParamSpec, SourceKind
-from dsinga.layers.interface.layer import (
-    FLOAT_BYTES,
-    Array,
-    Arrays,
-    Gradients,
-    Layer,
-    Output,
-    Shape,
-    float_bytes,
-    shape_text,
-)
+from dsinga.layers.interface.layer import FLOAT_BYTES, Array, Arrays, Gradients, Layer, Output, Shape, float_bytes
 from dsinga.layers.records.label import step_lengths
 from dsinga.ops.numpy.cells import CELLS
 from dsinga.ops.numpy.recurrent import GAP
@@ -140,15 +131,13 @@ class Recurrent(Layer):
             raise self.fail(
                 "cannot carry over the state of both directions: the batch before ends where this one begins; leave "
                 "carry or bidirectional out",
-                settings,
-                "carry",
+                field="carry",
             )
         if settings.last_state and (settings.bidirectional or not self.sequences):
             raise self.fail(
                 "gives the last state of sequences in one direction; leave last_state or bidirectional out, or give it "
                 "sequences",
-                settings,
-                "last_state",
+                field="last_state",
             )
         if settings.recurrent_bias and not settings.bias_term:
             raise self.fail("has a recurrent_bias, but no bias_term; leave one of them out", settings, "recurrent_bias")
@@ -156,19 +145,18 @@ class Recurrent(Layer):
             self._check_initial_state(settings)
 
     def _check_initial_state(self, settings: RecurrentConf) -> None:
-        field = settings, "initial_state"
         if not self.state_source or not self.sequences:
-            raise self.fail(
-                "takes sequences (batch, steps, inputs), and the initial_state from its last source", *field
-            )
+            text = "takes sequences (batch, steps, inputs), and the initial_state from its last source"
+            raise self.fail(text, field="initial_state")
         if settings.bidirectional or settings.carry:
-            raise self.fail("has an initial_state, and cannot be bidirectional or carry its state over as well", *field)
+            text = "has an initial_state, and cannot be bidirectional or carry its state over as well"
+            raise self.fail(text, field="initial_state")
         shape, expected = self.source_shapes[-1], (self.source_shapes[0][0], self.state_parts * self.size)
         if shape != expected:
             raise self.fail(
                 f"takes an initial_state {shape_text(expected)}, but {self.source_name(self.state_source)} gives "
                 f"{shape_text(shape)}; put a kInnerProduct layer with num_output: {expected[1]} between",
-                *field,
+                field="initial_state",
             )
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -11,9 +11,10 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, LabelFormat, Labels, SourceKind
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.records.label import check_ends, step_lengths
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsinga.layers.interface.layer import shape_text
+from dsinga.layers.interface.checks import shape_text
 from dsinga.nn.writing.feature import ChannelsLast, batch_shape, row_shape
 from dsinga.nn.writing.writer import LayerWriter
 

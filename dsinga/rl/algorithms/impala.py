@@ -14,9 +14,10 @@ from dsinga.job import Job, LayerConf, LayerType, NetConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.enums import PolicyDistribution
 from dsinga.job.limits import Limit, NonNegative, Positive
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, SourceKind
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.reading.bind_records import input_layer
 from dsinga.rl.algorithm import rmsprop
 from dsinga.rl.algorithms.actor_critic import (

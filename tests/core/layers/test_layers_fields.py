@@ -150,12 +150,12 @@ IMAGE = (2, 4, 3, 5)
     ("kind", "shape", "conf", "says"),
     [
         ("kPadding", (2, 5), {}, "give the shape of a record"),
-        ("kPadding", IMAGE, {"padding_conf": {"before": [1, 1, 1]}}, "3 values of before for 2 axes"),
+        ("kPadding", IMAGE, {"padding_conf": {"before": [1, 1, 1]}}, "before has 3 numbers, but 2 axes"),
         ("kPadding", IMAGE, {"padding_conf": {"before": [3], "mode": ["kReflect"]}}, "has at most 2 to copy"),
         ("kPadding", IMAGE, {"padding_conf": {"after": [4], "mode": ["kPeriodic"]}}, "has at most 3 to copy"),
         ("kCropping", IMAGE, {"cropping_conf": {"before": [2], "after": [1]}}, "leaves nothing of fields of 3 x 5"),
         ("kGroupNorm", IMAGE, {"groupnorm_conf": {"groups": 3}}, "cannot divide 4 channels into 3 equal groups"),
-        ("kUpsampling", IMAGE, {"upsampling_conf": {"factor": [2, 2, 2]}}, "3 values of factor for 2 axes"),
+        ("kUpsampling", IMAGE, {"upsampling_conf": {"factor": [2, 2, 2]}}, "factor has 3 numbers, but 2 axes"),
         (
             "kTransposedConvolution",
             IMAGE,

@@ -11,7 +11,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
 from dsinga.job import LayerConf
 from dsinga.layers import RecordInfo
-from dsinga.layers.interface.layer import shape_text
+from dsinga.layers.interface.checks import shape_text
 
 ROWS, IMAGES, STEPS = (6, 12), (6, 3, 8, 8), (6, 7, 3)
 INFO = RecordInfo((1, 28, 28), 64)
@@ -77,7 +77,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
         "kAttention",
         {"attention_conf": {"num_heads": 3}},
         [(6, 4, 8), (6, 5, 8)],
-        ["8 features into 3 equal heads", "a num_heads that divides them"],
+        ["divide 8 features into 3 equal groups", "give num_heads a number that divides 8"],
     ),
     (
         "kAttention",
@@ -85,7 +85,12 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
         [(6, 4, 8), (6, 5, 8)],
         ["is causal, but has 4 queries and 5 keys", "leave causal out"],
     ),
-    ("kAttention", {}, [(6, 4, 8), (6, 5, 8), (6, 4, 8)], ["5 keys", "4 values", "as many values as keys"]),
+    (
+        "kAttention",
+        {},
+        [(6, 4, 8), (6, 5, 8), (6, 4, 8)],
+        ["'more', 6 x 5 x 8, with 'a', 6 x 4 x 8", "as many values as keys"],
+    ),
     ("kAttentionWeights", {}, [(6, 4, 8)], ["takes queries", "not 1 source layers"]),
     (
         "kAttentionWeights",
@@ -114,10 +119,10 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kSequenceLength", {}, [STEPS], ["takes codes", "give it the input layer of the words"]),
     ("kLearnedVector", {}, [ROWS], ["needs learnedvector_conf"]),
     # Shapes that do not fit each other.
-    ("kCosineSimilarity", {}, [ROWS, (6, 11)], ["compares rows of equal shapes", "gives 6 x 12, 'more' 6 x 11"]),
+    ("kCosineSimilarity", {}, [ROWS, (6, 11)], ["compares 'data', 6 x 12, with 'more', 6 x 11", "num_output"]),
     ("kRegressionError", {}, [(6, 3), (6, 2)], ["compares 'data', 6 x 3, with labels 6 x 2 of 'more'"]),
-    ("kAdd", {}, [ROWS, (6, 11)], ["'data' gives 6 x 12, 'more' 6 x 11", "to one shape"]),
-    ("kMultiply", {}, [IMAGES, ROWS], ["'data' gives 6 x 3 x 8 x 8", "by kConvolution or kInnerProduct"]),
+    ("kAdd", {}, [ROWS, (6, 11)], ["'data', 6 x 12, with 'more', 6 x 11", "to one shape"]),
+    ("kMultiply", {}, [IMAGES, ROWS], ["'data', 6 x 3 x 8 x 8", "by kConvolution or kInnerProduct"]),
     ("kHingeLoss", {"hingeloss_conf": {"topk": 13}}, [ROWS, ROWS], ["topk is 13", "12 classes"]),
     ("kEuclideanLoss", {}, [ROWS, ROWS, (6, 2)], ["one weight for each of 6 rows from 'a', which gives 6 x 2"]),
     ("kSoftmaxLoss", {}, [ROWS, ROWS, (5,)], ["one weight for each of 6 rows", "records that are one number"]),
@@ -126,10 +131,15 @@ REFUSED: list[tuple[str, dict[str, Any], list[tuple[int, ...]], list[str]]] = [
     ("kAccuracy", {}, [ROWS, (7, 12)], ["6 rows", "7 labels"]),
     ("kEuclideanLoss", {}, [ROWS, (6, 11)], ["compares 'data', 6 x 12, with 'more', 6 x 11", "rows as long"]),
     ("kEuclideanLoss", {}, [ROWS, (12, 6)], ["6 x 12", "12 x 6", "as many rows"]),
-    ("kSoftmax", {"softmax_conf": {"num_softmax_per_instance": 5}}, [ROWS], ["rows of 12 into 5", "divides 12"]),
+    ("kSoftmax", {"softmax_conf": {"num_softmax_per_instance": 5}}, [ROWS], ["12 features into 5", "divides 12"]),
     ("kSoftmaxLoss", {"softmaxloss_conf": {"topk": 13}}, [ROWS, ROWS], ["topk is 13", "12 classes", "1 to 12"]),
     ("kSlice", {"slice_conf": {"slice_dim": 2}}, [ROWS], ["slice_dim is 2", "'data' gives 6 x 12", "0 to 1"]),
-    ("kSlice", {"slice_conf": {"slice_dim": 1, "num_slices": 13}}, [ROWS], ["12 into 13 parts", "1 to 12"]),
+    (
+        "kSlice",
+        {"slice_conf": {"slice_dim": 1, "num_slices": 13}},
+        [ROWS],
+        ["is 13, but dimension 1 of 6 x 12 has 12", "1 to 12"],
+    ),
     ("kConcate", {"concate_conf": {"num_concates": 3}}, [ROWS, ROWS], ["num_concates is 3", "2 sources", "leave"]),
     ("kConcate", {"concate_conf": {"concate_dim": 1}}, [ROWS, (5, 12)], ["'data', 6 x 12", "'more', 5 x 12", "equal"]),
     ("kConcate", {"concate_conf": {"concate_dim": 1}}, [ROWS, IMAGES], ["cannot join", "6 x 3 x 8 x 8"]),

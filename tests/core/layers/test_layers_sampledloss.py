@@ -86,7 +86,7 @@ def test_the_gradient_of_nce_is_on_average_that_of_the_full_softmax_where_scores
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"counts": [1, 2]}, "has 2 counts for 9 words; give as many as vocab_size"),
+        ({"counts": [1, 2]}, "counts has 2 numbers, but vocab_size is 9; give as many"),
         ({"counts": [0] * 9}, "has counts of 0 only, so that no word can be drawn"),
     ],
 )

@@ -29,7 +29,7 @@ from dsinga.base.arrays import ParamArrays
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.job import Job
-from dsinga.layers.interface.layer import shape_text
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.metrics.composed_metrics import errors_of
 
 if TYPE_CHECKING:  # Dask is imported when there is something to run

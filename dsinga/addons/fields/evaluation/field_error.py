@@ -12,9 +12,10 @@ from dsinga.base.metric_state import ArraySum
 from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut, Labels, SourceKind
-from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Arrays, Layer, Output, Shape
 from dsinga.layers.interface.region import Region
 from dsinga.layers.losses.field_targets import MASKED, WEIGHTED, FieldTargets
 from dsinga.layers.metrics.composed_metrics import MetricValues, Sums, errors_of

@@ -10,9 +10,10 @@ from dsinga.base.registry import register
 from dsinga.job import LayerConf
 from dsinga.job.component import Settings, setting
 from dsinga.job.limits import Natural
+from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.context import Context, RecordInfo
 from dsinga.layers.interface.declarations import Cut
-from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape, shape_text
+from dsinga.layers.interface.layer import Array, Arrays, Gradients, Layer, Output, Shape
 from dsinga.layers.interface.region import Reach
 from dsinga.ops import Ops
 

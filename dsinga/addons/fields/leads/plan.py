@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dsinga.job import LayerConf, LayerType, NetConf, PaddingMode, ParamConf, Phase
-from dsinga.layers.interface.layer import Shape, shape_text
+from dsinga.layers.interface.checks import shape_text
+from dsinga.layers.interface.layer import Shape
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net.build import with_followers
 from dsinga.net.dataflow import needs_gradient

@@ -28,7 +28,8 @@ from dsinga.data import resolve
 from dsinga.data.sources.dask_arrays import cluster_futures
 from dsinga.job import Job, Phase
 from dsinga.layers import RecordInfo
-from dsinga.layers.interface.layer import Shape, shape_text
+from dsinga.layers.interface.checks import shape_text
+from dsinga.layers.interface.layer import Shape
 from dsinga.layers.losses.point_classes import PointClasses
 from dsinga.net import NeuralNet, create_net, input_layers, without_labels
 from dsinga.net.layer_classes import forecast_form, layer_class

@@ -9,7 +9,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from dsinga.base.errors import UserError
-from dsinga.layers.interface.layer import Layer, Shape, shape_text
+from dsinga.layers.interface.checks import shape_text
+from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.interface.region import Reach
 from dsinga.net import NeuralNet
 from dsinga.passes.predictor import row_bytes

@@ -1,0 +1,136 @@
+"""The configuration of a layer, and checks that its settings and sources fit, which say so in one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar
+
+from dsinga.job import LayerConf, Message
+from dsinga.job.component import Settings
+from dsinga.job.limits import out_of_range
+from dsinga.job.message import field_types
+from dsinga.ops.types import Shape
+
+
+class ConfiguredLayer:
+    """A layer as its configuration and the shapes of its sources say; errors have its name, with file and line."""
+
+    Conf: ClassVar[type[Settings] | None] = None
+    settings: Any = None
+
+    def __init__(self, conf: LayerConf, source_shapes: Sequence[Shape]):
+        self.conf = conf
+        self.name = conf.name
+        self.source_shapes = tuple(tuple(shape) for shape in source_shapes)
+        if self.Conf is not None:
+            self.settings = conf.settings_of(self.Conf)
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        for message in (self.conf, *(value for value in vars(self.conf).values() if isinstance(value, Message))):
+            if isinstance(message, Settings):
+                for fault in message.all_faults():
+                    raise self.fail(fault.text, message, fault.field)
+            else:
+                for field, _, value, allowed in out_of_range(message):
+                    raise self.fail(f"{field} {allowed.fault(value)}", message, field)
+
+    def expect_sources(self, count: int, optional: int = 0) -> None:
+        """Raise UserError unless the layer has ``count`` source layers, and at most ``optional`` more."""
+        sources = len(self.source_shapes)
+        if not count <= sources <= count + optional:
+            expected = "no source layer" if count == 0 else "1 source layer" if count == 1 else f"{count} source layers"
+            if optional:
+                expected = f"{count} or {count + optional} source layers"
+            raise self.fail(f"takes {expected}, not {sources}; correct its srclayers", field="srclayers")
+
+    def _expect_labels(self, source: int) -> None:
+        rows, labels = self.source_shapes[0][0], self.source_shapes[source][0]
+        if rows != labels:
+            raise self.fail(
+                f"{self.source_name(0)} gives {rows} rows, {self.source_name(source)} {labels} labels; "
+                "give both the same batchsize",
+                field="srclayers",
+            )
+
+    def source_name(self, index: int) -> str:
+        """Return the quoted name of a source, or its number where the configuration does not name it."""
+        names = self.conf.srclayers
+        return repr(names[index]) if index < len(names) else f"source {index}"
+
+    def fail(self, message: str, at: Message | None = None, field: str | None = None) -> Exception:
+        """Return a UserError about this layer, with ``message``, file and line; the caller raises it.
+
+        ``at`` is the part of the configuration that has ``field``; without it the settings, or else the layer's.
+        """
+        if at is None and self.settings is not None and field in field_types(type(self.settings)):
+            at = self.settings
+        return (at or self.conf).error(f"layer {self.name!r}: {message}", field)
+
+    def expect_axes(self, counts: Sequence[int], takes: str, remedy: str = "", source: int = 0) -> Shape:
+        """Return the shape of a source; raise UserError unless the number of its axes is one of ``counts``.
+
+        ``takes`` is what the layer takes, with the axes, and ``remedy`` what to do where it gets something else.
+        """
+        shape = self.source_shapes[source]
+        if len(shape) not in counts:
+            text = f"takes {takes}, but {self.source_name(source)} gives {shape_text(shape)}"
+            raise self.fail(f"{text}; {remedy}" if remedy else text, field="srclayers")
+        return shape
+
+    def expect_alike(self, fit: bool, remedy: str, second: int = 1, first: int = 0, verb: str = "compares") -> None:
+        """Raise UserError with the shapes of two sources unless they ``fit``, and what to do about it."""
+        if not fit:
+            names = [f"{self.source_name(k)}, {shape_text(self.source_shapes[k])}" for k in (first, second)]
+            raise self.fail(f"{verb} {names[0]}, with {names[1]}; {remedy}", field="srclayers")
+
+    def expect_some_source(self) -> None:
+        """Raise UserError where the layer, which takes any number of sources, has none."""
+        if not self.source_shapes:
+            raise self.fail("takes at least 1 source layer, not 0; correct its srclayers", field="srclayers")
+
+    def expect_channels(self) -> None:
+        """Raise UserError unless the first source has channels, (B, C, ...)."""
+        self.expect_axes(range(2, 33), "(batch, channels, ...)")
+
+    def expect_setting(self, field: str, low: int, high: int, because: str) -> int:
+        """Return a setting; raise UserError unless it is from ``low`` to ``high``, ``because`` of the sources."""
+        value: int = getattr(self.settings, field)
+        if not low <= value <= high:
+            raise self.fail(f"{field} is {value}, but {because}; give {low} to {high}", field=field)
+        return value
+
+    def expect_axis(self, field: str, first: int = 0) -> int:
+        """Return a setting that names an axis of the first source, from the axis ``first`` on; else raise UserError."""
+        shape = self.source_shapes[0]
+        return self.expect_setting(field, first, len(shape) - 1, f"{self.source_name(0)} gives {shape_text(shape)}")
+
+    def expect_equal_groups(self, field: str, **counts: int) -> int:
+        """Return a setting; raise UserError unless each of ``counts`` divides into so many equal groups."""
+        groups: int = getattr(self.settings, field)
+        for what, count in counts.items():
+            if count % groups:
+                text = f"cannot divide {count} {what} into {groups} equal groups"
+                raise self.fail(f"{text}; give {field} a number that divides {count}", field=field)
+        return groups
+
+    def expect_numbers(self, field: str, counts: Collection[int], because: str) -> None:
+        """Raise UserError unless a repeated setting has one of ``counts`` numbers, ``because`` of the sources."""
+        count = len(getattr(self.settings, field))
+        if count not in counts:
+            raise self.fail(f"{field} has {count} numbers, but {because}", field=field)
+
+    def image_shape(self) -> tuple[int, int, int]:
+        """Return (C, H, W) of the first source; as in SINGA, a source (B, H, W) is an image of one channel."""
+        remedy = "give the shape of a record in the input layer's store_conf"
+        shape = self.expect_axes((3, 4), "images (batch, channels, height, width)", remedy)
+        channels, height, width = (1, *shape[1:]) if len(shape) == 3 else shape[1:]
+        return channels, height, width
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Return a shape as text for messages: (3, 32, 32) as ``3 x 32 x 32``, one of more than eight axes in short."""
+    sizes = list(map(str, shape))
+    if len(sizes) > 8:
+        sizes[4:] = [f"... ({len(sizes)} axes)"]
+    return " x ".join(sizes) or "a single number"
