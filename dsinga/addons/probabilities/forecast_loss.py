@@ -27,6 +27,7 @@ from dsinga.ops import Ops
 Level = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
 MemberCount = Annotated[int, Range(2, 10_000)]
 FAIRNESS = "the share of the fair CRPS, for members that differ by random numbers: 1, or almost 1"
+DISTRIBUTION = "the distribution: normal, laplace, lognormal, poisson or negative_binomial"
 
 
 class ForecastTargets(FieldTargets):
@@ -190,8 +191,11 @@ class DistributionLoss(ForecastLoss):
     class Conf(Settings):
         """Settings of kDistributionLoss."""
 
-        distribution: DistributionName = setting(DistributionName.normal, "the distribution")
-        score: DistributionScore = setting(DistributionScore.nll, "its negative log-likelihood, or its CRPS")
+        distribution: DistributionName = setting(DistributionName.normal, DISTRIBUTION)
+        score: DistributionScore = setting(
+            DistributionScore.nll,
+            "nll, its negative log-likelihood, or crps, of the first three, its ranked score",
+        )
         scale: NonNegative = setting(1.0, "the factor of the loss and its gradient")
         masked: bool = setting(False, MASKED)
         weighted: bool = setting(False, WEIGHTED)
@@ -237,7 +241,7 @@ class DistributionParams(Layer):
     class Conf(Settings):
         """Settings of kDistributionParams."""
 
-        distribution: DistributionName = setting(DistributionName.normal, "the distribution")
+        distribution: DistributionName = setting(DistributionName.normal, DISTRIBUTION)
         axis: Annotated[int, Range(1, 2)] = setting(1, "the axis of the parameters: 1, or 2 of sequences")
 
     settings: Conf

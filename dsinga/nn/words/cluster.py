@@ -10,7 +10,7 @@ from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, SyncMethod
 from dsinga.job.message import field_names
-from dsinga.nn.words.keras_arguments import check_names
+from dsinga.nn.words.keras_arguments import check_names, checked
 
 
 class ClusterFields(TypedDict, total=False):
@@ -37,6 +37,7 @@ class ClusterFields(TypedDict, total=False):
     workspace: str  # the folder of checkpoints and logs
 
 
+@checked
 def Cluster(
     *,
     workers: int | None = None,
@@ -66,8 +67,7 @@ def Cluster(
     Raises:
         UserError: there is no such field, or ``sites`` are given without ``sync_freq`` or with a number of groups.
     """
-    names = [name for name in inspect.signature(Cluster).parameters if name != "fields"]
-    check_names("Cluster", [*names, *field_names(ClusterConf)], fields)
+    check_names("Cluster", [*inspect.signature(Cluster).parameters, *field_names(ClusterConf)], fields)
     topology = {
         "nworkers_per_group": workers,
         "nworker_groups": groups,

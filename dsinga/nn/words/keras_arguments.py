@@ -90,7 +90,10 @@ def bind(function: str, signature: inspect.Signature, args: Sequence[Any], kwarg
 
 
 def checked(function: F) -> F:
-    """Return the function with arguments that are checked by name, without Keras's that change nothing."""
+    """Return the function with arguments that are checked by name, without Keras's that change nothing.
+
+    Its signature has the fields of a TypedDict in place of ``**fields: Unpack[...]``, for completion in notebooks.
+    """
     signature = inspect.signature(function)
 
     @public
@@ -100,6 +103,15 @@ def checked(function: F) -> F:
         arguments.bind(function.__name__, signature, args, kwargs, ARGUMENTS)
         return function(*args, **kwargs)
 
+    if fields := re.search(r"Unpack\[(\w+)\]", str(signature)):
+        own, hints = signature.parameters, function.__globals__[fields[1]].__annotations__
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=hint)
+            for name, hint in hints.items()
+            if name not in own
+        ]
+        expanded = arguments.extended_signature(function, more, signature.return_annotation)
+        call.__signature__ = expanded  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
 
 

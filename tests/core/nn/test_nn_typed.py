@@ -1,11 +1,13 @@
-"""The fields of a job that type checkers know of fit and job; typed_program.py has what they say of a program."""
+"""What editors complete, and the fields of a job that fit and job take; mypy checks the program typed_program.py."""
 
 from __future__ import annotations
 
 import inspect
 
+import jedi
 import pytest
 
+from dsinga import nn
 from dsinga.base.registry import registered
 from dsinga.job import Job
 from dsinga.job.message import field_types
@@ -15,7 +17,31 @@ from dsinga.nn.model.trainable import Trainable
 
 @pytest.mark.parametrize(("function", "fields"), [(Trainable.fit, FitFields), (Trainable.job, JobFields)])
 def test_fit_and_job_take_every_field_of_a_job(function, fields):
-    named = set(inspect.signature(function).parameters) - {"fields"}
+    named = set(inspect.signature(inspect.unwrap(function)).parameters) - {"fields"}
     known = {name for each in (JobFields, fields) for name in each.__annotations__}
     of_addons = {name.removeprefix("Job.") for name in registered("message") if name.startswith("Job.")}
     assert known == {*field_types(Job), *of_addons} - named - {"resume"}  # which dsinga.train takes
+
+
+WORDS = (
+    "Dense Conv2D LSTM Embedding Dropout BatchNormalization MaxPooling2D MultiHeadAttention Reshape LayerNormalization "
+    "SoftmaxLoss Adam CosineDecay Cluster"
+).split()
+
+
+@pytest.mark.parametrize("word", [*WORDS, "Sequential().fit"])
+def test_notebooks_complete_all_arguments_and_editors_those_of_the_function(word):
+    function = nn.Sequential.fit if word.endswith("fit") else getattr(nn, word)
+    arguments = set(inspect.signature(function).parameters) - {"self"}
+    shared = {"name", "trainable"} if word in WORDS[:11] else {"clip_norm"} if word == "Adam" else set()
+    assert shared <= arguments
+    call = "model.fit(" if word.endswith("fit") else f"nn.{word}("
+    in_notebooks = completed(jedi.Interpreter(call, [{"nn": nn, "model": nn.Sequential()}]))
+    assert arguments <= in_notebooks
+    in_editors = completed(jedi.Script(f"from dsinga import nn\nmodel = nn.Sequential()\n{call}"))
+    assert set(inspect.signature(inspect.unwrap(function)).parameters) - {"self", "fields", "common"} <= in_editors
+
+
+def completed(script: jedi.Script) -> set[str]:
+    """Return the names of the arguments that are offered."""
+    return {name.name.removesuffix("=") for name in script.complete() if name.name.endswith("=")}

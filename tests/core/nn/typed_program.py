@@ -19,6 +19,22 @@ def program() -> None:
     nn.Dense(2).trainble = False  # type: ignore[attr-defined]
     dsinga.trian("job.conf")  # type: ignore[attr-defined]
     dsinga.nn.Dense(unitss=3)  # type: ignore[call-arg]
+    nn.Conv2D(8, 3, strides=2, padding="same", name="conv", trainable=False)
+    nn.Conv2D(8, 3, stride=2)  # type: ignore[call-arg]
+    nn.LSTM(8, return_sequences=True, carry=True)
+    nn.LSTM(8, return_sequence=True)  # type: ignore[call-arg]
+    nn.Embedding(100, 8, mask_zero=True, partition_dim=1)
+    nn.Embedding(100)  # type: ignore[call-arg]
+    nn.Dropout("0.5")  # type: ignore[arg-type]
+    nn.MaxPooling2D(pool_size=(2, 2), strides=2)
+    nn.MultiHeadAttention(2, key_dim=8)
+    nn.Reshape((2, 3), location=0)
+    nn.LayerNormalization(axes=-1)  # type: ignore[call-arg]
+    nn.SoftmaxLoss(topk=5, label_smoothing=0.1, name="loss")
+    nn.SoftmaxLoss(top_k=5)  # type: ignore[call-arg]
+    nn.Adam(nn.CosineDecay(0.1, 100, warmup_steps=10), weight_decay=0.1, clip_norm=1.0)
+    nn.Adam(0.1, beta1=0.9)  # type: ignore[call-arg]
+    nn.Cluster(workers=2, staleness=1, nworkers=2)  # type: ignore[call-arg]
     print(model.evaluate(x, y)["loss"] + 1.0)
     windows = dsinga.windows("weather.zarr", inputs="t", targets="t", input_dims={"time": 1}, leads=2)
     model.evaluate(windows, by=("variable", "lead"), against="persistence").rmse.sel(forecast="model")
