@@ -6,6 +6,8 @@ The built-in ones pass :class:`LayerContract`, :class:`UpdaterContract`, :class:
 a distribution that brings components by entry points.
 """
 
+import pkgutil
+import sys
 from typing import TYPE_CHECKING, Any
 
 from dsinga.base.components import lazy_names
@@ -27,18 +29,6 @@ __all__ = [
     "LayerCase", "LayerContract", "SimulatedLoop", "SourceContract", "UpdaterContract",
 ]  # fmt: skip
 
-KERNEL_CHECKS = ("arrays", "backend", "captures", "fields", "formulas", "images", "sequences")
-# Modules whose assertions pytest rewrites, so that a failed one shows its values.
-REWRITTEN = (
-    "group_syncs",
-    "engines",
-    "extensions",
-    "layer_parts",
-    "layers",
-    "sources",
-    "updaters",
-    *(f"kernel_{name}" for name in KERNEL_CHECKS),
-)
 PACKAGES = ("pytest", "hypothesis")  # packages that dsinga does not install
 _find, __dir__ = lazy_names(__name__)
 
@@ -50,7 +40,8 @@ def __getattr__(name: str) -> Any:
     try:
         import pytest
 
-        pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in REWRITTEN))
+        modules = {f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)}
+        pytest.register_assert_rewrite(*(modules - sys.modules.keys()))  # a failed assertion shows its values
         return _find(name)
     except ModuleNotFoundError as error:
         if error.name not in PACKAGES:
