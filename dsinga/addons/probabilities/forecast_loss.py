@@ -53,7 +53,7 @@ class ForecastTargets(FieldTargets):
         """Return (B, C, K, points) as rows of numbers in the order of the predictions, (B, n)."""
         return (x if self.are_fields else x.transpose(0, 1, 3, 2)).reshape(len(x), self.size * self.form.count)
 
-    def known(self, target: Array, ops: Ops) -> tuple[Array, Array | None]:
+    def values_and_weights(self, target: Array, ops: Ops) -> tuple[Array, Array | None]:
         """Return the target (B, C, points), 1 at masked points, and the weight of each number or None.
 
         Weights are those of points, 0 at masked ones.
@@ -107,7 +107,7 @@ class ForecastLoss(PairLoss):
     def check_sources(self, sources: Arrays, ctx: Context) -> None:
         """Raise UserError for a target that is NaN and not masked, or that the distribution does not have."""
         self.targets.check(sources[1], ctx)
-        x, y = self.targets.predictions(sources[0], ctx.ops), self.targets.known(sources[1], ctx.ops)[0]
+        x, y = self.targets.predictions(sources[0], ctx.ops), self.targets.values_and_weights(sources[1], ctx.ops)[0]
         if fault := self.form.fault(ctx.ops.to_numpy(x), ctx.ops.to_numpy(y)):
             raise self.fail(fault)
 
@@ -122,7 +122,7 @@ class ForecastLoss(PairLoss):
 
     def _row_losses(self, sources: Arrays, ops: Ops) -> Array:
         """Return the loss of each row, (B,) float64, before weights of rows and ``scale``."""
-        y, of_points = self.targets.known(sources[1], ops)
+        y, of_points = self.targets.values_and_weights(sources[1], ops)
         losses = self.form.losses(self.targets.predictions(sources[0], ops), y, ops)
         if of_points is not None:
             losses = ops.xp.where(of_points != 0, losses * of_points, losses.dtype.type(0))
@@ -134,7 +134,7 @@ class ForecastLoss(PairLoss):
         ops, factor = ctx.ops, self.settings.scale / ctx.rows.total
         grads: list[Array | None] = [None] * len(sources)
         if needs[0]:
-            y, of_points = self.targets.known(sources[1], ops)
+            y, of_points = self.targets.values_and_weights(sources[1], ops)
             slopes = self.form.slopes(self.targets.predictions(sources[0], ops), y, ops) * factor
             if of_points is not None:  # where a number of weight 0 has no finite slope
                 slopes = ops.xp.where(of_points[:, :, None] != 0, slopes * of_points[:, :, None], slopes.dtype.type(0))

@@ -98,7 +98,7 @@ class ForecastScores(Layer):
         target = labels.astype(np.float64)
         targets.check_values(targets.values(target, ops), labels.shape[2:], ctx)
         x = targets.predictions(ctx.ops.to_numpy(sources[0]).astype(np.float64), ops)
-        y, weights = targets.known(target, ops)
+        y, weights = targets.values_and_weights(target, ops)
         if fault := self.form.fault(x, y):
             raise self.fail(fault)
         sums = forecast_sums(self.form, x, y, 1.0 if weights is None else weights)

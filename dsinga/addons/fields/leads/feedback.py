@@ -1,4 +1,4 @@
-"""What later leads take of windows where predictions are fed back as inputs, in training and in predictions."""
+"""Plans where later leads get their inputs: from the data, or from earlier predictions that are fed back."""
 
 from __future__ import annotations
 

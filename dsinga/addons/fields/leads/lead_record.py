@@ -1,4 +1,4 @@
-"""kLeadRecord: the record of one lead, of channels of the record that is read and of predictions of earlier leads."""
+"""The layer kLeadRecord, which makes the record of one lead of the record that is read and earlier predictions."""
 
 from __future__ import annotations
 

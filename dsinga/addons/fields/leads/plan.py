@@ -1,4 +1,4 @@
-"""LeadPlan: how a net is trained on several leads, with a copy of its layers for each, fed with earlier predictions."""
+"""Builds the net that is trained on several leads: a copy of its layers for each, fed with earlier predictions."""
 
 from __future__ import annotations
 

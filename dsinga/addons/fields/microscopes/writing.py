@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,26 @@ def write_ome_zarr(
             f"write_ome_zarr takes an xarray Dataset or DataArray, not a {type(dataset).__name__}; name the dimensions "
             "of an array: xarray.DataArray(array, dims=('y', 'x'))"
         )
-    named, names = (labels,) if isinstance(labels, str) else tuple(labels), [str(name) for name in dataset.data_vars]
-    for name in named:
+    label_images = _label_images(dataset, (labels,) if isinstance(labels, str) else tuple(labels))
+    channels = [str(name) for name in dataset.data_vars if str(name) not in label_images]
+    if not channels:
+        _add_labels(absolute(path), label_images)
+        return
+    image = _image(dataset, channels)
+    _check_sizes(label_images, dict(image.sizes))
+    location = absolute(path)
+    with StagedStores() as stores, naming_destination(redact(os.fspath(path))):
+        staging = stores.stage(location)
+        _write_image(staging, image, version, os.path.basename(location))
+        for name, array in label_images.items():
+            _write_image(join(staging, f"labels/{name}"), array, version, name, is_label=True)
+        _name_labels(staging, version, list(label_images))
+
+
+def _label_images(dataset: Any, labels: Sequence[str]) -> dict[str, Any]:
+    """Return the label images of a Dataset by name. Raises UserError where one is missing, or is no integers."""
+    names = [str(name) for name in dataset.data_vars]
+    for name in labels:
         if name not in names:
             raise UserError(f"the Dataset has no variable {name!r}{nearest_or_listed(name, names, 'it has')}")
         if dataset[name].dtype.kind not in "iub":
@@ -64,37 +82,33 @@ def write_ome_zarr(
                 f"the label image {name!r} has {dataset[name].dtype} numbers, but the number of an instance is an "
                 f"integer; give ds[{name!r}].astype('int32')"
             )
-    channels = [name for name in names if name not in named]
-    location, where = absolute(path), redact(os.fspath(path))
-    label_images = {name: _axes_in_order(dataset[name]) for name in named}
-    image: Any = _image(dataset, channels) if channels else None
-    existing = None if channels else image_at(location)
-    if not channels and (existing is None or not label_images):
-        raise UserError(f"{where} is no OME-Zarr image to which label images are added; write them with their image")
+    return {name: _axes_in_order(dataset[name]) for name in labels}
+
+
+def _check_sizes(label_images: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """Raise UserError for a label image that has other sizes than the image."""
     for name, array in label_images.items():
-        sizes = dict(image.sizes) if existing is None else dict(existing.sizes)
         if any(sizes.get(dim) != size for dim, size in array.sizes.items()):
             raise UserError(
-                f"the label image {name!r} has the sizes {dict(array.sizes)}, but the image {sizes}; write label "
+                f"the label image {name!r} has the sizes {dict(array.sizes)}, but the image {dict(sizes)}; write label "
                 "images in the resolution of the image"
             )
+
+
+def _add_labels(location: str, label_images: Mapping[str, Any]) -> None:
+    """Write label images beside those of an image. Raises UserError where there is none, or one has such a name."""
+    image, where = image_at(location), redact(location)
+    if image is None or not label_images:
+        raise UserError(f"{where} is no OME-Zarr image to which label images are added; write them with their image")
+    _check_sizes(label_images, image.sizes)
+    version = next(each for each, zarr_format in VERSIONS.items() if zarr_format == image.zarr_format)
+    known = label_names(location)
     with StagedStores() as stores, naming_destination(where):
-        if existing is None:
-            staging = stores.stage(location)
-            _write_image(staging, image, version, os.path.basename(location))
-            for name, array in label_images.items():
-                _write_image(join(staging, f"labels/{name}"), array, version, name, is_label=True)
-            _name_labels(staging, version, named)
-        else:
-            version = next(each for each, zarr_format in VERSIONS.items() if zarr_format == existing.zarr_format)
-            known = label_names(location)
-            for name, array in label_images.items():
-                if name in known or exists(join(location, f"labels/{name}")):
-                    raise UserError(f"{where} has a label image {name!r}; write this one under another name")
-                staging = stores.stage(join(location, f"labels/{name}"))
-                _write_image(staging, array, version, name, is_label=True)
-    if existing is not None:
-        _name_labels(location, version, [*known, *named])
+        for name, array in label_images.items():
+            if name in known or exists(join(location, f"labels/{name}")):
+                raise UserError(f"{where} has a label image {name!r}; write this one under another name")
+            _write_image(stores.stage(join(location, f"labels/{name}")), array, version, name, is_label=True)
+    _name_labels(location, version, [*known, *label_images])
 
 
 def _image(dataset: Any, names: list[str]) -> Any:

@@ -1,4 +1,4 @@
-"""The blocks of the prediction of a Dataset: which windows and tiles a task computes, and what it reads for them."""
+"""Divides the prediction of a Dataset into tasks: the windows and tiles of each, and the chunks that it reads."""
 
 from __future__ import annotations
 

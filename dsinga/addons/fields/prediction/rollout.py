@@ -1,4 +1,4 @@
-"""FieldRollout: predicts several leads ahead, with earlier predictions as inputs in place of data not yet known."""
+"""FieldRollout: predicts several leads one after another; later ones take earlier predictions as inputs."""
 
 from __future__ import annotations
 

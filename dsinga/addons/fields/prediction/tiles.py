@@ -1,4 +1,4 @@
-"""How a net computes a field of any size: whole, or in tiles of a size that follows from the net and the field."""
+"""Plans the tiles in which a net computes a field of any size; they follow from the net and the field alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anomalies of the variables of a Dataset from a climatology, where they are read; and the way back.
+"""Subtracts a climatology from the variables of a Dataset where they are read, and adds it to predictions.
 
 This file imports xarray, and is imported where somebody has a Dataset.
 """

@@ -1,4 +1,4 @@
-"""One dimension of a window: where windows begin, what they read, and what lies beyond the ends of the data."""
+"""The windows along one dimension: where they begin, what they read, and what lies beyond the ends of the data."""
 
 from __future__ import annotations
 

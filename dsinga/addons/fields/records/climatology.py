@@ -1,4 +1,4 @@
-"""A climatology: what variables have at each point in a month, or on a day of the year, in the mean over years."""
+"""A climatology of a Dataset: the mean of each variable at each point by month, or by day of the year."""
 
 from __future__ import annotations
 

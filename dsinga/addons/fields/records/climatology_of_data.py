@@ -1,4 +1,4 @@
-"""The climatology of the fields of a Dataset, by month or by day of the year."""
+"""Computes the climatology of a Dataset by month or by day of the year, in blocks of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a record and a label of a window consist of: which dimensions are space, which numbers are which channel."""
+"""Decides which dimensions of windows are space, and which variable and point is which channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A definition of windows applied to another Dataset, for prediction: whole fields in place of windows of space."""
+"""Applies the windows of a trained net to another Dataset for prediction, with whole fields in place of parts."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ class PredictionWindows:
         return math.prod(self.axis(dim).size for dim in target.channel_dims)
 
     def with_numbers(self, dim: str, coordinates: Sequence[Any]) -> PredictionWindows:
-        """Return the windows for each number of whose targets several are predicted, along the new dimension ``dim``.
+        """Return windows with several predicted numbers for each number of a target, along the new dimension ``dim``.
 
-        It stands before those of space. The channels of these numbers are neighbours. Raises UserError where the data
+        That stands before those of space. The channels of these numbers are neighbours. Raises UserError where the data
         have it already.
         """
         self.layout.check_free([target.name for target in self.targets], dim)

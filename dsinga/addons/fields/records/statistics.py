@@ -1,4 +1,4 @@
-"""Mean, standard deviation and range of fields of any size, streamed in blocks; those of the channels of windows."""
+"""Computes mean, standard deviation and range of fields of any size in blocks, also for the channels of windows."""
 
 from __future__ import annotations
 

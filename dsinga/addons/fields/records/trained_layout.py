@@ -1,4 +1,4 @@
-"""Which part of a Dataset windows read, between coordinates, and in which order: that of the data of training."""
+"""Puts a Dataset in the order of the data of training, and cuts it between coordinates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of neighbouring windows: the fields that they share are read once and kept, decoded, in a bounded cache."""
+"""Reads the fields that neighbouring windows share once, and keeps them decoded in a bounded cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records, or the labels, of windows: cut out of the fields of their blocks, with masks and weights as channels."""
+"""Reads the inputs, or the targets, of windows from blocks of fields, and adds channels of masks and weights."""
 
 from __future__ import annotations
 
