@@ -135,8 +135,8 @@ def plan(
     import rich.console
 
     from dsinga.addons.planner import planning
-    from dsinga.addons.planner.comparison import print_comparison
     from dsinga.addons.planner.plan_picture import draw_plan
+    from dsinga.addons.planner.planning import print_comparison
     from dsinga.base.errors import UserError
     from dsinga.job import load
 

@@ -1,28 +1,40 @@
-"""Predicts the time of an iteration of a job, and compares it with that of a run."""
+"""Predicts the time of an iteration of a job, and compares it with that of a run, part by part."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import rich.box
+import rich.console
+import rich.table
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
 
-from dsinga.addons.planner.comparison import Comparison, compare_run
-from dsinga.addons.planner.link import GIGABIT, parse_network
+from dsinga.addons.planner.fitting import price_of, whole_job
+from dsinga.addons.planner.link import ENDS, GIGABIT, INSIDE, LOOPBACK, SHARED_MEMORY, Link, Links, parse_network
 from dsinga.addons.planner.plan import Plan, price_sites
-from dsinga.addons.planner.pricing import make_plan, plan_net, whole_job
+from dsinga.addons.planner.pricing import CostModels, describe_link, make_plan, plan_net
+from dsinga.addons.planner.processes import ProcessMap
+from dsinga.addons.planner.rate_store import RateStore, rates_file
+from dsinga.addons.planner.search import by_rows
+from dsinga.addons.planner.simulate import Prediction
 from dsinga.api.jobs_with_data import job_with_data, roots
 from dsinga.base.argument_types import typed
+from dsinga.base.arguments import counted
 from dsinga.base.errors import UserError
 from dsinga.base.settings import read_setting
 from dsinga.base.standard_streams import error_stream
-from dsinga.job import Job, Phase
-from dsinga.reading.checked_job import check_job
+from dsinga.job import Job, Phase, SlicingMethod
+from dsinga.job.writer import job_signature
+from dsinga.loop.timings_file import RunTimings, read_timings
+from dsinga.net.partitioned import SPACE, LayerCut
+from dsinga.reading.checked_job import CheckedJob, check_job
 
 
 @typed()
@@ -120,3 +132,149 @@ def _machine(
         "cache": read_setting("cache"),
         "announce": partial(print, file=error_stream(), flush=True) if progress else None,
     }
+
+
+class Part(NamedTuple):
+    """A part of an iteration: its name, and its seconds as predicted and as measured."""
+
+    name: str
+    predicted: float
+    measured: float
+
+    @property
+    def miss(self) -> float:
+        """How many seconds more were measured than predicted."""
+        return self.measured - self.predicted
+
+
+class Comparison(NamedTuple):
+    """A run and its prediction.
+
+    Attributes:
+        job: the name of the job.
+        where: a text that says where the workers ran.
+        steps: the number of iterations of which medians were taken.
+        parts: the parts of an iteration.
+        warning: a text that says why predicted times may be too long, or "".
+    """
+
+    job: str
+    where: str
+    steps: int
+    parts: Sequence[Part]
+    warning: str = ""
+
+    @property
+    def iteration(self) -> Part:
+        """The whole iteration."""
+        return Part("iteration", sum(part.predicted for part in self.parts), sum(part.measured for part in self.parts))
+
+    @property
+    def verdict(self) -> str:
+        """A sentence about the iteration and the part with the largest miss."""
+        worst = max(self.parts, key=lambda part: abs(part.miss))
+        error = self.iteration.predicted / self.iteration.measured - 1
+        more = "more" if worst.miss > 0 else "less"
+        return (
+            f"the prediction is {error:+.0%} off; the largest miss is {worst.name}: {1e3 * worst.measured:,.2f} ms, "
+            f"{1e3 * abs(worst.miss):,.2f} ms {more} than predicted"
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """Return the comparison as plain numbers and text, for JSON."""
+        rows = [
+            {"part": part.name, "predicted_ms": 1e3 * part.predicted, "measured_ms": 1e3 * part.measured}
+            for part in (*self.parts, self.iteration)
+        ]
+        texts = {"job": self.job, "where": self.where, "steps": self.steps, "verdict": self.verdict}
+        return {**texts, "parts": rows} | ({"warning": self.warning} if self.warning else {})
+
+
+def compare(prediction: Prediction, run: RunTimings, where: str, warning: str = "") -> Comparison:
+    """Return a run's times beside a prediction, which leaves reading records out."""
+    seconds = run.seconds
+    waiting = prediction.seconds - prediction.compute - prediction.update
+    measured_waiting = seconds["total"] - seconds["compute"] - seconds["update"] - seconds["data"]
+    parts = [
+        Part("computing layers", prediction.compute, seconds["compute"]),
+        Part("updating params", prediction.update, seconds["update"]),
+        Part("exchange and waiting", max(waiting, 0.0), max(measured_waiting, 0.0)),
+        Part("reading records", 0.0, seconds["data"]),
+    ]
+    return Comparison(run.job, where, run.steps, parts, warning)
+
+
+def compare_run(
+    job: Job,
+    workspace: Path,
+    cores: int,
+    *,
+    network: Link | None = None,
+    roots: Sequence[str] = (),
+    cache: str | os.PathLike[str] | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Compare the run in a workspace with its prediction, for machines like this one joined by ``network``.
+
+    The other arguments are those of :func:`dsinga.addons.planner.pricing.make_plan`. Raises UserError for bad input, a
+    workspace without a finished run, and a run of another job.
+    """
+    run = read_timings(workspace)
+    check_same_job(job, run, workspace)
+    places, net = run.places, plan_net(CheckedJob(whole_job(job), roots))
+    workers = len(places.workers)
+    models = CostModels(job, net, cores, RateStore(rates_file(cache), announce), job.precision)
+    barrier, link = models.barrier(), network or GIGABIT
+    slicing = job.cluster.slicing if job.cluster else SlicingMethod.kSinga
+    processes = ProcessMap(tuple(places.workers), tuple(places.servers), slicing, several_hosts=places.hosts > 1)
+    if places.hosts > 1:
+        links, where = (
+            Links(INSIDE, ENDS, link, False, barrier, barrier),
+            f"{places.hosts} hosts, {describe_link(link)}",
+        )
+    else:
+        links = Links(INSIDE, SHARED_MEMORY, LOOPBACK, True, barrier, barrier)
+        count = len({*places.workers, *places.servers})
+        where = f"{count} process{'es' if count > 1 else ''} of one host"
+    model = models.create(processes.first, -(-workers // places.hosts), links, places.threads)
+    names = {node.layer.name for node in net.nodes}
+    fits = all(dim <= 4 and 0 <= location < workers for dim, location in run.cuts.values())
+    if workers > 1 and not (fits and run.cuts.keys() == names):
+        raise UserError(f"the cuts in {workspace} are not those of this job's layers; train the job again")
+    grid = tuple(job.neuralnet.partition_grid) or (workers,)
+    cuts = {
+        name: LayerCut(dim, location, grid=grid if dim >= SPACE else ()) for name, (dim, location) in run.cuts.items()
+    }
+    if workers == 1:
+        cuts = by_rows(net, 1)
+    prediction = model.predict(cuts, workers).computing(price_of(job, net.nodes[0].layer.shape[0], workers))
+    models.store.save()
+    return compare(prediction, run, f"{counted(workers, 'worker')} in {where}", models.store.warning)
+
+
+def check_same_job(job: Job, run: RunTimings, workspace: object) -> None:
+    """Raise UserError where the run in a workspace is of another job, or is one that no plan predicts."""
+    if run.signature != job_signature(job):
+        name = "another job" if run.job == job.name else f"the job {run.job!r}"
+        raise UserError(
+            f"the run in {workspace} is of {name}: its layers, batch size, updater, exchange or precision differ; give "
+            "the workspace of this job"
+        )
+    if run.places.groups > 1:
+        raise UserError(f"the run in {workspace} has {run.places.groups} worker groups; a plan predicts those of one")
+    if run.places.unpredicted:
+        raise UserError(f"the run in {workspace} {run.places.unpredicted}, which no plan predicts; train without it")
+
+
+def print_comparison(figures: Mapping[str, Any], console: rich.console.Console) -> None:
+    """Print a comparison, given as ``Comparison.figures`` returns it."""
+    console.print(f"{figures['job']}: {figures['where']}; an iteration, medians of {figures['steps']}:")
+    table = rich.table.Table("part", box=rich.box.SIMPLE, padding=(0, 1))
+    for name in ("predicted ms", "measured ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in figures["parts"]:
+        table.add_row(row["part"], f"{row['predicted_ms']:,.2f}", f"{row['measured_ms']:,.2f}")
+    console.print(table)
+    console.print(figures["verdict"])
+    if "warning" in figures:
+        console.print(f"warning: {figures['warning']}")

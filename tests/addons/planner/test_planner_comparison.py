@@ -12,8 +12,8 @@ import pytest
 import dsinga
 from dsinga import models
 from dsinga.addons.planner import pricing
-from dsinga.addons.planner.comparison import compare
 from dsinga.addons.planner.link import FREE_BARRIER
+from dsinga.addons.planner.planning import compare
 from dsinga.addons.planner.simulate import Prediction
 from dsinga.base.errors import UserError
 from dsinga.job import ClusterConf, Job

@@ -9,18 +9,17 @@ from typing import Any
 
 from dsinga.addons.gpu.captured_iterations import GraphCapture
 from dsinga.addons.gpu.cupy.arrays import CupyArrays, by_channel, cast, from_channel_rows
-from dsinga.addons.gpu.cupy.batchnorm import CupyBatchNorm
 from dsinga.addons.gpu.cupy.cudnn_plans import ConvolutionPlans
 from dsinga.addons.gpu.cupy.device_pass import CupyPass
 from dsinga.addons.gpu.cupy.elementwise import CupyElementwise, CupyLookup
-from dsinga.addons.gpu.cupy.grouped_convolution import CupyGroupedConvolution
 from dsinga.addons.gpu.cupy.library import cupy, describe, lacks
+from dsinga.addons.gpu.cupy.normalisation import CupyBatchNorm
 from dsinga.addons.gpu.cupy.products import PRECISIONS, Blas, CupyProducts
 from dsinga.addons.gpu.cupy.recurrent import CupyRecurrent
 from dsinga.addons.gpu.cupy.sequences import CupyAttention, CupyCRF
 from dsinga.addons.gpu.cupy.streams import ComputedArray, Download, Streams, Upload
 from dsinga.addons.gpu.cupy.update import CupyUpdate
-from dsinga.addons.gpu.cupy.volumes import CupyVolumePooling
+from dsinga.addons.gpu.cupy.volumes import CupyGroupedConvolution, CupyVolumePooling
 from dsinga.base.errors import UserError
 from dsinga.ops.interface import Capture, Ops
 from dsinga.ops.types import BFLOAT16, FLOAT32, Array, AsyncCopy, FinishedCopy
