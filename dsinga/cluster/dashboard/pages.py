@@ -28,8 +28,7 @@ from dsinga.cluster.dashboard.line_panel import (
 )
 from dsinga.cluster.dashboard.panel import DashboardPanel
 from dsinga.cluster.dashboard.records import RunRecord
-from dsinga.cluster.dashboard.table_panels import QueuePanel
-from dsinga.cluster.dashboard.time_panel import TimePanel
+from dsinga.cluster.dashboard.run_panels import QueuePanel, TimePanel
 
 # Milliseconds between two looks for news by a page that is open.
 UPDATE_MS = 500

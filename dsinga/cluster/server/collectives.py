@@ -50,33 +50,38 @@ class _Collective:
 
 
 class Collectives:
-    """Combines arrays by key, one from each contributor. Thread-safe.
+    """Combines arrays by key, one from each contributor, for each worker group of a shard. Thread-safe.
 
     A worker takes part in one collective at a time. So it has received the result when it asks for the next one,
     and a key is forgotten when each of its contributors has gone on; until then a repeated call gets the same answer.
+    ``generations`` are those of the groups from which messages are accepted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, groups: Sequence[int], generations: Generations):
+        self._several, self._generations = len(groups) > 1, generations
         self._lock = threading.Lock()
-        self._collectives: dict[str, _Collective] = {}
-        self._last: dict[int, str] = {}
+        self._collectives: dict[tuple[int, str], _Collective] = {}  # by group and key
+        self._last: dict[tuple[int, int], str] = {}  # by group and worker: the key of its last collective
         self._error: BaseException | None = None
 
     def add(
-        self, kind: str, key: str, worker: int, array: np.ndarray, contributors: Sequence[int]
-    ) -> Future[np.ndarray]:
-        """Take the array of ``worker``; the future resolves to the combination of all, in their order.
+        self, kind: str, key: str, group: int, worker: int, array: np.ndarray, contributors: Sequence[int],
+        generation: int = 0,
+    ) -> Future[np.ndarray]:  # fmt: skip
+        """Take the array of a worker; the future resolves to those of ``contributors``, combined in their order.
 
-        The result is one read-only array, shared by all workers. ``kind``, one of :data:`KINDS`, and
-        ``contributors`` are the same in all calls for one key.
+        The result is one read-only array, shared by all workers. ``kind`` is "all_reduce" for their sum, "all_gather"
+        for their rows joined; it and ``contributors`` are the same in all calls for one key, which is used once in a
+        run by each group. Raises RunError for another generation of the group.
         """
+        self._generations.check(group, generation, f"a collective of worker {worker} of group {group}")
         with self._lock:
             if self._error is not None:
                 failed: Future[np.ndarray] = Future()
                 failed.set_exception(self._error)
                 return failed
-            self._leave(worker, key)
-            collective = self._collectives.setdefault(key, _Collective(kind, contributors))
+            self._leave(group, worker, key)
+            collective = self._collectives.setdefault((group, key), _Collective(kind, contributors))
             if worker in collective.arrays:
                 return collective.future
             assert worker in collective.contributors, (key, worker, collective.contributors)
@@ -86,72 +91,43 @@ class Collectives:
             collective.resolve()
         return collective.future
 
-    def _leave(self, worker: int, key: str) -> None:
-        last = self._last.get(worker, key)
-        self._last[worker] = key
+    def _leave(self, group: int, worker: int, key: str) -> None:
+        last = self._last.get((group, worker), key)
+        self._last[group, worker] = key
         if last != key:
-            self._collectives[last].departures += 1
-            if self._collectives[last].departures == len(self._collectives[last].contributors):
-                del self._collectives[last]
+            collective = self._collectives[group, last]
+            collective.departures += 1
+            if collective.departures == len(collective.contributors):
+                del self._collectives[group, last]
+
+    def restart(self, group: int, error: BaseException) -> None:
+        """Fail the collectives of a group that begins anew, as a generation that is accepted already."""
+        with self._lock:
+            waiting = [self._collectives.pop(place) for place in list(self._collectives) if place[0] == group]
+            self._last = {place: key for place, key in self._last.items() if place[0] != group}
+        _fail(waiting, error)
 
     def close(self, error: BaseException) -> None:
         """Fail every collective that waits, and every later one, with ``error``."""
         with self._lock:
             self._error = self._error or error
-            waiting = [collective.future for collective in self._collectives.values() if not collective.complete]
+            waiting = list(self._collectives.values())
             self._collectives.clear()
             self._last.clear()
-        for future in waiting:
-            future.set_exception(error)
+        _fail(waiting, error)
 
     def pending(self) -> list[str]:
         """Return texts that say which keys wait, and for which workers."""
         with self._lock:
             return [
-                f"{key!r}: {describe_arrivals(collective.arrays, collective.contributors)}"
-                for key, collective in self._collectives.items()
+                f"collective{f' of group {group}' if self._several else ''} {key!r}: "
+                f"{describe_arrivals(collective.arrays, collective.contributors)}"
+                for (group, key), collective in self._collectives.items()
                 if not collective.complete
             ]
 
 
-class GroupCollectives:
-    """The collectives of each of the worker groups of a shard. Thread-safe.
-
-    ``generations`` are those of the groups from which messages are accepted.
-    """
-
-    def __init__(self, groups: Sequence[int], generations: Generations):
-        self._generations = generations
-        self._collectives = {group: Collectives() for group in groups}
-
-    def add(
-        self, kind: str, key: str, group: int, worker: int, array: np.ndarray, contributors: Sequence[int],
-        generation: int = 0,
-    ) -> Future[np.ndarray]:  # fmt: skip
-        """Return a future of the arrays of the workers ``contributors`` of a group, combined in their order.
-
-        ``kind`` is "all_reduce" for their sum, "all_gather" for their rows joined. A key is used once in a run by each
-        group. Raises RunError for another generation of the group.
-        """
-        collectives = self._collectives[group]
-        self._generations.check(group, generation, f"a collective of worker {worker} of group {group}")
-        return collectives.add(kind, key, worker, array, contributors)
-
-    def restart(self, group: int, error: BaseException) -> None:
-        """Fail the collectives of a group that begins anew, as a generation that is accepted already."""
-        collectives, self._collectives[group] = self._collectives[group], Collectives()
-        collectives.close(error)
-
-    def close(self, error: BaseException) -> None:
-        """Fail every collective that waits, and every later one, with ``error``."""
-        for collectives in self._collectives.values():
-            collectives.close(error)
-
-    def pending(self) -> list[str]:
-        """Return texts that say which keys wait, and for which workers."""
-        several = len(self._collectives) > 1
-        return [
-            f"collective{f' of group {group}' if several else ''} {line}"
-            for group, collectives in self._collectives.items()
-            for line in collectives.pending()
-        ]
+def _fail(collectives: Sequence[_Collective], error: BaseException) -> None:
+    for collective in collectives:
+        if not collective.complete:
+            collective.future.set_exception(error)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dsinga.base.errors import RunError
-from dsinga.cluster.server.collectives import GroupCollectives
+from dsinga.cluster.server.collectives import Collectives
 from dsinga.cluster.server.gradient_accumulator import Generations, Push, StalenessMeter
 from dsinga.cluster.server.gradient_norms import GradientNorms
 from dsinga.cluster.server.group_sync import GroupSync, LinkedShard, Policy, Routes, Send
@@ -69,7 +69,7 @@ class Shard:
         self._lock = threading.Lock()
         self._staleness_bound = StalenessBound(groups, staleness)
         self._pulls = PendingPulls(self.slices, self._staleness_bound)
-        self.collectives = GroupCollectives(groups, self._generations)
+        self.collectives = Collectives(groups, self._generations)
         self._group_sync: GroupSync | None = None
         assert not (executor.requires_single_group and self.copies), groups
         self.executor = executor()

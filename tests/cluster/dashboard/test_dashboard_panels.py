@@ -13,8 +13,7 @@ from dsinga.cluster.dashboard.history import RunHistory
 from dsinga.cluster.dashboard.line_panel import LinePanel, bokeh_time, loss_curves, metric_names
 from dsinga.cluster.dashboard.pages import PANELS
 from dsinga.cluster.dashboard.panel import SLOT_COLOURS, DashboardPanel
-from dsinga.cluster.dashboard.table_panels import QueuePanel
-from dsinga.cluster.dashboard.time_panel import MAX_NAMES, TimePanel
+from dsinga.cluster.dashboard.run_panels import MAX_NAMES, QueuePanel, TimePanel
 from tests.support.run_events import GROUP, begin, end, round_of
 
 SCHEDULER = types.SimpleNamespace(plugins={})

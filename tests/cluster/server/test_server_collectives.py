@@ -10,6 +10,7 @@ import pytest
 
 from dsinga.base.errors import RunError
 from dsinga.cluster.server.collectives import Collectives
+from dsinga.cluster.server.gradient_accumulator import Generations
 
 PARTS = [np.array([1e8, 1.0], np.float32), np.array([-1e8, 2.0], np.float32), np.array([1.0, 3.0], np.float32)]
 TOTAL = (PARTS[0] + PARTS[1]) + PARTS[2]
@@ -18,7 +19,7 @@ ALL_ROWS = np.concatenate(ROWS)
 
 
 def add(collectives, key, worker, array, contributors=2):
-    return collectives.add("all_reduce", key, worker, array, range(contributors))
+    return collectives.add("all_reduce", key, 0, worker, array, range(contributors))
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -26,8 +27,8 @@ def add(collectives, key, worker, array, contributors=2):
     ("method", "parts", "expected"), [("all_reduce", PARTS, TOTAL), ("all_gather", ROWS, ALL_ROWS)]
 )
 def test_sums_and_rows_are_in_the_order_of_the_workers(order, method, parts, expected):
-    collectives = Collectives()
-    futures = [collectives.add(method, "a", worker, parts[worker], range(3)) for worker in order]
+    collectives = Collectives((0,), Generations(0))
+    futures = [collectives.add(method, "a", 0, worker, parts[worker], range(3)) for worker in order]
     for future in futures:
         np.testing.assert_array_equal(future.result(0), expected)
         assert not future.result(0).flags.writeable
@@ -35,7 +36,7 @@ def test_sums_and_rows_are_in_the_order_of_the_workers(order, method, parts, exp
 
 
 def test_threads_get_every_sum(restless_threads):
-    collectives = Collectives()
+    collectives = Collectives((0,), Generations(0))
 
     def work(worker):
         return [add(collectives, f"step {step}", worker, PARTS[worker] * step, 3).result(10) for step in range(200)]
@@ -49,10 +50,10 @@ def test_threads_get_every_sum(restless_threads):
 
 
 def test_a_repeated_call_counts_once_and_gets_the_same_answer():
-    collectives = Collectives()
+    collectives = Collectives((0,), Generations(0))
     add(collectives, "a", 0, PARTS[0])
     add(collectives, "a", 0, PARTS[2])
-    assert collectives.pending() == ["'a': worker 0 has come, 1 is missing"]
+    assert collectives.pending() == ["collective 'a': worker 0 has come, 1 is missing"]
     result = add(collectives, "a", 1, PARTS[1]).result(0)
     add(collectives, "b", 1, PARTS[1])  # the answer to worker 0 may have been lost
     assert add(collectives, "a", 0, PARTS[2]).result(0) is result
@@ -60,7 +61,7 @@ def test_a_repeated_call_counts_once_and_gets_the_same_answer():
 
 
 def test_a_result_is_freed_when_all_workers_have_begun_the_next():
-    collectives = Collectives()
+    collectives = Collectives((0,), Generations(0))
     first = weakref.ref(add(collectives, "a", 0, PARTS[0]))
     add(collectives, "a", 1, PARTS[1])
     add(collectives, "b", 0, PARTS[0])
@@ -72,7 +73,7 @@ def test_a_result_is_freed_when_all_workers_have_begun_the_next():
 
 
 def test_arrays_of_different_shapes_fail_all_workers():
-    collectives = Collectives()
+    collectives = Collectives((0,), Generations(0))
     early = add(collectives, "a", 0, np.zeros(2))
     late = add(collectives, "a", 1, np.zeros(3))
     for future in (early, late):
@@ -80,7 +81,7 @@ def test_arrays_of_different_shapes_fail_all_workers():
 
 
 def test_close_keeps_finished_results():
-    collectives = Collectives()
+    collectives = Collectives((0,), Generations(0))
     done = add(collectives, "a", 0, PARTS[0], 1)
     collectives.close(RunError("lost"))
     np.testing.assert_array_equal(done.result(0), PARTS[0])
@@ -88,16 +89,16 @@ def test_close_keeps_finished_results():
 
 
 def test_each_key_has_its_own_contributors():
-    collectives = Collectives()
-    first = collectives.add("all_reduce", "a", 2, PARTS[2], (0, 2))
-    np.testing.assert_array_equal(collectives.add("all_reduce", "b", 1, PARTS[1], (1,)).result(0), PARTS[1])
-    assert collectives.pending() == ["'a': worker 2 has come, 0 is missing"]
-    collectives.add("all_reduce", "a", 0, PARTS[0], (0, 2))
+    collectives = Collectives((0,), Generations(0))
+    first = collectives.add("all_reduce", "a", 0, 2, PARTS[2], (0, 2))
+    np.testing.assert_array_equal(collectives.add("all_reduce", "b", 0, 1, PARTS[1], (1,)).result(0), PARTS[1])
+    assert collectives.pending() == ["collective 'a': worker 2 has come, 0 is missing"]
+    collectives.add("all_reduce", "a", 0, 0, PARTS[0], (0, 2))
     np.testing.assert_array_equal(first.result(0), PARTS[0] + PARTS[2])
     reference = weakref.ref(first)
-    collectives.add("all_reduce", "c", 2, PARTS[2], (0, 1, 2))
-    collectives.add("all_reduce", "c", 0, PARTS[0], (0, 1, 2))
+    collectives.add("all_reduce", "c", 0, 2, PARTS[2], (0, 1, 2))
+    collectives.add("all_reduce", "c", 0, 0, PARTS[0], (0, 1, 2))
     del first
     gc.collect()
     assert reference() is None
-    assert collectives.pending() == ["'c': workers 0, 2 have come, 1 is missing"]
+    assert collectives.pending() == ["collective 'c': workers 0, 2 have come, 1 is missing"]
