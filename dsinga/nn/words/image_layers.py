@@ -9,7 +9,16 @@ from typing import Any, Unpack
 
 from dsinga.base.arguments import unknown_name
 from dsinga.base.errors import UserError
-from dsinga.nn.words.windows import Sides, Size, before_and_after, per_axis, refuse_channels_last, require, window
+from dsinga.nn.words.windows import (
+    Padding,
+    Sides,
+    Size,
+    before_and_after,
+    per_axis,
+    refuse_channels_last,
+    require,
+    window,
+)
 from dsinga.nn.writing.feature import Feature
 from dsinga.nn.writing.symbol import LayerArguments, layer
 from dsinga.nn.writing.writer import LayerWriter, Write, layer_settings
@@ -19,10 +28,7 @@ MODES = {"zero": "kZero", "edge": "kEdge", "reflect": "kReflect", "periodic": "k
 
 @layer
 def MaxPooling2D(
-    pool_size: Size = 2,
-    strides: Size | None = None,
-    padding: str | Sides = "valid",
-    **common: Unpack[LayerArguments],
+    pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
     """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras."""
     return pooling("MAX", 2, pool_size, strides, padding)
@@ -30,10 +36,7 @@ def MaxPooling2D(
 
 @layer
 def MaxPooling3D(
-    pool_size: Size = 2,
-    strides: Size | None = None,
-    padding: str | Sides = "valid",
-    **common: Unpack[LayerArguments],
+    pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
     """Maximum of each window of volumes (kPooling); ``strides`` are ``pool_size`` by default, as in Keras."""
     return pooling("MAX", 3, pool_size, strides, padding)
@@ -41,10 +44,7 @@ def MaxPooling3D(
 
 @layer
 def AveragePooling2D(
-    pool_size: Size = 2,
-    strides: Size | None = None,
-    padding: str | Sides = "valid",
-    **common: Unpack[LayerArguments],
+    pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
     """Mean of each window of images without the padding (kPooling); ``strides`` are ``pool_size`` by default."""
     return pooling("AVG", 2, pool_size, strides, padding)
@@ -52,10 +52,7 @@ def AveragePooling2D(
 
 @layer
 def AveragePooling3D(
-    pool_size: Size = 2,
-    strides: Size | None = None,
-    padding: str | Sides = "valid",
-    **common: Unpack[LayerArguments],
+    pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
     """Mean of each window of volumes without the padding (kPooling); ``strides`` are ``pool_size`` by default."""
     return pooling("AVG", 3, pool_size, strides, padding)

@@ -76,10 +76,7 @@ def with_ends(writer: LayerWriter, feature: Feature) -> Feature:
 
 @layer
 def SequenceLength(
-    end: int | None = None,
-    anywhere: bool = False,
-    mask_value: float | None = None,
-    **common: Unpack[LayerArguments],
+    end: int | None = None, anywhere: bool = False, mask_value: float | None = None, **common: Unpack[LayerArguments]
 ) -> Write:
     """Lengths of sequences, as the labels of its feature, which is its source (kSequenceLength).
 

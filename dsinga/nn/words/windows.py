@@ -10,6 +10,7 @@ from dsinga.nn.writing.writer import LayerWriter
 
 Size = int | tuple[int, ...]  # of all axes, or (rows, columns) of images, (depth, rows, columns) of volumes
 Sides = Size | tuple[tuple[int, int], ...]  # or ((above, below), (left, right)), of volumes three pairs
+Padding = str | Sides  # "valid", "same", as in Keras, or how many zeros are on each side
 
 # Sources by how many axes of space they have, and the shape of an input that gives such.
 KINDS = {

@@ -305,7 +305,7 @@ def ancestors(outputs: Iterable[Symbol]) -> list[Symbol]:
 
 def call_again(
     inputs: Sequence[Symbol], outputs: Sequence[Symbol], features: Sequence[Symbol],
-    copied: Callable[[LayerBuilder], LayerBuilder] = lambda builder: builder,
+    copied: Callable[[LayerBuilder], LayerBuilder] = lambda builder: builder
 ) -> list[Symbol]:  # fmt: skip
     """Return the outputs of a model whose layers, or copies, are called again on features in place of its inputs."""
     called: dict[int, list[Symbol]] = {id(symbol): [feature] for symbol, feature in zip(inputs, features, strict=True)}
