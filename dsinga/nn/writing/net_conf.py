@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,8 +88,7 @@ def write_net(
         whole = features[id(symbol.whole)]
         return whole if symbol.part is None else whole.parts[symbol.part]
 
-    ends = [*outputs, *(loss for loss in objective.losses if isinstance(loss, Symbol))]
-    symbols = ancestors([*inputs, *ends])
+    symbols = ancestors([*inputs, *outputs, *(loss for loss in objective.losses if isinstance(loss, Symbol))])
     try:
         for symbol in symbols:
             features[id(symbol)] = net.write(symbol.builder, [feature(source) for source in symbol.sources])
@@ -103,26 +102,7 @@ def write_net(
     for symbol in outputs:
         if symbol.part is None and features[id(symbol)].flat:
             features[id(symbol)] = net.reshaped(features[id(symbol)])
-    examples: dict[str, np.ndarray] = {}
-    weights = objective.weights or [1.0] * len(objective.losses)
-    metrics = [*objective.metrics, *([] for _ in weights)]
-    for number, (loss, weight) in enumerate(zip(objective.losses, weights, strict=True)):
-        if isinstance(loss, Symbol):
-            of_outputs = outputs[number : number + 1]
-            for symbol in of_outputs:
-                labels = Feature(inputs[0].builder.name or "", None)
-                write_metrics(net, metrics[number], feature(symbol), feature(loss).layer, labels)
-            continue
-        output = feature(outputs[number])
-        name = "loss" if len(weights) == 1 else f"{output.layer}_loss"
-        builder = loss_builder(loss, output, weight, name)
-        source = label_input(net, number, output, inputs)
-        cls = layer_type(builder.kind) or Layer
-        known = label_shapes.get(source.layer)
-        examples[source.layer] = cls.label_example(builder.settings, row_shape(output) or (), known)
-        check_one_label(output, builder, known)
-        written = net.write(builder, [output, targets(net, builder, source, feature(inputs[0]), label_shapes)])
-        write_metrics(net, metrics[number], output, written.layer, source)
+    examples = write_losses(net, inputs, outputs, objective, feature, label_shapes)
     if weighted_phases:
         net.layers = [part for conf in net.layers for part in weighted(conf, weighted_phases)]
         phases = [phase.name for phase in weighted_phases]
@@ -130,6 +110,37 @@ def write_net(
     layers = [feature(symbol).layer for symbol in outputs]
     owners = [(builder, net.owners[key]) for key, builder in net.builders.items()]
     return WrittenNet(net.layers, net.inputs, layers, list(examples), examples, net.penalties, owners)
+
+
+def write_losses(
+    net: NetWriter,
+    inputs: Sequence[Symbol],
+    outputs: Sequence[Symbol],
+    objective: Objective,
+    feature: Callable[[Symbol], Feature],
+    label_shapes: Mapping[str, tuple[int, ...] | None],
+) -> dict[str, np.ndarray]:
+    """Write the losses and metrics of outputs, and return labels (1, ...) as the losses take them, by their input."""
+    examples: dict[str, np.ndarray] = {}
+    weights = objective.weights or [1.0] * len(objective.losses)
+    metrics = [*objective.metrics, *([] for _ in weights)]
+    for number, (loss, weight) in enumerate(zip(objective.losses, weights, strict=True)):
+        if isinstance(loss, Symbol):
+            if number < len(outputs):
+                labels = Feature(inputs[0].builder.name or "", None)
+                write_metrics(net, metrics[number], feature(outputs[number]), feature(loss).layer, labels)
+            continue
+        output = feature(outputs[number])
+        builder = loss_builder(loss, output, weight, "loss" if len(weights) == 1 else f"{output.layer}_loss")
+        source = label_input(net, number, output, inputs)
+        shape = label_shapes.get(source.layer)
+        example = (layer_type(builder.kind) or Layer).label_example(builder.settings, row_shape(output) or (), shape)
+        examples[source.layer] = example
+        check_one_label(output, builder, shape)
+        compared = targets(net, builder, source, feature(inputs[0]), label_shapes)
+        written = net.write(builder, [output, compared])
+        write_metrics(net, metrics[number], output, written.layer, source)
+    return examples
 
 
 def keep_places(net: NetWriter) -> None:

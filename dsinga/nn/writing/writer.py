@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
@@ -18,7 +18,10 @@ from dsinga.net.unroll import make_sequence_layer
 from dsinga.nn.words.derived import settings_field
 from dsinga.nn.words.initialisers import init_conf
 from dsinga.nn.words.regularisers import Penalty
-from dsinga.nn.writing.feature import Feature, Writable, row_shape
+from dsinga.nn.writing.feature import Feature, row_shape
+
+if TYPE_CHECKING:
+    from dsinga.nn.writing.symbol import LayerBuilder
 
 
 class NetWriter:
@@ -38,9 +41,9 @@ class NetWriter:
         self.builders: dict[int, Any] = {}
         self.trained: set[str] = set()  # the layers with params that training moves
         self.penalties: dict[str, Penalty] = {}
-        self.named: dict[str, Writable] = {}
+        self.named: dict[str, LayerBuilder] = {}
 
-    def write(self, builder: Writable, sources: Sequence[Feature]) -> Feature:
+    def write(self, builder: LayerBuilder, sources: Sequence[Feature]) -> Feature:
         """Write the layers that one call of ``builder`` stands for, and return its feature."""
         name = self.unused_name(builder)
         feature = builder.write(LayerWriter(self, builder, name, with_lengths(builder.kind, sources)))
@@ -59,21 +62,17 @@ class NetWriter:
 
     def trained_below(self, conf: LayerConf) -> str:
         """Return the name of a layer below one whose params training moves, "" for none."""
-        confs, waiting, seen = {each.name: each for each in self.layers}, list(conf.srclayers), set[str]()
-        while waiting:
-            name = waiting.pop()
-            if name in self.trained:
-                return name
-            if name in confs and name not in seen:
-                seen.add(name)
-                waiting += confs[name].srclayers
+        below = {*conf.srclayers}
+        for written in reversed(self.layers):  # sources are written before
+            if written.name in below & self.trained:
+                return written.name
+            if written.name in below:
+                below |= {*written.srclayers}
         return ""
 
-    def unused_name(self, builder: Writable) -> str:
+    def unused_name(self, builder: LayerBuilder) -> str:
         """Return the name of the next call of a layer; raise UserError where two layers were given one name."""
-        base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=2)(?=D)", "_", builder.kind).lower().replace(
-            "2_d", "2d"
-        )
+        base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", builder.kind).lower()
         if builder.name and self.named.setdefault(base, builder) is not builder:
             raise UserError(f"two layers are called {base!r}; give one of them another name")
         taken = {conf.name for conf in self.layers}
@@ -82,7 +81,7 @@ class NetWriter:
 
 
 class LayerWriter:
-    """Writes the layers of one call of a :class:`Writable`.
+    """Writes the layers of one call of a :class:`LayerBuilder`.
 
     Attributes:
         net: what has been written.
@@ -92,7 +91,7 @@ class LayerWriter:
         settings: the arguments of the layer, by name.
     """
 
-    def __init__(self, net: NetWriter, builder: Writable, name: str, sources: Sequence[Feature]):
+    def __init__(self, net: NetWriter, builder: LayerBuilder, name: str, sources: Sequence[Feature]):
         self.net, self.builder, self.name, self.sources = net, builder, name, tuple(sources)
         self.settings: Mapping[str, Any] = {**builder.settings, "trainable": builder.trainable}
 
@@ -145,10 +144,9 @@ class LayerWriter:
         """
         features = self._flattened(type, self.sources if sources is None else sources)
         settings = self.settings
-        where = ("partition_dim", "location", "include", "exclude")
-        common = {key: settings[key] for key in where if settings.get(key) is not None} | self._recompute()
+        shared = ("partition_dim", "location", "include", "exclude", "recompute")
         srclayers = [*(feature.layer for feature in features), *further]
-        conf = make_conf(name or self.name, type, srclayers, **{**common, **fields})
+        conf = make_conf(name or self.name, type, srclayers, **{key: settings.get(key) for key in shared} | fields)
         layer = self._make(conf, features)
         if layer is not None:
             given = param if param is not None else settings.get("param") or ()
@@ -157,20 +155,14 @@ class LayerWriter:
                 factors = by_role(penalties or {}, spec)
                 if isinstance(factors, Penalty):
                     self.net.penalties[name] = factors
-        self.net.layers.append(conf)
-        return self._feature(conf, layer, features)
-
-    def _recompute(self) -> dict[str, bool]:
-        return {"recompute": True} if self.settings.get("recompute") else {}
+        return self._written(conf, layer, features)
 
     def extra(self, suffix: str, type: str, *sources: Feature, **fields: Any) -> Feature:
         """Write a further layer without params, such as an activation, and return its feature."""
         sources = self._flattened(type, sources)
-        names = [source.layer for source in sources]
-        conf = make_conf(f"{self.name}_{suffix}", type, names, **{**self._recompute(), **fields})
-        layer = self._make(conf, sources)
-        self.net.layers.append(conf)
-        return self._feature(conf, layer, sources)
+        fields = {"recompute": self.settings.get("recompute")} | fields
+        conf = make_conf(f"{self.name}_{suffix}", type, [source.layer for source in sources], **fields)
+        return self._written(conf, self._make(conf, sources), sources)
 
     def _flattened(self, type: str, sources: Sequence[Feature]) -> tuple[Feature, ...]:
         """Return the sources as a layer of ``type`` takes them: flat ones after a kReshape, unless it takes vectors.
@@ -208,7 +200,9 @@ class LayerWriter:
         except MustUnroll:
             return None
 
-    def _feature(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
+    def _written(self, conf: LayerConf, layer: Layer | None, sources: Sequence[Feature]) -> Feature:
+        """Add a layer to the net, and return its feature; raise UserError where params below need its gradient."""
+        self.net.layers.append(conf)
         fault = "" if layer is None else layer.no_gradient_because
         if fault and (below := self.net.trained_below(conf)):
             raise self.fail(f"{fault}; the params of {below!r} below need it")
@@ -270,7 +264,7 @@ class PartWriter(LayerWriter):
 
     SHARED = ("lr_scale", "wd_scale", "trainable", "partition_dim", "location", "recompute", "include", "exclude")
 
-    def __init__(self, whole: LayerWriter, builder: Writable, name: str, source: Feature):
+    def __init__(self, whole: LayerWriter, builder: LayerBuilder, name: str, source: Feature):
         super().__init__(whole.net, builder, name, [source])
         self.settings = {**self.settings, **{name: whole.settings.get(name) for name in self.SHARED}}
 
