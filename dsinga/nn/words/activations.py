@@ -71,7 +71,7 @@ def softmax_by_step(writer: LayerWriter, feature: Feature) -> bool | None:
 
 @layer
 def Activation(activation: Any, **common: Unpack[LayerArguments]) -> Write:
-    """Activation by its name: linear, relu, elu, selu, softplus, sigmoid, tanh, gelu, silu, softmax, or another.
+    """Computes an activation by its name: linear, relu, elu, selu, softplus, sigmoid, tanh, gelu, silu, softmax, ...
 
     Others are leaky_relu, swish, which is silu, and stanh.
 
@@ -94,37 +94,37 @@ def own_activation(writer: LayerWriter, activation: Any) -> Feature:
 
 @layer
 def ELU(**common: Unpack[LayerArguments]) -> Write:
-    """x for x > 0, else e^x - 1 (kActivation)."""
+    """Computes the exponential linear unit: x for x > 0, else e^x - 1 (kActivation)."""
     return lambda writer: own_activation(writer, "elu")
 
 
 @layer
 def GELU(**common: Unpack[LayerArguments]) -> Write:
-    """Gaussian error linear unit x·Φ(x), with the normal distribution Φ in its exact form (kActivation)."""
+    """Computes the Gaussian error linear unit x·Φ(x), with the exact normal distribution Φ (kActivation)."""
     return lambda writer: own_activation(writer, "gelu")
 
 
 @layer
 def ReLU(negative_slope: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
-    """Rectifier max(x, 0) + negative_slope·min(x, 0) (kReLU)."""
+    """Computes the rectifier max(x, 0) + negative_slope·min(x, 0) (kReLU)."""
     return simple("ReLU", "kReLU", negative_slope=negative_slope)
 
 
 @layer
 def LeakyReLU(negative_slope: float = 0.3, **common: Unpack[LayerArguments]) -> Write:
-    """Rectifier max(x, 0) + negative_slope·min(x, 0) with a slope for negative numbers (kReLU)."""
+    """Computes a rectifier with a slope for negative numbers, max(x, 0) + negative_slope·min(x, 0) (kReLU)."""
     return simple("LeakyReLU", "kReLU", negative_slope=negative_slope)
 
 
 @layer
 def PReLU(initial_slope: float = 0.25, shared: bool = False, **common: Unpack[LayerArguments]) -> Write:
-    """Rectifier with a learnt slope for negative numbers of each channel, or with ``shared`` one for all (kPReLU)."""
+    """Computes a rectifier with a learnt slope for negative numbers, of each channel or ``shared`` (kPReLU)."""
     return simple("PReLU", "kPReLU", initial_slope=initial_slope, shared=shared)
 
 
 @layer
 def Softmax(**common: Unpack[LayerArguments]) -> Write:
-    """Softmax of each row, or of each step of sequences (kSoftmax)."""
+    """Computes the softmax of each row, or of each step of sequences (kSoftmax)."""
     return lambda writer: own_activation(writer, "softmax")
 
 

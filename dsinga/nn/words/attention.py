@@ -22,7 +22,7 @@ def Attention(
     score_initializer: Any = "uniform",
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Weighted means of values (kAttention), called on [query, value] or, as in Keras, on [query, value, key].
+    """Computes weighted means of values (kAttention), called on [query, value] or [query, value, key], as in Keras.
 
     The labels of a last source (B, Tk), an input of codes, give the lengths of keys and values; so do those of any
     fourth source. ``score_mode`` is "dot", "scaled_dot" or "additive", whose param ``score_initializer`` initialises;
@@ -74,7 +74,7 @@ def MultiHeadAttention(
     use_causal_mask: bool = False,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Attention of ``num_heads`` projected queries, keys and values, called on [query, value] or [query, value, key].
+    """Computes attention with ``num_heads`` heads of projected features, of [query, value] or [query, value, key].
 
     The projections are kInnerProduct layers with ``per_step``, to ``num_heads`` times ``key_dim`` features, or
     ``value_dim`` for the values; a last one gives ``output_shape`` features, by default as many as the query has. The

@@ -35,7 +35,7 @@ def Dense(
     bias_regularizer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Fully connected layer with ``units`` outputs (kInnerProduct), and its activation.
+    """Computes ``units`` weighted sums of all numbers of a row, and their activation (kInnerProduct).
 
     Of sequences (B, T, n) it computes each step, as in Keras. Images (B, C, H, W) are flattened.
 
@@ -66,7 +66,7 @@ def Dense(
 
 @layer
 def Flatten(**common: Unpack[LayerArguments]) -> Write:
-    """Makes each row a vector, (B, n): a kReshape in the job where the next layer does not flatten its source itself.
+    """Makes each row a vector, (B, n), by a kReshape where the next layer does not flatten its source itself.
 
     The numbers keep their order, that of channels, rows and columns of images; in Keras channels are last.
     """
@@ -80,7 +80,7 @@ def Flatten(**common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Dropout(rate: float, unit: str = "kNumber", **common: Unpack[LayerArguments]) -> Write:
-    """In training a share ``rate`` of the numbers is 0, or of the channels or features ``unit`` says (kDropout)."""
+    """Sets a share ``rate`` of the numbers to 0 in training (kDropout); ``unit`` may be kFeature or kChannel."""
     return dropout("Dropout", rate, unit)
 
 
@@ -92,73 +92,73 @@ def dropout(function: str, rate: float, unit: str) -> Write:
 
 @layer
 def SpatialDropout1D(rate: float, **common: Unpack[LayerArguments]) -> Write:
-    """In training a share ``rate`` of the features of sequences (B, T, n) is 0, each at all steps (kDropout)."""
+    """Sets a share ``rate`` of the features of sequences (B, T, n) to 0 in training, each at all steps (kDropout)."""
     return dropout("SpatialDropout1D", rate, "kFeature")
 
 
 @layer
 def SpatialDropout2D(rate: float, **common: Unpack[LayerArguments]) -> Write:
-    """In training a share ``rate`` of the channels of images is 0, each at all pixels (kDropout)."""
+    """Sets a share ``rate`` of the channels of images to 0 in training, each at all pixels (kDropout)."""
     return dropout("SpatialDropout2D", rate, "kChannel")
 
 
 @layer
 def SpatialDropout3D(rate: float, **common: Unpack[LayerArguments]) -> Write:
-    """In training a share ``rate`` of the channels of volumes is 0, each at all points (kDropout)."""
+    """Sets a share ``rate`` of the channels of volumes to 0 in training, each at all points (kDropout)."""
     return dropout("SpatialDropout3D", rate, "kChannel")
 
 
 @layer
 def Identity(**common: Unpack[LayerArguments]) -> Write:
-    """Passes on its source; no layer of the job."""
+    """Passes on its source, without a layer of the job."""
     return lambda writer: writer.source
 
 
 @layer
 def Add(**common: Unpack[LayerArguments]) -> Write:
-    """Sum of the sources, number by number (kAdd), such as x + f(x) of a residual net."""
+    """Computes the sum of the sources, number by number (kAdd), such as x + f(x) of a residual net."""
     return simple("Add", "kAdd")
 
 
 @layer
 def Multiply(**common: Unpack[LayerArguments]) -> Write:
-    """Product of the sources, number by number (kMultiply), such as x·gate(x)."""
+    """Computes the product of the sources, number by number (kMultiply), such as x·gate(x)."""
     return simple("Multiply", "kMultiply")
 
 
 @layer
 def Subtract(**common: Unpack[LayerArguments]) -> Write:
-    """Difference of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+    """Computes the difference of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
     return simple("Subtract", "kArithmetic", operator="SUBTRACT")
 
 
 @layer
 def Maximum(**common: Unpack[LayerArguments]) -> Write:
-    """Larger number of two sources at each place (kArithmetic); axes of length 1 are repeated."""
+    """Computes the larger number of two sources at each place (kArithmetic); axes of length 1 are repeated."""
     return simple("Maximum", "kArithmetic", operator="MAXIMUM")
 
 
 @layer
 def Minimum(**common: Unpack[LayerArguments]) -> Write:
-    """Smaller number of two sources at each place (kArithmetic); axes of length 1 are repeated."""
+    """Computes the smaller number of two sources at each place (kArithmetic); axes of length 1 are repeated."""
     return simple("Minimum", "kArithmetic", operator="MINIMUM")
 
 
 @layer
 def Average(**common: Unpack[LayerArguments]) -> Write:
-    """Mean of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
+    """Computes the mean of two sources, number by number (kArithmetic); axes of length 1 are repeated."""
     return simple("Average", "kArithmetic", operator="AVERAGE")
 
 
 @layer
 def CosineSimilarity(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
-    """Cosine of the angle between rows of two sources, times ``scale`` (kCosineSimilarity): (B, n) to (B, 1)."""
+    """Computes the cosine between rows of two sources, times ``scale`` (kCosineSimilarity): (B, n) to (B, 1)."""
     return simple("CosineSimilarity", "kCosineSimilarity", scale=scale)
 
 
 @layer
 def Concatenate(axis: int = -1, **common: Unpack[LayerArguments]) -> Write:
-    """Its sources, joined along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1.
+    """Joins its sources along ``axis`` (kConcate); -1 is the last one, the channels of images are axis 1.
 
     Where records have their channels last, axes count as there: -1 are the channels.
     """
@@ -174,7 +174,7 @@ def Concatenate(axis: int = -1, **common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Slice(parts: int, axis: int = 1, **common: Unpack[LayerArguments]) -> Write:
-    """Its source, cut in ``parts`` along ``axis`` (kSlice): calling it gives a list of as many features."""
+    """Cuts its source in ``parts`` along ``axis`` (kSlice), so that calling it gives a list of as many features."""
 
     def write(writer: LayerWriter) -> Feature:
         slice_dim = axis_of(writer.source, axis, writer.rows(writer.source))
@@ -186,7 +186,7 @@ def Slice(parts: int, axis: int = 1, **common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def Split(parts: int, **common: Unpack[LayerArguments]) -> Write:
-    """Its source, ``parts`` times (kSplit); nets need none, because one is added where a feature is used twice."""
+    """Gives its source ``parts`` times (kSplit); nets add one themselves where a feature is used twice."""
     return lambda writer: hand_out(writer, writer.add("kSplit", split_conf={"num_splits": parts}))
 
 
@@ -198,7 +198,7 @@ def hand_out(writer: LayerWriter, whole: Feature) -> Feature:
 
 @layer
 def Reshape(target_shape: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
-    """Rows of another shape (kReshape), of which one axis may be -1, the size that is left.
+    """Gives rows another shape (kReshape), of which one axis may be -1, the size that is left.
 
     The numbers keep their order, that of the records where these have their channels last.
     """
@@ -214,7 +214,7 @@ def Reshape(target_shape: Sequence[int], **common: Unpack[LayerArguments]) -> Wr
 
 @layer
 def Permute(dims: Sequence[int], **common: Unpack[LayerArguments]) -> Write:
-    """Axes of rows in the order ``dims``, counted from 1 (kPermute): (2, 1) swaps those of matrices.
+    """Puts the axes of rows in the order ``dims``, counted from 1 (kPermute): (2, 1) swaps those of matrices.
 
     Where records have their channels last, axes count as there.
     """
@@ -247,7 +247,7 @@ def channels_back(writer: LayerWriter, feature: Feature) -> Feature:
 
 @layer
 def RepeatVector(n: int, **common: Unpack[LayerArguments]) -> Write:
-    """The feature at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images."""
+    """Repeats its source at each of ``n`` steps (kRepeat): (B, ...) to (B, n, ...), also of images."""
     return simple("RepeatVector", "kRepeat", times=n)
 
 

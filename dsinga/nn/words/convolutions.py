@@ -43,7 +43,7 @@ def Conv2D(
     groups: int = 1,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Convolution of images (B, C, H, W) to (B, filters, H', W'), and its activation (kConvolution).
+    """Computes the convolution of images (B, C, H, W) to (B, filters, H', W'), and its activation (kConvolution).
 
     Args:
         filters: the number of channels of the feature.
@@ -80,7 +80,7 @@ def Conv3D(
     groups: int = 1,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Convolution of volumes (B, C, D, H, W), and its activation (kConvolution); arguments as of :func:`Conv2D`."""
+    """Computes the convolution of volumes (B, C, D, H, W), as :func:`Conv2D` that of images (kConvolution)."""
     params = weights(weight=(kernel_initializer, kernel_regularizer), bias=(bias_initializer, bias_regularizer))
     settings = {"num_filters": filters, "bias_term": use_bias, "group": groups}
     return convolution("Conv3D", 3, kernel_size, strides, padding, dilation_rate, activation, settings, params)
@@ -140,7 +140,7 @@ def DepthwiseConv2D(
     bias_regularizer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Depthwise convolution of images, and its activation (kConvolution, a group for each channel).
+    """Computes a convolution of each channel of images alone, and its activation (kConvolution).
 
     Each channel has ``depth_multiplier`` filters of its own: (B, C, H, W) to (B, depth_multiplier·C, H', W').
     """
@@ -178,7 +178,7 @@ def SeparableConv2D(
     bias_regularizer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Depthwise convolution of images without a bias, then a convolution of single pixels, and its activation.
+    """Computes a depthwise convolution of images without a bias, then one of single pixels, and its activation.
 
     (B, C, H, W) to (B, filters, H', W'): two kConvolution layers, the first called as the layer with ``_depthwise``
     after it. Chollet, Xception (2017).
@@ -226,7 +226,7 @@ def Conv2DTranspose(
     bias_regularizer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Transposed convolution of images, which become ``strides`` times as large (kTransposedConvolution).
+    """Computes a transposed convolution of images, ``strides`` times as large (kTransposedConvolution).
 
     As a number ``padding`` says how many pixels of the result are left out on each side; ``output_padding`` says how
     many pixels the result has more, by default as in Keras.
@@ -252,7 +252,7 @@ def Conv3DTranspose(
     bias_regularizer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Transposed convolution of volumes (kTransposedConvolution), with the arguments of :func:`Conv2DTranspose`."""
+    """Computes a transposed convolution of volumes, as :func:`Conv2DTranspose` of images (kTransposedConvolution)."""
     params = weights(weight=(kernel_initializer, kernel_regularizer), bias=(bias_initializer, bias_regularizer))
     settings = {"num_filters": filters, "bias_term": use_bias}
     sizes = kernel_size, strides, padding, output_padding
@@ -302,7 +302,7 @@ def ConvLSTM2D(
     bias_regularizer: Any = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Convolutional LSTM over images (B, T, C, H, W), with tanh and sigmoid (kConvLSTM).
+    """Computes a convolutional LSTM over images (B, T, C, H, W), with tanh and sigmoid (kConvLSTM).
 
     The bias of the forget gate begins at 0, in Keras at 1. It gives the last step, or with ``return_sequences`` all.
     """

@@ -30,7 +30,7 @@ MODES = {"zero": "kZero", "edge": "kEdge", "reflect": "kReflect", "periodic": "k
 def MaxPooling2D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Maximum of each window of images (kPooling); ``strides`` are ``pool_size`` by default, as in Keras."""
+    """Computes the maximum of each window of images, by default side by side (kPooling)."""
     return pooling("MAX", 2, pool_size, strides, padding)
 
 
@@ -38,7 +38,7 @@ def MaxPooling2D(
 def MaxPooling3D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Maximum of each window of volumes (kPooling); ``strides`` are ``pool_size`` by default, as in Keras."""
+    """Computes the maximum of each window of volumes, by default side by side (kPooling)."""
     return pooling("MAX", 3, pool_size, strides, padding)
 
 
@@ -46,7 +46,7 @@ def MaxPooling3D(
 def AveragePooling2D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Mean of each window of images without the padding (kPooling); ``strides`` are ``pool_size`` by default."""
+    """Computes the mean of each window of images without padding, by default side by side (kPooling)."""
     return pooling("AVG", 2, pool_size, strides, padding)
 
 
@@ -54,7 +54,7 @@ def AveragePooling2D(
 def AveragePooling3D(
     pool_size: Size = 2, strides: Size | None = None, padding: Padding = "valid", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Mean of each window of volumes without the padding (kPooling); ``strides`` are ``pool_size`` by default."""
+    """Computes the mean of each window of volumes without padding, by default side by side (kPooling)."""
     return pooling("AVG", 3, pool_size, strides, padding)
 
 
@@ -76,25 +76,25 @@ def pooling(pool: str, axes: int, pool_size: Size, strides: Size | None, padding
 
 @layer
 def GlobalMaxPooling2D(**common: Unpack[LayerArguments]) -> Write:
-    """Maximum of each channel of images (kPooling): (B, C)."""
+    """Computes the maximum of each channel of images (kPooling): (B, C)."""
     return global_pooling("MAX", 2)
 
 
 @layer
 def GlobalMaxPooling3D(**common: Unpack[LayerArguments]) -> Write:
-    """Maximum of each channel of volumes (kPooling): (B, C)."""
+    """Computes the maximum of each channel of volumes (kPooling): (B, C)."""
     return global_pooling("MAX", 3)
 
 
 @layer
 def GlobalAveragePooling2D(**common: Unpack[LayerArguments]) -> Write:
-    """Mean of each channel of images (kPooling): (B, C)."""
+    """Computes the mean of each channel of images (kPooling): (B, C)."""
     return global_pooling("AVG", 2)
 
 
 @layer
 def GlobalAveragePooling3D(**common: Unpack[LayerArguments]) -> Write:
-    """Mean of each channel of volumes (kPooling): (B, C)."""
+    """Computes the mean of each channel of volumes (kPooling): (B, C)."""
     return global_pooling("AVG", 3)
 
 
@@ -112,7 +112,7 @@ def global_pooling(pool: str, axes: int) -> Write:
 def Padding2D(
     padding: Sides = 1, padding_mode: str | tuple[str, str] = "zero", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Images with pixels added on every side (kPadding).
+    """Adds pixels on every side of images (kPadding).
 
     ``padding_mode`` is "zero", "edge", "reflect" (without the edge) or "periodic", the opposite side, or one for each
     axis. ``padding`` is a number, (rows, columns), or ((above, below), (left, right)).
@@ -124,19 +124,19 @@ def Padding2D(
 def Padding3D(
     padding: Sides = 1, padding_mode: str | tuple[str, ...] = "zero", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Volumes with points added on every side (kPadding), as images by :func:`Padding2D`."""
+    """Adds points on every side of volumes (kPadding), as :func:`Padding2D` pixels."""
     return padded(3, padding, padding_mode)
 
 
 @layer
 def ZeroPadding2D(padding: Sides = 1, **common: Unpack[LayerArguments]) -> Write:
-    """Images with ``padding`` pixels of zeros on every side (kPadding)."""
+    """Adds ``padding`` pixels of zeros on every side of images (kPadding)."""
     return padded(2, padding, "zero")
 
 
 @layer
 def ZeroPadding3D(padding: Sides = 1, **common: Unpack[LayerArguments]) -> Write:
-    """Volumes with ``padding`` points of zeros on every side (kPadding)."""
+    """Adds ``padding`` points of zeros on every side of volumes (kPadding)."""
     return padded(3, padding, "zero")
 
 
@@ -158,13 +158,13 @@ def padded(axes: int, padding: Any, padding_mode: Any) -> Write:
 
 @layer
 def Cropping2D(cropping: Sides = 0, **common: Unpack[LayerArguments]) -> Write:
-    """Images without their outermost pixels (kCropping): ``cropping`` of each side, as ``padding`` of Padding2D."""
+    """Leaves out ``cropping`` pixels on each side of images (kCropping), a size as ``padding`` of Padding2D."""
     return cropped(2, cropping)
 
 
 @layer
 def Cropping3D(cropping: Sides = 0, **common: Unpack[LayerArguments]) -> Write:
-    """Volumes without their outermost points (kCropping): ``cropping`` of each side."""
+    """Leaves out ``cropping`` points on each side of volumes (kCropping)."""
     return cropped(3, cropping)
 
 
@@ -181,13 +181,13 @@ def cropped(axes: int, cropping: Any) -> Write:
 
 @layer
 def UpSampling2D(size: Size = 2, interpolation: str = "nearest", **common: Unpack[LayerArguments]) -> Write:
-    """Images with ``size`` times as many pixels, repeated ("nearest") or interpolated ("bilinear") (kUpsampling)."""
+    """Makes images ``size`` times as large with repeated ("nearest") or interpolated ("bilinear") pixels."""
     return upsampled("UpSampling2D", 2, size, interpolation, "bilinear")
 
 
 @layer
 def UpSampling3D(size: Size = 2, interpolation: str = "nearest", **common: Unpack[LayerArguments]) -> Write:
-    """Volumes with ``size`` times as many points, repeated ("nearest") or interpolated ("trilinear") (kUpsampling)."""
+    """Makes volumes ``size`` times as large with repeated ("nearest") or interpolated ("trilinear") points."""
     return upsampled("UpSampling3D", 3, size, interpolation, "trilinear")
 
 

@@ -177,7 +177,7 @@ source_functions = Derived("source", source_function, lambda _, cls: issubclass(
 
 @layer
 def Rescaling(scale: float, offset: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
-    """x·scale + offset, computed where records are read directly after nn.Input, elsewhere by kArithmetic."""
+    """Computes x·scale + offset, where records are read directly after nn.Input, elsewhere by kArithmetic."""
     if not _is_number(scale) or not _is_number(offset) or scale == 0:
         raise UserError(f"Rescaling: scale is a number other than 0 and offset a number, not {scale!r} and {offset!r}")
 
@@ -209,7 +209,7 @@ def normalise(writer: LayerWriter, **fields: Any) -> Feature:
 
 @layer
 def RandomCrop(height: int, width: int, pad: int = 0, **common: Unpack[LayerArguments]) -> Write:
-    """Crop of images: at a random place in training, in the centre otherwise (kImagePreprocess).
+    """Crops images at a random place in training, in the centre otherwise (kImagePreprocess).
 
     ``pad`` pixels of zeros are put around images before. The crop is square.
     """
@@ -225,7 +225,7 @@ def RandomCrop(height: int, width: int, pad: int = 0, **common: Unpack[LayerArgu
 
 @layer
 def RandomFlip(mode: str = "horizontal", **common: Unpack[LayerArguments]) -> Write:
-    """Images, every other one mirrored at random in training (kImagePreprocess).
+    """Mirrors every other image at random in training (kImagePreprocess).
 
     ``mode`` may also be "vertical" or "horizontal_and_vertical", of records, as :func:`RandomTranslation`.
     """
@@ -245,7 +245,7 @@ def RandomFlip(mode: str = "horizontal", **common: Unpack[LayerArguments]) -> Wr
 def RandomTranslation(
     height_factor: float, width_factor: float, fill_mode: str = "reflect", **common: Unpack[LayerArguments]
 ) -> Write:
-    """Images, moved at random in training by at most these shares of their height and width, where records are read.
+    """Moves images at random in training by at most these shares of their height and width, where records are read.
 
     It follows nn.Input, perhaps after other random changes, and is ``nn.augment.RandomTranslation``.
     """
@@ -258,7 +258,7 @@ def RandomTranslation(
 
 @layer
 def RandomRotation(factor: float, fill_mode: str = "constant", **common: Unpack[LayerArguments]) -> Write:
-    """Images, turned at random in training by at most this share of a circle, as :func:`RandomTranslation`.
+    """Turns images at random in training by at most this share of a circle, as :func:`RandomTranslation`.
 
     What comes from outside is 0; in Keras it is by default a mirror image.
     """

@@ -28,7 +28,7 @@ def BatchNormalization(
     axis: int | None = None,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Batch normalisation of each channel, axis 1, or -1 where records have their channels last (kBM).
+    """Normalises each channel over the batch, axis 1, or -1 where records have their channels last (kBM).
 
     ``momentum`` is the share of the old running statistics, as in Keras; by default 0.9 (Keras: 0.99). With
     ``synchronized`` the statistics are those of the whole batch over all workers, as in one process; without it, which
@@ -59,7 +59,7 @@ def BatchNormalization(
 def LayerNormalization(
     axis: int | Sequence[int] = -1, epsilon: float = 1e-5, **common: Unpack[LayerArguments]
 ) -> Write:
-    """Layer normalisation over the last axis, or over all axes from the first of ``axis`` on (kLayerNorm).
+    """Normalises over the last axis of each row, or over all axes from the first of ``axis`` on (kLayerNorm).
 
     Where records have their channels last, -1 are the channels.
     """
@@ -83,13 +83,13 @@ def LayerNormalization(
 
 @layer
 def GroupNormalization(groups: int = 32, epsilon: float = 1e-5, **common: Unpack[LayerArguments]) -> Write:
-    """Group normalisation of each row over groups of channels, with a scale and bias for each channel (kGroupNorm)."""
+    """Normalises each row over groups of channels, with a scale and bias for each channel (kGroupNorm)."""
     return simple("GroupNormalization", "kGroupNorm", groups=groups, epsilon=epsilon)
 
 
 @layer
 def RMSNorm(first_axis: int = 1, epsilon: float = 1e-5, **common: Unpack[LayerArguments]) -> Write:
-    """Division by the root mean square of a row, or of its axes from ``first_axis`` on, times a scale (kRMSNorm)."""
+    """Divides by the root mean square of a row, or of its axes from ``first_axis`` on, times a scale (kRMSNorm)."""
     return simple("RMSNorm", "kRMSNorm", first_axis=first_axis, epsilon=epsilon)
 
 
@@ -97,7 +97,7 @@ def RMSNorm(first_axis: int = 1, epsilon: float = 1e-5, **common: Unpack[LayerAr
 def LocalResponseNormalization(
     size: int = 5, alpha: float = 1.0, beta: float = 0.75, k: float = 1.0, **common: Unpack[LayerArguments]
 ) -> Write:
-    """Local normalisation x·(k + alpha·mean(x²))^-beta over ``size`` neighbouring channels of images (kLRN)."""
+    """Computes x·(k + alpha·mean(x²))^-beta over ``size`` neighbouring channels of images (kLRN)."""
     settings = {"local_size": size, "alpha": alpha, "beta": beta, "knorm": k}
     conf = layer_settings("LocalResponseNormalization", "kLRN", settings)
 
@@ -163,7 +163,7 @@ def Normalization(
     axis: Any = -1,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """(x - mean) / √variance, or with ``invert`` its inverse x·√variance + mean, which gives back the data's units.
+    """Computes (x - mean) / √variance, or with ``invert`` the inverse x·√variance + mean, in the data's units.
 
     ``mean`` and ``variance``, the square of ``std``, are numbers, or arrays with a number for each channel or for each
     number of a row (kNormalization, whose params keep them in checkpoints): ``nn.Normalization([280.0], [64.0])``

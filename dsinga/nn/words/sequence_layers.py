@@ -32,7 +32,7 @@ def Embedding(
     mask_zero: bool = False,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Vectors of codes, looked up in a table: (B, T) to (B, T, output_dim), or (B,) to (B, output_dim) (kEmbedding).
+    """Looks up the vectors of codes in a table (kEmbedding): (B, T) to (B, T, output_dim), or (B,) to (B, output_dim).
 
     Args:
         input_dim: the number of different codes.
@@ -59,7 +59,7 @@ def Embedding(
 
 @layer
 def OneHot(num_tokens: int, **common: Unpack[LayerArguments]) -> Write:
-    """One-hot vectors (B, T, num_tokens) of codes (B, T), or (B, num_tokens) of codes (B,) (kOneHot)."""
+    """Makes codes one-hot vectors (kOneHot): (B, T) to (B, T, num_tokens), or (B,) to (B, num_tokens)."""
     conf = layer_settings("OneHot", "kOneHot", {"vocab_size": num_tokens}, {"vocab_size": "num_tokens"})
     return lambda writer: with_ends(writer, writer.add("kOneHot", **conf))
 
@@ -78,7 +78,7 @@ def with_ends(writer: LayerWriter, feature: Feature) -> Feature:
 def SequenceLength(
     end: int | None = None, anywhere: bool = False, mask_value: float | None = None, **common: Unpack[LayerArguments]
 ) -> Write:
-    """Lengths of sequences, as the labels of its feature, which is its source (kSequenceLength).
+    """Finds where sequences end, for the layers that take it as their last source (kSequenceLength).
 
     Args:
         end: the code of the steps after the end, beside -1.
@@ -106,7 +106,7 @@ def Masking(mask_value: float = 0.0, **common: Unpack[LayerArguments]) -> Write:
 
 @layer
 def PositionalEncoding(scale: float = 1.0, **common: Unpack[LayerArguments]) -> Write:
-    """Sequences times ``scale``, plus the sines and cosines of the positions of their steps (kPositionalEncoding)."""
+    """Adds sines and cosines of the positions of steps to sequences times ``scale`` (kPositionalEncoding)."""
     return simple("PositionalEncoding", "kPositionalEncoding", scale=scale)
 
 
@@ -126,7 +126,7 @@ def Conv1D(
     groups: int = 1,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Convolution over the steps of sequences (B, T, n), and its activation (kConvolution1D).
+    """Computes the convolution over the steps of sequences (B, T, n), and its activation (kConvolution1D).
 
     ``padding`` is "valid", "same", "causal", or how many steps of zeros are before and after each sequence; the other
     arguments are those of :func:`dsinga.nn.Conv2D`.
@@ -151,13 +151,13 @@ def Conv1D(
 
 @layer
 def MaxPooling1D(pool_size: int | None = 2, strides: int | None = None, **common: Unpack[LayerArguments]) -> Write:
-    """Maximum of each window of steps before the end of a sequence; ``strides`` are ``pool_size`` by default."""
+    """Computes the maximum of windows of steps before the end of a sequence, by default side by side (kPooling1D)."""
     return pooling1d("MaxPooling1D", {"pool": "MAX", "kernel": pool_size, "stride": strides})
 
 
 @layer
 def AveragePooling1D(pool_size: int | None = 2, strides: int | None = None, **common: Unpack[LayerArguments]) -> Write:
-    """Mean of each window of steps before the end of a sequence; ``strides`` are ``pool_size`` by default."""
+    """Computes the mean of windows of steps before the end of a sequence, by default side by side (kPooling1D)."""
     return pooling1d("AveragePooling1D", {"pool": "AVG", "kernel": pool_size, "stride": strides})
 
 
@@ -169,13 +169,13 @@ def pooling1d(function: str, settings: Mapping[str, Any]) -> Write:
 
 @layer
 def GlobalMaxPooling1D(**common: Unpack[LayerArguments]) -> Write:
-    """Maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
+    """Computes the maximum of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
     return lambda writer: writer.add("kPooling1D", pooling1d_conf={"pool": "MAX"})
 
 
 @layer
 def GlobalAveragePooling1D(**common: Unpack[LayerArguments]) -> Write:
-    """Mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
+    """Computes the mean of each feature over the steps of sequences (kPooling1D): (B, T, n) to (B, n)."""
     return lambda writer: writer.add("kPooling1D", pooling1d_conf={"pool": "AVG"})
 
 
@@ -197,7 +197,7 @@ def GRU(
     dropout: float = 0.0,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Gated recurrent units over sequences (B, T, n) (kGRU).
+    """Computes gated recurrent units over sequences (B, T, n) (kGRU).
 
     Args:
         units: the width of the hidden state.
@@ -240,7 +240,7 @@ def LSTM(
     dropout: float = 0.0,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Long short-term memory over sequences (kLSTM), with the arguments of :func:`GRU`.
+    """Computes long short-term memory over sequences (kLSTM), with the arguments of :func:`GRU`.
 
     ``activation`` is that of the candidate and of the cell state. The bias of the forget gate begins at 0, in Keras
     at 1.
@@ -269,7 +269,7 @@ def SimpleRNN(
     dropout: float = 0.0,
     **common: Unpack[LayerArguments],
 ) -> Write:
-    """Recurrent layer tanh(x hxᵀ + h hhᵀ + b) over sequences (kRNN), with the arguments of :func:`GRU`."""
+    """Computes tanh(x hxᵀ + h hhᵀ + b) over sequences (kRNN), with the arguments of :func:`GRU`."""
     hidden, bias = (recurrent_initializer, recurrent_regularizer), (bias_initializer, bias_regularizer)
     params = weights(hx=(kernel_initializer, kernel_regularizer), hh=hidden, b=bias)
     settings = {"dim_hidden": units, "bias_term": use_bias, "bidirectional": bidirectional, "carry": carry}
