@@ -32,24 +32,17 @@ if TYPE_CHECKING:
     from dsinga.nn.words.basic_layers import (
         Add,
         Average,
-        Concatenate,
         CosineSimilarity,
         Dense,
         Dropout,
-        Flatten,
         Identity,
         Layer,
         Maximum,
         Minimum,
         Multiply,
-        Permute,
-        RepeatVector,
-        Reshape,
-        Slice,
         SpatialDropout1D,
         SpatialDropout2D,
         SpatialDropout3D,
-        Split,
         Subtract,
     )
     from dsinga.nn.words.cluster import Cluster
@@ -179,6 +172,7 @@ if TYPE_CHECKING:
         SimpleRNN,
         TimeDistributed,
     )
+    from dsinga.nn.words.shape_layers import Concatenate, Flatten, Permute, RepeatVector, Reshape, Slice, Split
 
     def __getattr__(name: str) -> Any: ...  # functions of add-ons' and users' components
 

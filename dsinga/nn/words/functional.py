@@ -13,8 +13,9 @@ from numpy import ndarray
 from dsinga.base.arguments import check_whole, value_text
 from dsinga.base.errors import UserError
 from dsinga.nn.model.training_state import FIRST_SEED
-from dsinga.nn.words.basic_layers import Add, Average, Concatenate, Maximum, Minimum, Multiply, Subtract
+from dsinga.nn.words.basic_layers import Add, Average, Maximum, Minimum, Multiply, Subtract
 from dsinga.nn.words.keras_arguments import checked
+from dsinga.nn.words.shape_layers import Concatenate
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol
 
 

@@ -12,8 +12,8 @@ from dsinga.base.arguments import check_bool
 from dsinga.base.errors import UserError
 from dsinga.data import open_records
 from dsinga.layers.dense.normalisation import statistics_lists
-from dsinga.nn.words.basic_layers import channels_back, pixels_first
 from dsinga.nn.words.inputs import normalise
+from dsinga.nn.words.shape_layers import channels_back, pixels_first
 from dsinga.nn.words.windows import refuse_channels_last
 from dsinga.nn.writing.feature import Feature, axis_of
 from dsinga.nn.writing.symbol import LayerArguments, LayerBuilder, layer
