@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import dsinga.models as models
     import dsinga.nn as nn
     import dsinga.rl as rl
-    from dsinga.addons.fields.evaluation.evaluate import evaluate_fields
+    from dsinga.addons.fields.prediction.evaluate import evaluate_fields
     from dsinga.addons.planner.planning import compare_with_plan, plan
     from dsinga.addons.probabilities.forecast_scores import ensemble_scores
     from dsinga.addons.search.learning_rate import find_learning_rate

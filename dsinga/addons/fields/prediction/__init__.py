@@ -1,1 +1,1 @@
-"""Predictions of Datasets: lazy Datasets of targets, computed tile by tile wherever Dask computes."""
+"""Predictions of Datasets, computed tile by tile wherever Dask computes, and their errors by group."""

@@ -11,7 +11,7 @@ import dask
 import dask.array as da
 import numpy as np
 
-from dsinga.addons.fields.leads.feedback import lead_axis, windows_for_leads
+from dsinga.addons.fields.lead_feedback import lead_axis, windows_for_leads
 from dsinga.addons.fields.prediction.predicted_dataset import dataset_of_leads, predicted_dataset
 from dsinga.addons.fields.prediction.prediction_blocks import BlockPlan, PredictionBlocks, map_selections
 from dsinga.addons.fields.prediction.predictor import FieldPredictor, MaskedTarget, described

@@ -10,7 +10,7 @@ import dask.array as da
 import numpy as np
 import xarray
 
-from dsinga.addons.fields.leads.feedback import lead_axis
+from dsinga.addons.fields.lead_feedback import lead_axis
 from dsinga.addons.fields.records.anomalies import with_climatology
 from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.climatology import MARKS

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.leads.feedback import lead_plan
+from dsinga.addons.fields.lead_feedback import lead_plan
 from dsinga.addons.fields.records.climatology import FieldClimatology
 from dsinga.addons.fields.records.dataset import open_dataset, related_names, used_variables
 from dsinga.addons.fields.records.definition import (

@@ -11,7 +11,7 @@ import xarray as xr
 
 import dsinga
 from dsinga import nn
-from dsinga.addons.fields.leads.plan import unroll_leads
+from dsinga.addons.fields.lead_plan import unroll_leads
 from dsinga.addons.fields.records.field_windows import FieldWindows
 from dsinga.base.errors import UserError
 from dsinga.job import Job, LayerType, Phase

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsinga.addons.fields.evaluation.field_error import correlations, error_terms
-from dsinga.addons.fields.evaluation.label_groups import NONE, LabelPoints, make_groupings
+from dsinga.addons.fields.prediction.field_error import correlations, error_terms
+from dsinga.addons.fields.prediction.label_groups import NONE, LabelPoints, make_groupings
 from dsinga.addons.fields.prediction.rollout_records import rollout_records
 from dsinga.addons.fields.records.climatology import ANOMALY, FieldClimatology, climatology_of
 from dsinga.addons.fields.records.definition import SAMPLER_SHARE

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import dsinga
-from dsinga.addons.fields.evaluation.evaluate import GroupedErrors, make_baselines
-from dsinga.addons.fields.evaluation.label_groups import LabelPoints
+from dsinga.addons.fields.prediction.evaluate import GroupedErrors, make_baselines
+from dsinga.addons.fields.prediction.label_groups import LabelPoints
 from dsinga.base.errors import UserError
 from dsinga.data import FieldWindows, field_climatology
 
@@ -134,7 +134,7 @@ def test_errors_of_each_group_are_those_of_its_numbers(kind: str, monkeypatch: A
             compared += len(chosen)
         assert compared == len(rows) or compared > 0 and keys[1:] in (["region"], ["area"])
     batches = np.split(predictions, [1, 4])  # however predictions come
-    monkeypatch.setattr("dsinga.addons.fields.evaluation.evaluate.PART_NUMBERS", 3 * predictions[0].size)
+    monkeypatch.setattr("dsinga.addons.fields.prediction.evaluate.PART_NUMBERS", 3 * predictions[0].size)
     one, several = (GroupedErrors(windows, "lat").add_all(each).sums for each in ([predictions], batches))
     np.testing.assert_array_equal(several, one)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dsinga.addons.fields.leads.plan import LeadChannels, LeadPlan
+from dsinga.addons.fields.lead_plan import LeadChannels, LeadPlan
 from dsinga.addons.fields.records.axis import Axis
 from dsinga.addons.fields.records.definition import WindowDefinition
 from dsinga.addons.fields.records.layout import ChannelGroup, Layout
