@@ -1,13 +1,15 @@
-"""Reading SINGA 0.x checkpoints: a ``BlobProtos`` message (common.proto) in each file ``step<N>-worker<id>``."""
+"""Reads the checkpoints of SINGA 0.x, files ``step<N>-worker<id>``, and makes protobuf's classes for SINGA's messages.
+
+Each checkpoint is a ``BlobProtos`` message (common.proto).
+"""
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from dsinga.base.errors import UserError
 from dsinga.base.regular_files import open_regular
@@ -20,34 +22,59 @@ def read_singa(path: Path) -> dict[str, np.ndarray]:
 
     Raises UserError, naming the file, if it is truncated or not a SINGA checkpoint.
     """
-    protos = _blob_protos()()
+    message = _blob_protos()
     try:
         with open_regular(path, MOST_BYTES) as file:
-            protos.ParseFromString(file.read())
+            protos = decode(message, file.read())
         if not protos.name or len(protos.name) != len(protos.blob):
             raise ValueError(f"it has {len(protos.name)} names for {len(protos.blob)} params")
         return {
             name: np.frombuffer(blob.data, "<f4").reshape(tuple(blob.shape)).astype(np.float32)
             for name, blob in zip(protos.name, protos.blob, strict=True)
         }
-    except (OSError, ValueError, message.DecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as a checkpoint of SINGA: {error}") from error
 
 
-@functools.cache
 def _blob_protos() -> Any:
     """Return the message class BlobProtos {name = 4, blob = 5 {shape = 1, data = 2}}; other fields are not needed."""
-    field = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="dsinga/blobs.proto", package="dsinga.singa", syntax="proto2")
-    blob = file.message_type.add(name="Blob")
-    blob.field.add(name="shape", number=1, type=field.TYPE_INT32, label=field.LABEL_REPEATED)
     # Packed floats and a byte string have the same encoding; declared as bytes, numpy reads them without a Python loop.
-    blob.field.add(name="data", number=2, type=field.TYPE_BYTES, label=field.LABEL_OPTIONAL)
-    protos = file.message_type.add(name="Blobs")
-    protos.field.add(name="name", number=4, type=field.TYPE_STRING, label=field.LABEL_REPEATED)
-    protos.field.add(
-        name="blob", number=5, type=field.TYPE_MESSAGE, type_name=".dsinga.singa.Blob", label=field.LABEL_REPEATED
-    )
+    blob = {"shape": (1, "int32", True), "data": (2, "bytes", False)}
+    return message_class(Blob=blob, Blobs={"name": (4, "string", True), "blob": (5, "Blob", True)})
+
+
+def message_class(**messages: Mapping[str, tuple[int, str, bool]]) -> Any:
+    """Return the class of the last of the ``messages`` of protobuf, made without generated code.
+
+    Each has by name of a field its number, its type, which may be another message, and whether it is repeated. Raises
+    UserError where protobuf is not installed.
+    """
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    except ImportError:
+        text = "checkpoints and records of SINGA and Caffe need protobuf to be read"
+        raise UserError(f"{text}: pip install 'dsinga[singa]'") from None
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="dsinga.proto", package="dsinga", syntax="proto2")
+    for name, fields in messages.items():
+        message = file.message_type.add(name=name)
+        for field, (number, kind, repeated) in fields.items():
+            label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+            added = message.field.add(name=field, number=number, label=label)
+            if kind in messages:
+                added.type, added.type_name = kinds.TYPE_MESSAGE, f".dsinga.{kind}"
+            else:
+                added.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("dsinga.singa.Blobs"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"dsinga.{name}"))
+
+
+def decode(message: Any, data: bytes) -> Any:
+    """Return the message of a class of protobuf that ``data`` encodes; raise ValueError for other data."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        return message.FromString(data)
+    except DecodeError as error:
+        raise ValueError(str(error)) from None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from dsinga.addons.importers.batches import Record, StoreContents, naming_errors, read_lines, stack
-from dsinga.addons.importers.kvfile import decode_image
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.base.regular_files import TABLE_BYTES, read_regular
@@ -80,3 +80,26 @@ def _read(images: list[tuple[str, int]], size: tuple[int, int] | None) -> Iterat
         with naming_errors(path):
             encoded = read_regular(path, TABLE_BYTES)
         yield Record(decode_image(encoded, path, size), label, path)
+
+
+def decode_image(encoded: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray:
+    """Return the pixels of an image file, uint8 (3, height, width) in red, green, blue, resized to ``size`` if given.
+
+    Raises:
+        UserError: the bytes are not an image, or Pillow is not installed.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise UserError("reading image files needs Pillow: pip install pillow") from None
+    try:
+        image = Image.open(io.BytesIO(encoded)).convert("RGB")
+    except UnidentifiedImageError:  # its text has the address of an object
+        raise UserError(f"{where} cannot be read as an image: Pillow knows no format like it; remove it") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # of Pillow's decoders: any class
+        raise UserError(f"{where} cannot be read as an image: {error!s:.200}; remove it, or copy it again") from None
+    if size is not None:
+        image = image.resize(size[::-1], Image.Resampling.BILINEAR)
+    return np.asarray(image).transpose(2, 0, 1)

@@ -7,19 +7,19 @@ to keep up to date.
 
 from __future__ import annotations
 
-import io
 import os
 import struct
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from dsinga.addons.importers.batches import Record, StoreContents, naming_errors, stack
+from dsinga.addons.importers.imagefolder import decode_image
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.base.regular_files import open_regular
+from dsinga.checkpoint.singa import decode, message_class
 
 _size = struct.Struct("=Q")
 
@@ -61,45 +61,28 @@ def read_kvfile(path: str, encoded: bool = False) -> Iterator[Record]:
             number += 1
 
 
-_Field = descriptor_pb2.FieldDescriptorProto
-_ONE, _MANY = _Field.LABEL_OPTIONAL, _Field.LABEL_REPEATED
-
 # A SINGA Record contains a RecordProto in its field 5. The only field number that both use is 1, and a Record's field 1
 # (its type) is not needed. So one message class serves for both.
-_RECORD: dict[str, tuple[int, Any, Any]] = {
-    "shape": (1, _Field.TYPE_INT32, _MANY),
-    "label": (2, _Field.TYPE_INT32, _ONE),
-    "pixel": (3, _Field.TYPE_BYTES, _ONE),
-    "data": (4, _Field.TYPE_FLOAT, _MANY),
-    "image": (5, _Field.TYPE_MESSAGE, _ONE),
-}
-_DATUM: dict[str, tuple[int, Any, Any]] = {
-    "channels": (1, _Field.TYPE_INT32, _ONE),
-    "height": (2, _Field.TYPE_INT32, _ONE),
-    "width": (3, _Field.TYPE_INT32, _ONE),
-    "data": (4, _Field.TYPE_BYTES, _ONE),
-    "label": (5, _Field.TYPE_INT32, _ONE),
-    "float_data": (6, _Field.TYPE_FLOAT, _MANY),
-    "encoded": (7, _Field.TYPE_BOOL, _ONE),
-}
-
-
-def _message_class(name: str, fields: dict[str, tuple[int, Any, Any]]) -> Any:
-    file = descriptor_pb2.FileDescriptorProto(name=f"dsinga/{name}.proto", package="dsinga.data", syntax="proto2")
-    proto = file.message_type.add(name=name)
-    for field, (number, kind, label) in fields.items():
-        added = proto.field.add(name=field, number=number, type=kind, label=label)
-        if kind == _Field.TYPE_MESSAGE:
-            added.type_name = f".dsinga.data.{name}"
-        if kind == _Field.TYPE_FLOAT and name == "RecordProto":
-            added.options.packed = True
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"dsinga.data.{name}"))
-
-
-RecordProto = _message_class("RecordProto", _RECORD)
-CaffeDatum = _message_class("CaffeDatum", _DATUM)
+RecordProto = message_class(
+    RecordProto={
+        "shape": (1, "int32", True),
+        "label": (2, "int32", False),
+        "pixel": (3, "bytes", False),
+        "data": (4, "float", True),
+        "image": (5, "RecordProto", False),
+    }
+)
+CaffeDatum = message_class(
+    CaffeDatum={
+        "channels": (1, "int32", False),
+        "height": (2, "int32", False),
+        "width": (3, "int32", False),
+        "data": (4, "bytes", False),
+        "label": (5, "int32", False),
+        "float_data": (6, "float", True),
+        "encoded": (7, "bool", False),
+    }
+)
 
 
 def decode_record(value: bytes, where: str, encoded: bool = False) -> tuple[np.ndarray, int | None]:
@@ -132,33 +115,10 @@ def decode_datum(value: bytes, where: str, encoded: bool = False) -> tuple[np.nd
     return _shaped(data, (datum.channels, datum.height, datum.width), where), label
 
 
-def decode_image(encoded: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Return the pixels of an image file, uint8 (3, height, width) in red, green, blue, resized to ``size`` if given.
-
-    Raises:
-        UserError: the bytes are not an image, or Pillow is not installed.
-    """
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError:
-        raise UserError("reading image files needs Pillow: pip install pillow") from None
-    try:
-        image = Image.open(io.BytesIO(encoded)).convert("RGB")
-    except UnidentifiedImageError:  # its text has the address of an object
-        raise UserError(f"{where} cannot be read as an image: Pillow knows no format like it; remove it") from None
-    except MemoryError:
-        raise
-    except Exception as error:  # of Pillow's decoders: any class
-        raise UserError(f"{where} cannot be read as an image: {error!s:.200}; remove it, or copy it again") from None
-    if size is not None:
-        image = image.resize(size[::-1], Image.Resampling.BILINEAR)
-    return np.asarray(image).transpose(2, 0, 1)
-
-
 def _parsed(kind: Any, value: bytes, where: str) -> Any:
     try:
-        return kind.FromString(value)
-    except message.DecodeError:
+        return decode(kind, value)
+    except ValueError:
         raise UserError(f"{where} is not a {kind.DESCRIPTOR.name} message") from None
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -235,6 +236,12 @@ def test_params_are_read_by_name(checkpoint_file):
     np.testing.assert_array_equal(params["conv1_weight"], W)
     np.testing.assert_array_equal(params["conv1_bias"].view(np.int32), B.view(np.int32))
     assert all(array.dtype == np.float32 and array.flags.writeable for array in params.values())
+
+
+def test_protobuf_that_is_missing_is_named_with_its_extra(checkpoint_file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    with pytest.raises(UserError, match=r"need protobuf to be read: pip install 'dsinga\[singa\]'"):
+        read_params(checkpoint_file)
 
 
 @pytest.mark.parametrize("length", [0, 1, 30, 500, -1])
