@@ -17,7 +17,7 @@ from dsinga.convert import load_weights, save_weights
 from dsinga.estimators import Classifier
 from dsinga.estimators import load as load_estimator
 from dsinga.nn.words.losses import losses_by_name
-from dsinga.nn.words.metric_layers import TYPES
+from dsinga.nn.words.metrics import TYPES
 from tests.support.registries import restored_registry
 
 RNG = np.random.default_rng(0)

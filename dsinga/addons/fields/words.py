@@ -10,7 +10,7 @@ import numpy as np
 from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.nn.words.keras_arguments import checked
-from dsinga.nn.words.metric_layers import MetricLayer
+from dsinga.nn.words.metrics import MetricLayer
 
 
 @register("word", "FieldError")

@@ -27,7 +27,7 @@ from dsinga.nn.model.trainable import Trainable
 from dsinga.nn.model.training_state import TrainingState, read_names
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, checked
 from dsinga.nn.words.losses import layer_type, loss_kind, metric_names, without_torch
-from dsinga.nn.words.metric_layers import metrics_by_output
+from dsinga.nn.words.metrics import metrics_by_output
 from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.writing.net_conf import weighted
 from dsinga.nn.writing.symbol import flatten

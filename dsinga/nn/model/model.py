@@ -19,7 +19,7 @@ from dsinga.nn.model.training_state import TrainingState
 from dsinga.nn.words.inputs import INPUT, Input, number_inputs
 from dsinga.nn.words.keras_arguments import MODEL_ATTRIBUTES, STEP_METHODS, checked, checked_class
 from dsinga.nn.words.losses import is_loss, loss_kind
-from dsinga.nn.words.metric_layers import check_metric_names, metrics_by_output
+from dsinga.nn.words.metrics import check_metric_names, metrics_by_output
 from dsinga.nn.words.optimizers import updater_conf
 from dsinga.nn.words.regularisers import penalised
 from dsinga.nn.writing.net_conf import (

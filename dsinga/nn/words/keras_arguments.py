@@ -165,6 +165,7 @@ def configures(common: Callable[..., M], function: Callable[P, M], aliases: Mapp
     signature = arguments.extended_signature(function, more, shared.return_annotation)
     explained = meanings(common) | meanings(function)
 
+    @public
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> M:
         given = {aliases.get(name, name): value for name, value in kwargs.items() if name not in aliases or value}

@@ -16,7 +16,7 @@ from dsinga.layers.interface.layer import Layer
 from dsinga.net.layer_classes import SAMPLE_WEIGHT, layer_class, weighted_loss
 from dsinga.nn.words.inputs import INPUT
 from dsinga.nn.words.losses import compares, layer_type, loss_builder, loss_function, may_have_params, without_torch
-from dsinga.nn.words.metric_layers import MetricLayer, write_metrics
+from dsinga.nn.words.metrics import MetricLayer, write_metrics
 from dsinga.nn.words.regularisers import Penalty
 from dsinga.nn.writing.feature import ChannelsLast, Feature, row_shape
 from dsinga.nn.writing.symbol import LayerBuilder, Symbol, ancestors, flatten, take_channels_last

@@ -12,6 +12,7 @@ from weakref import WeakSet
 import numpy as np
 
 from dsinga.base.arguments import check_bool, extended_signature, fail_for_name
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import Shape
 from dsinga.nn.words.keras_arguments import LAYER_ATTRIBUTES, bind, check_names, refuse_subclasses
@@ -369,6 +370,7 @@ def layer(function: Callable[P, Write], builder: type[LayerBuilder] = LayerBuild
     signature = extended_signature(function, COMMON.values(), "LayerBuilder")
     writes: Callable[..., Write] = function
 
+    @public
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> LayerBuilder:
         given = {name: value for name, value in kwargs.items() if name in signature.parameters or name not in SHAPES}

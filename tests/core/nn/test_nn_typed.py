@@ -38,7 +38,9 @@ def test_notebooks_complete_all_arguments_and_editors_those_of_the_function(word
     call = "model.fit(" if word.endswith("fit") else f"nn.{word}("
     in_notebooks = completed(jedi.Interpreter(call, [{"nn": nn, "model": nn.Sequential()}]))
     assert arguments <= in_notebooks
-    in_editors = completed(jedi.Script(f"from dsinga import nn\nmodel = nn.Sequential()\n{call}"))
+    program = f"from dsinga import nn\nmodel = nn.Sequential()\n{call}"
+    here = jedi.InterpreterEnvironment()  # which starts no process
+    in_editors = completed(jedi.Script(program, environment=here))
     assert set(inspect.signature(inspect.unwrap(function)).parameters) - {"self", "fields", "common"} <= in_editors
 
 
