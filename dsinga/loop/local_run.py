@@ -19,13 +19,12 @@ from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.run_loop import TrainedParams, run_to_end
 from dsinga.loop.view import Observer
-from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import check_memory
 from dsinga.ops import get_ops
 from dsinga.passes.opened_job import OpenedJob, open_job
-from dsinga.passes.processors import check_precision, local_processor
+from dsinga.passes.processors import training_device
 from dsinga.reading.checked_job import CheckedJob, check_job, partition_hook
-from dsinga.training import check_patterns, create_updater
+from dsinga.training import check_patterns
 from dsinga.training.local_updater import LocalUpdater
 
 # What else a job may say of its cluster where it has one worker: how fast that is, not what it computes.
@@ -112,22 +111,9 @@ def continue_locally(
         epochs = opened.readers[Phase.kTrain].epochs if job.epochs else None
         all_extensions, begin = begin_run(job, opened.nets, epochs, options)
         topology = create_topology(job, 1, 1).describe()
-        engine = LocalEngine(job, opened, begin, updater, max_threads, _choose_device(job, opened.nets[Phase.kTrain]))
+        device = training_device(job, opened.nets[Phase.kTrain])
+        engine = LocalEngine(job, opened, begin, updater, max_threads, device)
         begin.release()  # the engine has copies
         observer.begin(begin.step)  # moves files of an earlier run, so what can be refused has been
         outcome = run_to_end(engine, begin, observer, all_extensions, options, topology, cancellation, started)
         return outcome, engine.kept_updater()
-
-
-def _choose_device(job: Job, net: NeuralNet) -> int | None:
-    """Return the GPU that trains a job, None for CPU cores. Raises UserError where the job must not have these."""
-    slots = len(create_updater(job.updater).state_slots)
-
-    def bytes_needed() -> int:
-        from dsinga.net.worker_memory import device_memory  # for those alone who want a GPU
-
-        return device_memory(net, slots, job.micro_batches)
-
-    device = local_processor(job, bytes_needed).device
-    check_precision(job, ((device,),))
-    return device

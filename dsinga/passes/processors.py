@@ -17,6 +17,7 @@ from dsinga.job.enums import PRECISIONS
 from dsinga.net import NeuralNet
 from dsinga.net.layer_cost import FLOAT_BYTES, feature_sizes
 from dsinga.ops import Processor
+from dsinga.training import create_updater
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 
@@ -111,6 +112,23 @@ def local_processor(job: Job, bytes_needed: Callable[[], int]) -> Processor:
     """Return the processor of this process: a GPU if the job or the setting asks for one, else a core."""
     ((device,),) = choose_devices(job, ((THIS_PROCESS,),), lambda _: bytes_needed(), describe_worker)
     return Processor(1, device, PRECISIONS[job.precision])
+
+
+def training_device(job: Job, net: NeuralNet) -> int | None:
+    """Return the GPU of this process that trains a net, None for CPU cores. Raises UserError for a GPU that is missing.
+
+    Raises JobError for a precision that CPU cores lack.
+    """
+    slots = len(create_updater(job.updater).state_slots)
+
+    def bytes_needed() -> int:
+        from dsinga.net.worker_memory import device_memory  # for those alone who want a GPU
+
+        return device_memory(net, slots, job.micro_batches)
+
+    device = local_processor(job, bytes_needed).device
+    check_precision(job, ((device,),))
+    return device
 
 
 def forward_processor(job: Job, net: NeuralNet) -> Processor:

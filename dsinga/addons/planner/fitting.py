@@ -138,16 +138,16 @@ class NetVariants:
         A net whose layers need whole batches, or normalise by statistics of what is computed at once, keeps the job's
         micro-batches: others would train something else.
         """
-        given = next(iter(self.infos.values())).micro_batches
-        net = self.net(given, self.conf.recompute)
+        own_count = next(iter(self.infos.values())).micro_batches
+        net = self.net(own_count, self.conf.recompute)
         stretches: Iterable[int] = (self.conf.recompute,)
         if not any(stage.recompute for stage in net.stages):
             places = len(narrow_places(net.nodes))
             stretches = [count for count in STRETCHES if count <= places]
-        counts = [given]
+        counts = [own_count]
         if not any(node.layer.cut.whole_because or _has_statistics(node.layer) for node in net.nodes):
-            most = max(self.batchsize // workers, given)  # fewer rows than workers where points are cut
-            counts = [count for count in range(given, most + 1) if self.batchsize % count == 0]
+            most = max(self.batchsize // workers, own_count)  # fewer rows than workers where points are cut
+            counts = [count for count in range(own_count, most + 1) if self.batchsize % count == 0]
         return [(count, stretch) for count in counts for stretch in stretches]
 
 
@@ -175,13 +175,13 @@ def fit(
         return first, True
     counts = [count for count, _ in choices]
     ends = min(counts), max(counts)  # the first micro-batch more needs sums of gradients, each further one less memory
-    least = min((of(choice) for choice in choices if choice[0] in ends), key=lambda found: found.memory.peak)
+    least = min((of(choice) for choice in choices if choice[0] in ends), key=lambda memory_fit: memory_fit.memory.peak)
     if least.memory.peak > usable:
         return least, False
     for choice in choices:
-        found = of(choice)
-        if found.memory.peak <= usable:
-            return found, True
+        memory_fit = of(choice)
+        if memory_fit.memory.peak <= usable:
+            return memory_fit, True
     return least, True
 
 
@@ -196,10 +196,10 @@ def cheapest_that_fits(
     tried: list[tuple[PricedCuts, MemoryFit]] = []
     for name in by_price:
         choice = choices[name]
-        found, fits = fit(variants, limit, choice.workers, choice.cuts)
+        memory_fit, fits = fit(variants, limit, choice.workers, choice.cuts)
         if fits:
-            return choice, found
-        tried.append((choice, found))
+            return choice, memory_fit
+        tried.append((choice, memory_fit))
     choice, least = min(tried, key=lambda pair: pair[1].memory.peak)
     raise cannot_fit(least, limit, choice.workers)
 
@@ -213,33 +213,33 @@ def fit_to_memory(checked: CheckedJob, limit: int) -> CheckedJob:
     job = checked.job
     if job.train_one_batch.alg is AlgType.kCD or job.gpu:
         return checked
-    found = fit_or_refuse(NetVariants.of(job, checked.reader(Phase.kTrain)), limit)
-    return checked.with_job(with_fit(job, found, limit))
+    memory_fit = fit_or_refuse(NetVariants.of(job, checked.reader(Phase.kTrain)), limit)
+    return checked.with_job(with_fit(job, memory_fit, limit))
 
 
-def with_fit(job: Job, found: MemoryFit, limit: int) -> Job:
-    """Return the job with the micro-batches and the recomputation of ``found``; log a sentence where they are new."""
-    fitted = found.applied(job)
+def with_fit(job: Job, memory_fit: MemoryFit, limit: int) -> Job:
+    """Return the job with the micro-batches and recomputation of ``memory_fit``; log a sentence where they are new."""
+    fitted = memory_fit.applied(job)
     if fitted != job:
-        _log.info("partition: auto trains with %s, to fit into %s of memory", found.text(), as_size(limit))
+        _log.info("partition: auto trains with %s, to fit into %s of memory", memory_fit.text(), as_size(limit))
     return fitted
 
 
 def fit_or_refuse(variants: NetVariants, limit: int) -> MemoryFit:
     """Return how one worker with the whole net fits into the memory; raise UserError where it does not."""
-    found, fits = fit(variants, limit)
+    memory_fit, fits = fit(variants, limit)
     if not fits:
-        raise cannot_fit(found, limit, 1)
-    return found
+        raise cannot_fit(memory_fit, limit, 1)
+    return memory_fit
 
 
-def cannot_fit(found: MemoryFit, limit: int, workers: int) -> UserError:
-    """Return the error about a net that needs more than ``limit`` bytes of memory even as ``found`` trains it."""
-    parts = {name: size for name, size in found.memory._asdict().items() if name not in ("passing", "fixed")}
+def cannot_fit(memory_fit: MemoryFit, limit: int, workers: int) -> UserError:
+    """Return the error about a net that needs more than ``limit`` bytes of memory even as ``memory_fit`` trains it."""
+    parts = {name: size for name, size in memory_fit.memory._asdict().items() if name not in ("passing", "fixed")}
     largest = max(parts, key=parts.__getitem__)
     most = f"{largest.replace('_', ' ')}, {as_size(parts[largest])}"
-    least = as_size(int(found.memory.peak / USABLE))
-    fields = f" with {found.text()}" if found.text() else ""
+    least = as_size(int(memory_fit.memory.peak / USABLE))
+    fields = f" with {memory_fit.text()}" if memory_fit.text() else ""
     group = f"each of {workers} workers" if workers > 1 else "a worker"
     return UserError(
         f"the net cannot be trained in {as_size(limit)} of memory: {group} needs at least "
