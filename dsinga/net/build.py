@@ -9,7 +9,7 @@ from functools import partial
 from graphlib import TopologicalSorter
 
 from dsinga.job import JobError, LayerConf, NetConf, Phase
-from dsinga.job.check_net import check_net, forward_sources
+from dsinga.job.checks import check_net, forward_sources
 from dsinga.layers.interface.context import RecordInfo
 from dsinga.layers.interface.contract import MustUnroll
 from dsinga.layers.interface.layer import Layer, Shape, float_bytes

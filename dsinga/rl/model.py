@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from dsinga.base.errors import UserError
 from dsinga.base.registry import nearest
 from dsinga.job import Job, LayerConf, NetConf, ParamConf, Phase, StoreConf, UpdaterConf, loads
-from dsinga.job.check_net import check_net
+from dsinga.job.checks import check_net
 from dsinga.net import NeuralNet, input_layers
 from dsinga.net.layer_classes import layer_class
 from dsinga.reading.bind_records import input_layer, with_batchsize

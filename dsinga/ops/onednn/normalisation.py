@@ -1,18 +1,21 @@
-"""Local response and group normalisation on channels-last images: by oneDNN, or by numpy where it has no primitive."""
+"""Local response and group normalisation, and softmax of points, on channels-last images: by oneDNN, else by numpy."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dsinga.base import buffers
-from dsinga.ops.layout import LAST, by_channel, to_image, to_rows
+from dsinga.ops.layout import LAST, by_channel, is_channels_last, point_blocks, to_image, to_rows
 from dsinga.ops.numpy.normalisation import NumpyGroupNorm
+from dsinga.ops.numpy.points import Block, NumpyPoints, by_class, classes_first, softmax_by_class
 from dsinga.ops.onednn.batchnorm import SHORTEST, Affine, OnednnBatchNorm, pixel_rows, repeat_constants, wide_table
 from dsinga.ops.onednn.choices import choose_kernel
+from dsinga.ops.onednn.elementwise import MatrixSoftmax
 from dsinga.ops.onednn.library import (
     ADD,
     DIFF_DST,
@@ -275,3 +278,34 @@ class OnednnGroupNorm(NumpyGroupNorm, OnednnBatchNorm):
 def _large(*arrays: Array) -> bool:
     """Whether images are float32 and each row has enough points; numpy computes smaller ones."""
     return accepts(*arrays) and arrays[0].ndim in LAST and prod(arrays[0].shape[2:]) >= 4 * SHORTEST
+
+
+class PointSoftmax(MatrixSoftmax):
+    """The blocks of the softmax over the channels of channels-last fields, with so many points and classes."""
+
+    def __call__(self, *arrays: Array) -> Iterator[Block]:
+        x, p = arrays
+        self.run(by_channel(x), by_channel(p))
+        result = by_class(p)
+        for rows, points in point_blocks(result.shape):
+            yield rows, points, classes_first(result[rows, :, points])
+
+
+class SoftmaxByClass:
+    """The same by numpy, for few classes."""
+
+    def __init__(self, points: int, classes: int):
+        pass
+
+    def __call__(self, x: Array, p: Array) -> Iterator[Block]:
+        return softmax_by_class(x, p)
+
+
+class OnednnPoints(NumpyPoints):
+    """Softmax of the points of fields by the library."""
+
+    def softmax_blocks(self, x: Array, p: Array) -> Iterator[Block]:
+        kernel: Any = None
+        if is_channels_last(x) and accepts(x):
+            kernel = choose_kernel("point_softmax", PointSoftmax, x.size // x.shape[1], x.shape[1])
+        return kernel(x, p) if kernel else super().softmax_blocks(x, p)

@@ -33,11 +33,11 @@ class Float32Ops(
 
     name = "onednn"
     families = {
-        "attention": ("dsinga.ops.onednn.attention:OnednnAttention",),
+        "attention": ("dsinga.ops.onednn.recurrent:OnednnAttention",),
         "normalisation": (
             "dsinga.ops.onednn.normalisation:OnednnGroupNorm", "dsinga.ops.onednn.normalisation:OnednnNormalisation",
         ),
-        "points": ("dsinga.ops.onednn.points:OnednnPoints",),
+        "points": ("dsinga.ops.onednn.normalisation:OnednnPoints",),
         "recurrent": ("dsinga.ops.onednn.recurrent:OnednnRecurrent",),
     }  # fmt: skip
 

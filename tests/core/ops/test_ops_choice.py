@@ -106,7 +106,7 @@ import sys
 import numpy as np
 from dsinga.ops import get_ops
 x = np.ones((1, 600, 4), np.float32)
-names = "dsinga.ops.numpy.attention", "dsinga.ops.onednn.attention"
+names = "dsinga.ops.numpy.attention", "dsinga.ops.onednn.recurrent"
 ops = get_ops()
 assert not any(name in sys.modules for name in names)
 get_ops("numpy").attention(x, x, x, 1, 1.0, None, False)
