@@ -45,7 +45,7 @@ def derived_function(
     """
     conf: type[Settings] | None = getattr(cls, "Conf", None)
     settings = () if conf is None else signature(conf).parameters.values()
-    parameters = [*first, *(known.replace(name=names.get(known.name, known.name)) for known in settings)]
+    parameters = [*first, *(setting.replace(name=names.get(setting.name, setting.name)) for setting in settings)]
     parameters.sort(key=lambda parameter: parameter.default is not parameter.empty)
     sentence = (inspect.getdoc(cls) or f"Makes a {cls.__name__}.").partition("\n\n")[0]
     meanings = [f"    {names.get(name, name)}: {text}." for name, text in (docs(conf) if conf else {}).items()]
@@ -79,7 +79,7 @@ class Derived(Mapping[str, Any]):
 
     def _name(self, registered: str, cls: Any) -> str | None:
         """Return the name of the function of a type; None for one without, as kCudnnLRN, another name of kLRN."""
-        first = next((name for name, known in imported(self._kind).items() if known is cls), None)
+        first = next((name for name, entry in imported(self._kind).items() if entry is cls), None)
         if registered != first or not isinstance(cls, type) or not self._takes(registered, cls):
             return None
         name = function_name(registered)
@@ -101,11 +101,11 @@ class Derived(Mapping[str, Any]):
 
 def called_by_name(function: Any) -> Any:
     """Return a derived function with arguments that are checked, and given to it by name."""
-    known = inspect.signature(function)
+    parameters = inspect.signature(function)
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
-        return function(**bind(function.__name__, known, args, kwargs))
+        return function(**bind(function.__name__, parameters, args, kwargs))
 
     return refuse_subclasses(make)
 

@@ -76,10 +76,10 @@ def Input(
 def number_inputs(builders: Sequence[LayerBuilder]) -> None:
     """Call the inputs of a model that were given no name "data", "data_1", ...; raise UserError for equal names."""
     for place, builder in enumerate(builders):
-        taken = [known.name for known in builders[:place]]
+        taken = [earlier.name for earlier in builders[:place]]
         if builder.name == DEFAULT_NAME in taken:
             numbered = (f"{DEFAULT_NAME}_{number}" for number in range(1, len(builders) + 1))
-            builder.name = next(name for name in numbered if name not in [known.name for known in builders])
+            builder.name = next(name for name in numbered if name not in [any_input.name for any_input in builders])
         elif builder.name in taken:
             raise UserError(f"two inputs are called {builder.name!r}; name them, as in nn.Input((4,), name='words')")
 
@@ -125,19 +125,19 @@ def _input(
     """Input layer that reads records; ``store`` are fields of its store_conf, to which channels_last may be added."""
 
     def write(writer: LayerWriter) -> Feature:
-        given = None if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
-        known = None if given is None or None in given else given
-        fields = {**(store or {}), **({} if known is None else {"shape": list(known)})}
+        sizes = None if shape is None else tuple(shape) if isinstance(shape, Iterable) else (shape,)
+        fixed = None if sizes is None or None in sizes else sizes
+        fields = {**(store or {}), **({} if fixed is None else {"shape": list(fixed)})}
         conf = writer.net.inputs[writer.name] = make_conf(writer.name, type, [], store_conf=fields)
         data = writer.net.record_shapes.get(writer.name)
-        pairs = zip(data or (), given or (), strict=False)
-        if data and given and not known and (len(data) != len(given) or any(b not in (a, None) for a, b in pairs)):
-            raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {given}")
-        if known and data is not None and not store and math.prod(known) != math.prod(data):
-            raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {known}")
-        record = known if known is not None else data
+        pairs = zip(data or (), sizes or (), strict=False)
+        is_other = data and sizes and (len(data) != len(sizes) or any(b not in (a, None) for a, b in pairs))
+        is_larger = fixed and data is not None and not store and math.prod(fixed) != math.prod(data)
+        if is_larger or (is_other and not fixed):
+            raise UserError(f"records have shape {data}, but the model's input {writer.name!r} takes {sizes}")
+        record = fixed if fixed is not None else data
         is_last = bool(store and store.get("channels_last"))
-        if is_last and known and len(known) in (3, 4) and data == (known[-1], *known[:-1]) != known:
+        if is_last and fixed and len(fixed) in (3, 4) and data == (fixed[-1], *fixed[:-1]) != fixed:
             raise UserError(
                 f"the input {writer.name!r} takes images (height, width, channels), as data_format says, but records "
                 f"have the shape {data}; leave data_format out, or give x.transpose(0, 2, 3, 1)"
@@ -151,10 +151,8 @@ def _input(
                     f"records of the shape {record}"
                 )
             record = (record[-1], *record[:-1])
-        any_length = given == (None,)
-        return Feature(
-            writer.name, record, is_input=True, records=writer.name, any_length=any_length, channels_last=is_last
-        )
+        feature = Feature(writer.name, record, is_input=True, records=writer.name, channels_last=is_last)
+        return feature._replace(any_length=sizes == (None,))
 
     return write
 
@@ -229,12 +227,12 @@ def RandomFlip(mode: str = "horizontal", **common: Unpack[LayerArguments]) -> Wr
 
     ``mode`` may also be "vertical" or "horizontal_and_vertical", of records, as :func:`RandomTranslation`.
     """
-    if mode not in (known := {"horizontal": 0.5, "vertical": 0.0, "horizontal_and_vertical": 0.5}):
-        raise unknown_name("mode of RandomFlip", mode, known)
+    if mode not in (shares := {"horizontal": 0.5, "vertical": 0.0, "horizontal_and_vertical": 0.5}):
+        raise unknown_name("mode of RandomFlip", mode, shares)
 
     def write(writer: LayerWriter) -> Feature:
         if mode != "horizontal":
-            return augmented(writer, "RandomFlip", horizontal=known[mode], vertical=0.5)
+            return augmented(writer, "RandomFlip", horizontal=shares[mode], vertical=0.5)
         require(writer)
         return writer.add("kImagePreprocess", rgbimage_conf={"mirror": True})._replace(records=writer.source.records)
 

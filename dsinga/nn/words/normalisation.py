@@ -123,13 +123,13 @@ class _Normalization(LayerBuilder):
         if steps is not None:
             raise UserError("adapt reads all records; give as many as are to be read, and leave steps out")
         mean, variance = _moments(data, self.settings.get("axis", -1))
-        function, given = self.remake.func, {**self.remake.keywords}  # type: ignore[attr-defined]
-        given |= {"mean": mean, "variance": np.where(variance > 0, variance, 1.0), "std": None}
-        self.remake = functools.partial(function, **given)
+        function, settings = self.remake.func, {**self.remake.keywords}  # type: ignore[attr-defined]
+        settings |= {"mean": mean, "variance": np.where(variance > 0, variance, 1.0), "std": None}
+        self.remake = functools.partial(function, **settings)
         made = self.remake()
         self.write, self.settings = made.write, made.settings
         if self.values is not None:  # of models that have it already
-            numbers = mean, np.sqrt(given["variance"])
+            numbers = mean, np.sqrt(settings["variance"])
             shapes = [value.shape for value in self.values if value is not None]
             self.values = [np.broadcast_to(*pair).astype(np.float32) for pair in zip(numbers, shapes, strict=True)]
 

@@ -174,10 +174,10 @@ class LayerBuilder(HasVariables):
         arrays = [np.array(array, np.float32) for array in weights]
         shapes = [value.shape for value in self.get_weights()]
         if [array.shape for array in arrays] != shapes:
-            given = ", ".join(str(array.shape) for array in arrays) or "none"
+            wrong = ", ".join(str(array.shape) for array in arrays) or "none"
             raise UserError(
                 f"set_weights: the layer {self.name or self.kind} takes arrays of the shapes "
-                f"{', '.join(map(str, shapes))}, not {given}"
+                f"{', '.join(map(str, shapes))}, not {wrong}"
             )
         self.values = [*arrays]
 
@@ -224,8 +224,8 @@ class Symbol(Operators):
             for symbol in ends:  # which grows: all features that come from the input have other shapes now
                 ends += symbol.takers
             for symbol in ancestors([*ends, self]):
-                for known in (*symbol.sources, symbol):
-                    known.feature = preview(known)
+                for changed in (*symbol.sources, symbol):
+                    changed.feature = preview(changed)
         for symbol in self.sources:
             symbol.whole.takers = (*symbol.whole.takers, self)
 
@@ -262,8 +262,8 @@ def preview(symbol: Symbol) -> Feature | None:
     if symbol.part is not None:
         return None if symbol.whole.feature is None else symbol.whole.feature.parts[symbol.part]
     sources = [source.feature for source in symbol.sources]
-    known = [feature for feature in sources if feature is not None and feature.shape is not None]
-    return NetWriter().write(symbol.builder, known) if len(known) == len(sources) else None
+    shaped = [feature for feature in sources if feature is not None and feature.shape is not None]
+    return NetWriter().write(symbol.builder, shaped) if len(shaped) == len(sources) else None
 
 
 def take_channels_last(symbols: Iterable[Symbol], fault: ChannelsLast) -> Symbol:
