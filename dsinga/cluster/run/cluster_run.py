@@ -17,8 +17,7 @@ from dsinga.cluster.on_workers import tasks
 from dsinga.cluster.run.servers import Servers
 from dsinga.cluster.run.worker_tasks import WorkerTasks
 from dsinga.cluster.worker.config import WorkerConfig
-from dsinga.cluster.worker.group_states import of_group
-from dsinga.cluster.worker.param_slices import replica_values, whole_values
+from dsinga.cluster.worker.param_slices import of_group, replica_values, whole_values
 from dsinga.job import Phase
 from dsinga.net.partitioned import split_params
 

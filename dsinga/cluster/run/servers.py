@@ -22,8 +22,7 @@ from dsinga.cluster.on_workers.server_actor import ServerActor, connect_server, 
 from dsinga.cluster.server import routes
 from dsinga.cluster.transport.interface import wait_for
 from dsinga.cluster.worker.config import ServerKey, WorkerConfig
-from dsinga.cluster.worker.group_states import group_state
-from dsinga.cluster.worker.param_slices import slice_specs, sliced_values
+from dsinga.cluster.worker.param_slices import group_state, slice_specs, sliced_values
 from dsinga.job import Compression
 
 # The values and the updater's state of the slices of a server, by slice id and slot.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dsinga.cluster.worker.group_states import group_state, of_group
+from dsinga.cluster.worker.param_slices import group_state, of_group
 from dsinga.loop.initial_state import updater_state
 
 
