@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import dsinga.nn as nn
     import dsinga.rl as rl
     from dsinga.addons.fields.prediction.evaluate import evaluate_fields
+    from dsinga.addons.fields.records.field_windows import windows
     from dsinga.addons.planner.planning import compare_with_plan, plan
     from dsinga.addons.probabilities.forecast_scores import ensemble_scores
     from dsinga.addons.search.learning_rate import find_learning_rate
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     )  # fmt: skip
     from dsinga.cluster.background import Run, submit
     from dsinga.cluster.lazy_prediction import predict_lazily
-    from dsinga.data import windows
     from dsinga.job import Job, load, loads
 else:
     __getattr__, __dir__ = lazy_names(__name__)

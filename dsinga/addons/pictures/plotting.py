@@ -7,16 +7,15 @@ They need Matplotlib: ``pip install 'dsinga[plot]'``. The metrics of a run are d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsinga.addons.pictures.history_plot import plot_curves, single_axes
+from dsinga.addons.pictures.history_plot import new_axes, plot_curves, single_axes
 from dsinga.addons.pictures.history_plot import plot_returns as returns
-from dsinga.addons.pictures.record_plots import plot_confusion_matrix as confusion_matrix
-from dsinga.addons.pictures.record_plots import plot_images as images
-from dsinga.addons.pictures.record_plots import plot_wrong_predictions as wrong_predictions
+from dsinga.base.arguments import check_whole
 from dsinga.base.errors import UserError
+from dsinga.base.registry import nearest_or_listed
 from dsinga.base.score_curves import average_precision, binary_columns, counts_by_score, roc_auc
 from dsinga.job import Job, LRGenConf, UpdaterConf
 from dsinga.training import schedule
@@ -144,3 +143,219 @@ def _draw(
     axis.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     axis.legend(loc="lower center" if metric == "average_precision" else "lower right", fontsize=8)
     return axis
+
+
+COLOURS = 3  # channels of an image in colour
+MOST_CLASSES = 2000  # of a confusion matrix
+MOST_COUNTED = 30  # classes of a confusion matrix whose counts are written into it
+SHORT_TITLE = 14  # characters that have room above an image
+
+
+class ClassPredictions(NamedTuple):
+    """Numbers (N,) of the true and the predicted classes, scores (N, classes) if known, and the classes' names."""
+
+    true: np.ndarray
+    predicted: np.ndarray
+    scores: np.ndarray | None
+    classes: Sequence[str] | range
+
+
+def plot_images(images: Any, titles: Sequence[Any] = (), *, columns: int = 10, **options: Any) -> np.ndarray:
+    """Draw images side by side, all on the same scale of brightness.
+
+    Args:
+        images: an array (N, height, width), (N, 1, height, width), or (N, 3, height, width) for colours. Colours are
+            uint8 or between 0 and 1; other numbers are scaled to this range.
+        titles: a title for each image; none by default.
+        columns: how many images are in a row.
+        options: further arguments of Matplotlib's ``Axes.imshow``, such as ``cmap="gray_r"`` for ink on paper.
+
+    Returns the Matplotlib axes (rows, columns). Raises UserError where Matplotlib is missing, there is no image, or the
+    array has another shape.
+    """
+    check_whole("columns", columns, 1)
+    pixels = _pixels(images)
+    lines = max((str(title).count("\n") + 1 for title in titles if str(title)), default=0)
+    axes = new_axes(len(pixels), columns, 1.0, 1.0 + 0.16 * lines)
+    if pixels.ndim == 3:
+        options = {"cmap": "gray", "vmin": pixels.min(), "vmax": pixels.max()} | options
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, image in zip(axes.flat, pixels, strict=False):
+        axis.imshow(image, **options)
+    for axis, title in zip(axes.flat, titles, strict=False):
+        axis.set_title(str(title), fontsize=8)
+    return axes
+
+
+def plot_wrong_predictions(
+    images: Any,
+    labels: Any,
+    predicted: Any,
+    *,
+    classes: Sequence[str] = (),
+    count: int = 20,
+    columns: int = 10,
+    **options: Any,
+) -> np.ndarray:
+    """Draw images whose class was predicted wrongly, with the true and the predicted class.
+
+    Args:
+        images: an array of N images, as for :func:`plot_images`.
+        labels: their true classes (N,), as numbers or names.
+        predicted: the predicted classes (N,), or scores (N, classes), of which the highest is the prediction. With
+            scores the images with the highest ones come first.
+        classes: the names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
+        count: the number of images that are drawn at most.
+        columns: how many images are in a row.
+        options: further arguments of Matplotlib's ``Axes.imshow``.
+
+    Returns the Matplotlib axes (rows, columns), with a sentence if nothing is wrong. Raises UserError where Matplotlib
+    is missing, or the arrays do not fit each other.
+    """
+    check_whole("count", count, 1)
+    predictions = _by_number(labels, predicted, classes)
+    if len(images) != len(predictions.true):
+        raise UserError(f"there are {len(images)} images and {len(predictions.true)} labels; give as many of both")
+    wrong = np.flatnonzero(predictions.true != predictions.predicted)
+    if predictions.scores is not None:
+        wrong = wrong[np.argsort(-predictions.scores[wrong].max(axis=1), kind="stable")]
+    if not len(wrong):
+        axes = new_axes(1, 1, 3.0, 1.0)
+        axes[0, 0].text(0.5, 0.5, "no wrong prediction", ha="center", va="center")
+        axes[0, 0].axis("off")
+        return axes
+    titles = [_title(predictions, row) for row in wrong[:count]]
+    return plot_images(np.asarray(images)[wrong[:count]], titles, columns=columns, **options)
+
+
+def plot_confusion_matrix(labels: Any, predicted: Any = None, *, classes: Sequence[str] = (), ax: Any = None) -> Any:
+    """Draw the counts of records by true class (row) and predicted class (column).
+
+    The colours are those of the counts' roots, so that a single mistake shows beside many right predictions.
+
+    Args:
+        labels: the true classes (N,), as numbers or names; or, without ``predicted``, the counts themselves, as
+            ``evaluate`` gives them under "confusion", or all that it gives.
+        predicted: the predicted classes (N,), or scores (N, classes), of which the highest is the prediction.
+        classes: the names of the classes 0, 1, ...; by default their numbers, or the sorted names among labels.
+        ax: the Matplotlib axes to draw on; by default they are new.
+
+    Returns the axes. Raises UserError where Matplotlib is missing, or the arrays do not fit each other.
+    """
+    if predicted is None:
+        counts = _counts(labels)
+        size, class_names = len(counts), classes or range(len(counts))
+        if len(class_names) != size:
+            raise UserError(f"there are {size} classes, but {len(class_names)} names; give each class a name")
+    else:
+        predictions = _by_number(labels, predicted, classes)
+        size, class_names = len(predictions.classes), predictions.classes
+    if size > MOST_CLASSES:
+        raise UserError(f"the classes are numbered up to {size - 1:,}; a confusion matrix has at most {MOST_CLASSES:,}")
+    if predicted is not None:
+        counts = np.zeros((size, size), int)
+        np.add.at(counts, (predictions.true, predictions.predicted), 1)
+    inches = min(max(3.0, 1.0 + 0.36 * size), 12.0)
+    axis = single_axes(ax, inches, inches)
+    axis.imshow(np.sqrt(counts), cmap="Blues")
+    for row, column in zip(*counts.nonzero(), strict=True) if size <= MOST_COUNTED else ():
+        colour = "white" if counts[row, column] > counts.max() / 4 else "black"  # the root is above one half
+        axis.text(column, row, counts[row, column], ha="center", va="center", color=colour, fontsize=8)
+    names = [str(name) for name in class_names]
+    axis.set_xticks(range(size), names, rotation=90 if max(map(len, names)) > 2 else 0)
+    axis.set_yticks(range(size), names)
+    axis.set(xlabel="predicted", ylabel="true")
+    return axis
+
+
+def _counts(table: Any) -> np.ndarray:
+    """Return the counts of a confusion matrix, (classes, classes) int. Raises UserError for anything else."""
+    if hasattr(table, "keys"):  # a dict, or the evaluation of a model
+        if "confusion" not in table:
+            raise UserError(
+                'these results have no "confusion"; compile the model with metrics=["confusion"], or give the job a '
+                "kConfusionMatrix layer"
+            )
+        table = table["confusion"]
+    counts = np.asarray(table)
+    if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or counts.dtype.kind not in "iu":
+        raise UserError(f"counts must be whole numbers (classes, classes), not {counts.dtype} of shape {counts.shape}")
+    return counts
+
+
+def _pixels(images: Any) -> np.ndarray:
+    """Return images as Matplotlib takes them: (N, height, width), or (N, height, width, 3) for colours."""
+    try:
+        pixels = np.asarray(images)
+    except ValueError as error:  # of numpy, for a list of images that differ
+        raise UserError(f"images must have one size ({error!s:.100})") from None
+    if pixels.ndim == 4 and pixels.shape[1] == 1:
+        pixels = pixels[:, 0]
+    is_coloured = pixels.ndim == 4 and pixels.shape[1] == COLOURS
+    if not len(pixels.shape) or not pixels.size or not (pixels.ndim == 3 or is_coloured):
+        raise UserError(
+            f"images must be an array (N, height, width), (N, 1, height, width) or (N, {COLOURS}, height, width), not "
+            f"of shape {pixels.shape}; reshape it, with the channels before height and width"
+        )
+    if not is_coloured:
+        return pixels
+    low, high = pixels.min(), pixels.max()
+    if pixels.dtype != np.uint8 and (low < 0 or high > 1):
+        pixels = (pixels - low) / ((high - low) or 1)
+    return pixels.transpose(0, 2, 3, 1)
+
+
+def _by_number(labels: Any, predicted: Any, classes: Sequence[str]) -> ClassPredictions:
+    """Return classes by number. Raises UserError where the arrays do not fit each other."""
+    names = [str(name) for name in classes]
+    true, chosen, scores = np.asarray(labels), np.asarray(predicted), None
+    if chosen.ndim == 2 and chosen.shape[1] > 1:
+        scores, chosen = chosen, chosen.argmax(axis=1)
+    if true.ndim != 1 or true.shape != chosen.shape or not len(true):
+        raise UserError(
+            f"labels must be class numbers (N,), and predictions (N,) or scores (N, classes), not of shapes "
+            f"{true.shape} and {np.shape(predicted)}"
+        )
+    are_numbers = [array.dtype.kind in "iu" for array in (true, chosen)]
+    if names:
+        true, chosen = _numbers(true, names), _numbers(chosen, names)
+    elif are_numbers[0] != are_numbers[1]:
+        raise UserError(
+            f"labels are {true.dtype} and predictions {chosen.dtype}; give both as class numbers, or as names, or the "
+            "names as classes="
+        )
+    elif not all(are_numbers):
+        values, numbers = np.unique(np.concatenate([true, chosen]), return_inverse=True)
+        true, chosen, names = numbers[: len(true)], numbers[len(true) :], [str(value) for value in values]
+    size = max(int(true.max()), int(chosen.max()), -1 if scores is None else scores.shape[1] - 1, len(names) - 1) + 1
+    if min(true.min(), chosen.min()) < 0 or len(names) not in (0, size):
+        raise UserError(
+            f"class numbers are from {min(true.min(), chosen.min())} to {size - 1}, where {len(names) or 'no'} "
+            "classes have names; the first class is 0, and each class needs a name"
+        )
+    return ClassPredictions(true, chosen, scores, names or range(size))
+
+
+def _numbers(array: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Return class numbers as they are, and names by their places in ``names``."""
+    if array.dtype.kind in "iu":
+        return array
+    places = {name: number for number, name in enumerate(names)}
+    for name in map(str, array):
+        if name not in places:
+            raise UserError(f"{name!r} is not among the classes{nearest_or_listed(name, names, 'these are')}")
+    return np.array([places[name] for name in map(str, array)])
+
+
+def _title(predictions: ClassPredictions, row: int) -> str:
+    """Return the classes of a wrong prediction, and its probability where scores are probabilities."""
+    true, chosen = (predictions.classes[numbers[row]] for numbers in (predictions.true, predictions.predicted))
+    title = f"{true}, not {chosen}"
+    title = title if len(title) <= SHORT_TITLE else f"{true}\nnot {chosen}"
+    scores = predictions.scores
+    are_probabilities = scores is not None and scores.min() >= 0 and scores.max() <= 1
+    return f"{title}\n{scores[row].max():.2f}" if scores is not None and are_probabilities else title
+
+
+images, wrong_predictions, confusion_matrix = plot_images, plot_wrong_predictions, plot_confusion_matrix
