@@ -1,1 +1,1 @@
-"""What everything stands on: errors, the registry, settings, messages, files, signals."""
+"""The lowest room: errors, the registry, settings, checks of arguments, files, and signals."""

@@ -1,4 +1,4 @@
-"""Advice in messages, in the words of where dsinga is used: options on the command line, arguments in Python."""
+"""Words for advice in messages: options on the command line, arguments in Python."""
 
 from __future__ import annotations
 

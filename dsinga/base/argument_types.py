@@ -1,4 +1,4 @@
-"""Public functions with arguments that are checked by their annotations: another type is an error that names it."""
+"""A decorator that checks the arguments of public functions against their annotations."""
 
 from __future__ import annotations
 

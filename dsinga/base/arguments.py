@@ -1,4 +1,4 @@
-"""Arguments and names of the user: an unknown one is an error with the nearest, or with what to write instead."""
+"""Errors for unknown arguments and names: each names the nearest one, or says what to write instead."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def format_bytes(size: float) -> str:
 
 
 class Remedies(UserDict[str, str]):
-    """What to write in place of names, read from tables of a TOML file when the first name is looked up.
+    """The names to write in place of others, read from tables of a TOML file when the first name is looked up.
 
     In a table the names, separated by blanks, are the value of what to write in their place.
     """
@@ -84,7 +84,7 @@ class Remedies(UserDict[str, str]):
 
     @functools.cached_property
     def data(self) -> dict[str, str]:  # type: ignore[override]
-        """What to write by name."""
+        """The names to write, by the unknown name."""
         content = tomllib.loads(self._path.read_text("utf-8"))
         entries = [entry for table in self._tables for entry in content[table].items()]
         return {name: remedy for remedy, names in entries for name in names.split()}

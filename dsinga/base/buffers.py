@@ -48,7 +48,7 @@ def size_class(size: int) -> int:
 
 
 class ResultPool:
-    """Bases by their size in bytes, which is that of a class (:func:`size_class`)."""
+    """A pool of bases, by their sizes in bytes, which :func:`size_class` rounds up."""
 
     def __init__(self) -> None:
         self.buckets: dict[int, list[np.ndarray]] = {}

@@ -1,4 +1,4 @@
-"""The imports that wait until a name is used: of components, by the table or entry points, and of names of packages."""
+"""Imports at first use: components by the table of built-in ones or entry points, and the names of packages."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def distribution_comments(text: str) -> str:
 
 
 def note_distributions(text: str) -> None:
-    """Keep what the comments of a job's text say of distributions, for :func:`written_distribution`."""
+    """Note the distributions that the comments of a job's text name, for :func:`written_distribution`."""
     _written.update({(kind, name): distribution for kind, name, distribution in WRITTEN.findall(text)})
 
 

@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 30  # of labels and predictions that a metric gathers
 
 
 class MetricState(ABC):
-    """What a metric is computed of, for some records. Abstract; ``+`` gives the state of the records of both."""
+    """The numbers from which a metric is computed. Abstract; ``+`` gives the state of the records of both."""
 
     kinds: ClassVar[dict[str, type[MetricState]]] = {}
     """The classes of states by name, of which :func:`restore_state` makes one."""
@@ -37,7 +37,7 @@ class MetricState(ABC):
 
     @abstractmethod
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return all that it consists of, by the names of the arguments of the class."""
+        """Return its arrays, by the names of the arguments of the class."""
 
     @property
     def nbytes(self) -> int:
@@ -140,7 +140,7 @@ class RunningMoments(MetricState):
 
     @classmethod
     def of(cls, labels: np.ndarray, errors: np.ndarray) -> RunningMoments:
-        """Return those of labels and errors (B, k)."""
+        """Return the moments of labels and errors (B, k)."""
         labels = labels.astype(np.float64)
         count = np.full(labels.shape[1], len(labels), np.float64)
         mean = labels.sum(axis=0) / np.maximum(count, 1)

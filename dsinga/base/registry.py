@@ -121,7 +121,7 @@ def registered(kind: str) -> list[str]:
 
 
 def imported(kind: str) -> Mapping[str, Any]:
-    """Return those components of a kind by name that are imported."""
+    """Return the imported components of a kind by name."""
     return _entries[kind]
 
 
@@ -187,7 +187,7 @@ def lookup(kind: str, name: str) -> Any:
 
 
 def missing_hint(kind: str, name: str) -> str:
-    """Return what to do where no component has a name: "; " and the distribution, or the nearest name and a remedy."""
+    """Return a hint for a name that no component has: "; " and the distribution, or the nearest name and a remedy."""
     hint = written_distribution(kind, name)
     return hint or f"{(near := nearest(name, registered(kind)))}{'' if near else ';'} {how_to_register(kind, name)}"
 
@@ -228,7 +228,7 @@ def import_file(path: str | os.PathLike[str]) -> types.ModuleType:
 
 @contextlib.contextmanager
 def user_errors(what: str = "", file: str = "") -> Iterator[None]:
-    """Raise UserError for whatever the user's code raises within, sys.exit() too: with the file and line, and as cause.
+    """Raise UserError, with file and line, in place of any exception of the user's code within, also sys.exit().
 
     ``what`` begins the message; the line is the last one in ``file``, by default in any file.
     """

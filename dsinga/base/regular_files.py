@@ -55,7 +55,7 @@ def read_json(path: str | os.PathLike[str], most_bytes: int = METADATA_BYTES) ->
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a text of JSON has. Raises ValueError where it is none, or is nested too deeply for Python."""
+    """Return the value of a text of JSON. Raises ValueError where it is none, or is nested too deeply for Python."""
     try:
         return json.loads(text)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""What the threshold of a score decides: the counts of right and false alarms, ROC AUC, average precision."""
+"""Metrics of scores and their thresholds: counts of right and false alarms, ROC AUC, and average precision."""
 
 from __future__ import annotations
 

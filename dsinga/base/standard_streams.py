@@ -1,4 +1,4 @@
-"""Standard streams that a shell has closed, that take no more bytes, or whose encoding lacks characters."""
+"""Repairs standard streams that a shell has closed, that take no more bytes, or whose encoding lacks characters."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _known_dtype(array: np.ndarray) -> np.ndarray:
 
 
 def find_integers(params: Mapping[str, np.ndarray]) -> str:
-    """Return which param has other than floating-point numbers, as half a sentence; "" if none has.
+    """Return half a sentence on the first param whose numbers are not floating-point; "" if there is none.
 
     Scalars may have: PyTorch counts batches in them.
     """

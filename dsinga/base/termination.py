@@ -1,4 +1,4 @@
-"""Signals that end a process as exceptions, so that what runs in the main thread ends in order before."""
+"""Turns signals that end a process into exceptions, so that the main thread ends its work in order."""
 
 from __future__ import annotations
 

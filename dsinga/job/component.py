@@ -45,7 +45,7 @@ def required(doc: str = "") -> Any:
 
 
 class Fault(NamedTuple):
-    """What is wrong with settings: a sentence, and the field, and the item of a list, whose line it names."""
+    """A fault in settings: a sentence, and the field, and the item of a list, whose line the error names."""
 
     text: str
     field: str | None = None
@@ -81,7 +81,7 @@ class Settings(Message):
         _check_definition(cls)
 
     def faults(self) -> Iterator[Fault | str]:
-        """Yield what is wrong with settings whose numbers are in their ranges: those that contradict each other.
+        """Yield the faults of settings that contradict each other, although each number is in its range.
 
         Each is a sentence, or a :class:`Fault`, which names a field. The first is an error before training starts, with
         its file and line.
@@ -152,7 +152,7 @@ def _check_definition(cls: type[Settings]) -> None:
 
 
 def docs(cls: type[Message]) -> dict[str, str]:
-    """Return what each setting means, by name."""
+    """Return the documentation of each setting by name."""
     return {field.name: field.metadata.get("doc", "") for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
 

@@ -122,7 +122,7 @@ class DistributionName(Enum):
 
 
 class DistributionScore(Enum):
-    """What a predicted distribution is trained by: its negative log-likelihood, or its CRPS."""
+    """The score that trains a predicted distribution: its negative log-likelihood, or its CRPS."""
 
     nll = 0
     crps = 1
@@ -156,7 +156,7 @@ class DropoutUnit(Enum):
 
 
 class PolicyDistribution(Enum):
-    """What the numbers of a policy are: scores of actions, or means and logs of standard deviations."""
+    """The meaning of a policy's numbers: scores of actions, or means and logs of standard deviations."""
 
     kCategorical = 0
     kGaussian = 1
@@ -170,7 +170,7 @@ class SamplingMethod(Enum):
 
 
 class PaddingMode(Enum):
-    """What kPadding puts around a field: zeros, its edge, its mirror image at the edge, or its opposite side."""
+    """The points around a field, by kPadding: zeros, its edge, its mirror image at the edge, or its opposite side."""
 
     kZero = 0
     kEdge = 1
@@ -207,7 +207,7 @@ class PartitionMethod(Enum):
 
 
 class SyncTopology(Enum):
-    """Which server groups are linked; linked groups send each other the changes of their params."""
+    """The links between server groups; linked groups send each other the changes of their params."""
 
     kAllToAll = 0
     kRing = 1

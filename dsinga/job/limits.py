@@ -67,7 +67,7 @@ PartitionDim = Annotated[int, Range(-1, 4)]  # rows, features, points along an a
 
 
 def metadata(hint: Any) -> Iterator[Any]:
-    """Yield what stands after the type in the ``Annotated`` types of a field, as in ``list[Count] | None``."""
+    """Yield the annotations in the ``Annotated`` types of a field, as in ``list[Count] | None``."""
     yield from getattr(hint, "__metadata__", ())
     for part in [hint.__origin__] if typing.get_origin(hint) is Annotated else typing.get_args(hint):
         yield from metadata(part)

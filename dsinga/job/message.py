@@ -214,7 +214,7 @@ def assign_fields(message: Message, /, **fields: Any) -> None:
 
 
 def initial(cls: type[Message]) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
-    """Return what a new message has before its values: the constants, converted, by field, and what makes the others.
+    """Return the defaults of a new message by field: the constants, converted, and the functions that make the others.
 
     A required field is None among the constants. The caller must not change them.
     """

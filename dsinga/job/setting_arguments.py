@@ -1,4 +1,4 @@
-"""Settings as the arguments of a constructor: its signature, its documentation, and the checks of what is given."""
+"""Settings as arguments of a constructor: its signature, its documentation, and the checks of its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of registered components, as the ``type`` of a message has them: what an enumeration is in SINGA's schema."""
+"""Names of registered components as types of messages, in place of the enumerations of SINGA's schema."""
 
 from __future__ import annotations
 

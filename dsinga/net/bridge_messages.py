@@ -1,4 +1,4 @@
-"""What the bridges of a partitioned net send: whether gradients go back, and what is rounded to bfloat16 first."""
+"""The messages of bridges in a partitioned net: whether gradients go back, and which are rounded to bfloat16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a net that some layers need, or that needs no labels, for records that have none."""
+"""Selects the part of a net that some layers need, or that needs no labels, for records without labels."""
 
 from __future__ import annotations
 

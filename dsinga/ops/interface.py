@@ -98,7 +98,7 @@ class Capture(Protocol):
         """
 
     def exchange(self, exchange: Any, **options: Any) -> Any:
-        """Return what a worker of a cluster calls in place of its exchange of params with servers.
+        """Return the exchange of params with servers that a worker of a cluster calls in place of its own.
 
         That is ``exchange`` itself where kernels compute in host memory. ``GroupWorker`` gives the options.
         """

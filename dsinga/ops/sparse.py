@@ -65,7 +65,7 @@ def no_rows(shape: tuple[int, ...]) -> SparseRows:
 
 
 def fault(gradient: SparseRows) -> str:
-    """Return what is wrong with the rows of a gradient, as a clause; "" if nothing is."""
+    """Return the fault in the rows of a gradient, as a clause; "" if there is none."""
     rows, values, shape = gradient.rows, gradient.values, gradient.shape
     if rows.ndim != 1 or rows.dtype != np.int64:
         return f"its rows must be a 1-d int64 array, not {rows.dtype} of shape {rows.shape}"

@@ -152,7 +152,7 @@ class TagScheme(NamedTuple):
         """Return the scheme of ``count`` tags that are numbered O, B-0, I-0, B-1, I-1, ..."""
         return cls.of(["O" if code == 0 else f"{'IB'[code % 2]}-{(code - 1) // 2}" for code in range(count)])
 
-    def known(self, tags: Array) -> Array:
+    def named_tags(self, tags: Array) -> Array:
         """Return ``tags`` with -1 in place of those that have no name."""
         return np.where(tags < len(self.kinds) - 1, tags, -1)
 
@@ -167,7 +167,7 @@ class Entities(NamedTuple):
 def entity_metrics(tags: Array, gold: Array, scheme: TagScheme | None = None) -> dict[str, tuple[float, float]]:
     """Return precision, recall and F1 of the entities of ``tags``, as (sum, count), which add up over a batch."""
     scheme = scheme or TagScheme.numbered(1 + max(tags.max(initial=0), gold.max(initial=0)))
-    tags, gold = scheme.known(tags), scheme.known(gold)
+    tags, gold = scheme.named_tags(tags), scheme.named_tags(gold)
     predicted, true = entities(tags, scheme), entities(gold, scheme)
     same = predicted.begins & true.begins & (predicted.ends == true.ends) & (scheme.kinds[tags] == scheme.kinds[gold])
     hits, predictions, entity_count = (int(mask.sum()) for mask in (same, predicted.begins, true.begins))

@@ -149,7 +149,7 @@ class Tanh(STanh):
 
 
 class FunctionOfSource(ElementwiseFunction):
-    """A function whose derivative follows from x alone, because two numbers x may have the same y."""
+    """A function whose derivative is computed from x, since two numbers x may have the same y."""
 
     def backward(self, y: Array, dy: Array, ops: Ops) -> Array:
         raise NotImplementedError("two numbers x may have the same y")

@@ -93,7 +93,7 @@ class Window(NamedTuple):
         return [FLOAT_BYTES * images * math.prod(map(sum, zip(size, self.extra, strict=True)))] * 2
 
     def reach(self) -> tuple[Reach, ...]:
-        """Return which pixels a window covers, along each axis; of padding those that lie outside the image."""
+        """Return the pixels that a window covers along each axis, and the padding that lies outside the image."""
         extras = self.extra or (0,) * len(self.kernel)
         return tuple(
             Reach(stride, 1, pad, extent - 1 - pad, "edge" if pad or extra else "")
@@ -182,7 +182,7 @@ def sliding_window(layer: Layer, conf: WindowConf, stride: int, size: Sizes = ()
 
 
 def same_window(size: Sizes, kernel: Sizes, stride: Sizes, dilation: Sizes = ()) -> Window:
-    """Return the window over images of ``size`` whose padding is that of "same" in TensorFlow and Keras.
+    """Return the window over images of ``size`` with the padding "same" of TensorFlow and Keras.
 
     Along an axis there are ceil(size / stride) windows, and as much padding as these need: half of it, rounded down,
     before the image, the rest after it.

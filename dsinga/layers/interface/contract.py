@@ -216,7 +216,7 @@ def check_gradients(layer: Layer, params: Arrays, sources: Arrays, computed: Any
 
 
 def check_source_gradients(layer: Layer, sources: Arrays, for_sources: Sequence[Array | None]) -> None:
-    """Do what :func:`check_gradients` does for the sources of a layer."""
+    """Check the gradients for the sources of a layer, as :func:`check_gradients` says."""
     for index, gradient in enumerate(for_sources):
         if gradient is not None:
             if not has_shape_and_dtype_of(gradient, sources[index]):
@@ -225,7 +225,7 @@ def check_source_gradients(layer: Layer, sources: Arrays, for_sources: Sequence[
 
 
 def check_param_gradients(layer: Layer, params: Arrays, for_params: Sequence[Array | None]) -> None:
-    """Do what :func:`check_gradients` does for the params of a layer."""
+    """Check the gradients for the params of a layer, as :func:`check_gradients` says."""
     for spec, gradient, param in zip(layer.params, for_params, params, strict=True):
         if type(gradient) is type(param) is np.ndarray and gradient.shape == param.shape:
             if gradient.dtype != param.dtype:

@@ -1,4 +1,4 @@
-"""What a layer class declares in groups: its params, the axes of its sources, its labels, and how it is cut."""
+"""The declarations of a layer class: its params, the axes of its sources, its labels, and its cut."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ParamSpec:
 
 
 class Bfloat16(Enum):
-    """What a layer computes in bfloat16, in a job with the precision kBF16."""
+    """The part of a layer that is computed in bfloat16, in a job with the precision kBF16."""
 
     kNothing = 0  # it gets its sources in float32, and rounds no factors of products
     kProducts = 1  # its products round their factors; its sources and its feature are float32
@@ -49,7 +49,7 @@ class Bfloat16(Enum):
 
 
 class SourceKind(Enum):
-    """What a layer does with the axes of its sources after the batch's.
+    """The use that a layer makes of the axes of its sources after the batch's.
 
     Sequences are (B, T, ...), batch first, so that rows mean the same as elsewhere; the labels of their steps are
     (B, T) int64, -1 for the steps after the end. The feature of a step after the end is 0, and so is its gradient. A
@@ -81,7 +81,7 @@ class SourceKind(Enum):
 
 @dataclass(frozen=True)
 class Labels:
-    """Which labels a layer takes: those of the source with the index ``source``, in place of its feature.
+    """The labels that a layer takes: those of the source with the index ``source``, in place of its feature.
 
     The shape of this source is then that of the labels: (B,), (B, K), or (B, T) of sequences. ``per`` says of what the
     layer takes one label, "row", (B,), or "step", (B, T) for a feature (B, T, ...), None if it takes any of these
@@ -119,7 +119,7 @@ class LabelFormat:
 
 
 class Connection(Enum):
-    """Which columns (``Cut.axis``) of its sources a layer needs for some columns of its feature (SINGA's name)."""
+    """The columns (``Cut.axis``) of its sources that a layer needs for some columns of its feature (SINGA's name)."""
 
     kOneToOne = 0  # columns of the feature need the same columns of every source
     kOneToAll = 1  # columns of the feature need all columns of every source
@@ -159,7 +159,7 @@ DECLARED = {
 
 
 def fault_of(owner: Any) -> str:
-    """Return what is wrong with the declarations of a layer, or of its class; the empty string if nothing is."""
+    """Return the fault in the declarations of a layer, or of its class; the empty string if there is none."""
     for name, (kind, example) in DECLARED.items():
         if not isinstance(value := getattr(owner, name), kind):
             return f"sets {name} to {value!r}; write {example}"

@@ -140,7 +140,7 @@ class Layer(ConfiguredLayer, ABC):
         return None
 
     def regions_read(self) -> tuple[PointRanges | None, PointRanges | None]:
-        """Return which points of records, as stored, and of labels an input layer cut by space needs; None for all."""
+        """Return the points of stored records and of labels that an input layer cut by space needs; None for all."""
         return None, None
 
     def take_region(self, records: Records) -> Records:
@@ -160,7 +160,7 @@ class Layer(ConfiguredLayer, ABC):
         return records
 
     def reach(self) -> tuple[Reach, ...] | None:
-        """Return which points of its sources the layer needs, along each axis after the channels; None for all points.
+        """Return the points of its sources that the layer needs, along each axis after the channels; None for all.
 
         That of phases other than training. A net of layers that need neighbouring points only predicts large fields in
         tiles; see :mod:`dsinga.addons.fields.prediction.tiles`.
@@ -183,7 +183,7 @@ class Layer(ConfiguredLayer, ABC):
         return type(self)(conf, source_shapes)
 
     def source_points(self, axis: int, start: int, stop: int) -> np.ndarray:
-        """Return which points of each source, along an axis, the points ``start`` to ``stop`` - 1 of the feature need.
+        """Return the points of each source, along an axis, for the points ``start`` to ``stop`` - 1 of the feature.
 
         FILL (-1) stands for points of padding. A part of a layer cut by space gets sources of just these points.
         """

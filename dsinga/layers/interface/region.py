@@ -92,7 +92,7 @@ class Region(NamedTuple):
         return tuple(ranges[1:])
 
     def whole(self, shape: Shape) -> Shape:
-        """Return the shape of the whole field, of which ``shape`` is that of this region."""
+        """Return the shape of the whole field, given the shape of this region."""
         return self._with_sizes(shape, [total for *_, total in self.ranges])
 
     def part(self, shape: Shape) -> Shape:

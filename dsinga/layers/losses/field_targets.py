@@ -26,7 +26,7 @@ STD = "what differences are divided by first: a number for each channel of the t
 
 
 class FieldTargets:
-    """How a loss or a metric reads a target (B, C, *space), whose points the prediction has in the same order.
+    """A target (B, C, *space) as a loss or a metric reads it; the prediction has the same points in the same order.
 
     Args:
         layer: the layer. Its first source gives the predictions, (B, C, *space) or as many numbers in another shape.
@@ -100,7 +100,7 @@ class FieldTargets:
         self.check_values(ctx.ops.to_numpy(self.values(target, ctx.ops)), target.shape[2:], ctx)
 
     def check_values(self, values: np.ndarray, space: Shape, ctx: Context) -> None:
-        """Do what :meth:`check` does for values (B, C, points) in host memory, of points of the shape ``space``."""
+        """Check values (B, C, points) in host memory as :meth:`check` does; the points have the shape ``space``."""
         wrong = np.isinf(values) if self.masked else ~np.isfinite(values)
         if not wrong.any():
             return

@@ -1,4 +1,4 @@
-"""Metrics that are no means over rows, and the layers kConfusionMatrix and kRegressionError, which report some.
+"""Metrics that are no means over rows, and two layers that report some: kConfusionMatrix and kRegressionError.
 
 A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up
 over batches, workers and groups like all metrics; the figure is made once, of the sums. So it is that of all records:

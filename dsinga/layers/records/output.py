@@ -73,7 +73,7 @@ class Accuracy(ArgSort):
 
 @register("layer", kCSVOutput=402, kRecordOutput=403)
 class StoreOutput(Layer):
-    """Mark the feature of the source to be written to a store, that of ``store_conf``."""
+    """Mark the feature of the source, which is then written to the store of ``store_conf``."""
 
     source_kind = SourceKind.kVectors
     required_fields = ("store_conf",)

@@ -92,7 +92,7 @@ class NumpyPoints:
 
 
 def softmax_by_class(x: Array, p: Array) -> Iterator[Block]:
-    """Do what :meth:`NumpyPoints.softmax_blocks` does, by operations on the rows of classes."""
+    """Compute :meth:`NumpyPoints.softmax_blocks` by operations on the rows of classes."""
     scores, result = by_class(x), by_class(p)
     for rows, points in point_blocks(scores.shape):
         block = classes_first(scores[rows, :, points])

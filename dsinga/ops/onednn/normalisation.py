@@ -292,7 +292,7 @@ class PointSoftmax(MatrixSoftmax):
 
 
 class SoftmaxByClass:
-    """The same by numpy, for few classes."""
+    """The blocks of :class:`PointSoftmax` by numpy, for few classes."""
 
     def __init__(self, points: int, classes: int):
         pass

@@ -1,4 +1,4 @@
-"""What each thread has for calls of oneDNN: its OpenMP threads, stream, scratch memory, kernels and signal stack."""
+"""The state of each thread that calls oneDNN: OpenMP threads, stream, scratch memory, kernels and signal stack."""
 
 from __future__ import annotations
 
