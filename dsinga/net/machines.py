@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from dsinga.layers.energy.rbm import RBMHid, RBMVis, Reconstruction
+from dsinga.layers.rbm import RBMHid, RBMVis, Reconstruction
 from dsinga.net.node import Node, Param
 
 

@@ -9,9 +9,9 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import register
 from dsinga.job.component import Configured, Settings, setting
 from dsinga.job.limits import Range
-from dsinga.layers.energy.rbm import RBMHid, RBMVis, Reconstruction
 from dsinga.layers.interface.context import Context, Records
 from dsinga.layers.interface.layer import Array, Arrays
+from dsinga.layers.rbm import RBMHid, RBMVis, Reconstruction
 from dsinga.net import NeuralNet
 from dsinga.training.bp import Push, with_zero_rows
 from dsinga.training.forward_pass import TapeEntry, forward_pass

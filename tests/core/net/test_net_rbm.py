@@ -7,7 +7,7 @@ import pytest
 from dsinga.base.errors import UserError
 from dsinga.job import Phase, loads
 from dsinga.layers import RecordInfo
-from dsinga.layers.energy.rbm import Reconstruction
+from dsinga.layers.rbm import Reconstruction
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partitioning import partition
 

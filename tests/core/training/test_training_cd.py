@@ -10,7 +10,7 @@ import pytest
 from dsinga.base.errors import UserError
 from dsinga.job import Phase
 from dsinga.layers import Context, Records, Rows
-from dsinga.layers.energy.rbm import normal
+from dsinga.layers.rbm import normal
 from dsinga.net import NeuralNet
 from dsinga.training import forward
 from tests.support.rbm_cases import Exact, cd, context, machine, net_of, sigmoid, values_of

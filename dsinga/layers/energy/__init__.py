@@ -1,1 +1,0 @@
-"""Energy models: restricted Boltzmann machines."""
