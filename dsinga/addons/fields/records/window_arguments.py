@@ -17,16 +17,18 @@ from dsinga.addons.fields.records.climatology import FieldClimatology, climatolo
 from dsinga.addons.fields.records.definition import EDGES, OF_DIM, WindowDefinition, WindowFillConf, with_settings
 from dsinga.base.errors import UserError
 from dsinga.job.component import docs
+from dsinga.job.message import JobError
 from dsinga.job.setting_arguments import settings_from
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+NEVER_NONE = ("leads", "direct", "over_gaps", "memory")  # the settings for which None is no default
 MOST_POINTS = 1 << 40  # that a setting may name: no data have more
 
 
 def define_windows(**settings: Any) -> WindowDefinition:
     """Return a definition of windows from settings as :func:`dsinga.windows` takes them. Raises UserError."""
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = {name: value for name, value in settings.items() if value is not None or name in NEVER_NONE}
     if isinstance(edges := given.get("edges"), str):
         given["edges"] = dict.fromkeys(_by_dim(_points, "input_dims", given["input_dims"]), edges)
     for name, convert in CONVERTERS.items():
@@ -35,7 +37,10 @@ def define_windows(**settings: Any) -> WindowDefinition:
     if given.get("lead") and not given.get("targets"):
         raise UserError("lead says where targets lie, but no targets are named; give targets, the names of variables")
     given["dim"] = with_settings((), {name: given.pop(name) for name in OF_DIM if name in given})
-    definition = settings_from(WindowDefinition, "windows", (), given, {})
+    try:
+        definition = settings_from(WindowDefinition, "windows", (), given, {})
+    except JobError as error:  # which calls a setting WindowDefinition.name
+        raise UserError(str(error).removeprefix("WindowDefinition.")) from None
     for message in (*definition.dim, *definition.fill):
         for fault in message.all_faults():
             raise UserError(fault.text)
@@ -134,8 +139,14 @@ def _mask(what: str, names: Any) -> list[str]:
 
 def _fill(what: str, given: Any) -> list[WindowFillConf]:
     """Return the numbers in place of NaN by variable; a single number is that of all."""
-    numbers = given if isinstance(given, Mapping) else {"*": given}
-    return [WindowFillConf(variable=name, value=value) for name, value in numbers.items()]
+    numbers, fills = given if isinstance(given, Mapping) else {"*": given}, []
+    for name, value in numbers.items():
+        try:
+            fills.append(WindowFillConf(variable=name, value=value))
+        except JobError:
+            wanted = "a finite number for each variable, such as {'sst': 0.0}"
+            raise _refused(f"{what} of {name!r}", wanted, value) from None
+    return fills
 
 
 def _climatology(what: str, value: Any) -> str:
