@@ -1,9 +1,10 @@
-"""The feature of a layer that is being written into a job, and its shapes."""
+"""The feature of a layer that is being written into a job, and the interface of layers that can be written."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from dsinga.base.errors import UserError
 from dsinga.layers.interface.layer import Shape
@@ -43,6 +44,16 @@ class ChannelsLast(UserError):
     """A layer of images gets records that have their channels last, of the input called ``source``."""
 
     source = ""
+
+
+class Writable(Protocol):
+    """A layer that can be written into a job; see :class:`dsinga.nn.writing.symbol.LayerBuilder`."""
+
+    kind: str
+    name: str | None
+    settings: Mapping[str, Any]
+    trainable: bool
+    write: Callable[[Any], Feature]
 
 
 def row_shape(feature: Feature) -> Shape | None:

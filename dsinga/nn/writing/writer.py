@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup
@@ -18,10 +18,7 @@ from dsinga.net.unroll import make_sequence_layer
 from dsinga.nn.words.derived import settings_field
 from dsinga.nn.words.initialisers import init_conf
 from dsinga.nn.words.regularisers import Penalty
-from dsinga.nn.writing.feature import Feature, row_shape
-
-if TYPE_CHECKING:
-    from dsinga.nn.writing.symbol import LayerBuilder
+from dsinga.nn.writing.feature import Feature, Writable, row_shape
 
 
 class NetWriter:
@@ -41,9 +38,9 @@ class NetWriter:
         self.builders: dict[int, Any] = {}
         self.trained: set[str] = set()  # the layers with params that training moves
         self.penalties: dict[str, Penalty] = {}
-        self.named: dict[str, LayerBuilder] = {}
+        self.named: dict[str, Writable] = {}
 
-    def write(self, builder: LayerBuilder, sources: Sequence[Feature]) -> Feature:
+    def write(self, builder: Writable, sources: Sequence[Feature]) -> Feature:
         """Write the layers that one call of ``builder`` stands for, and return its feature."""
         name = self.unused_name(builder)
         feature = builder.write(LayerWriter(self, builder, name, with_lengths(builder.kind, sources)))
@@ -70,7 +67,7 @@ class NetWriter:
                 below |= {*written.srclayers}
         return ""
 
-    def unused_name(self, builder: LayerBuilder) -> str:
+    def unused_name(self, builder: Writable) -> str:
         """Return the name of the next call of a layer; raise UserError where two layers were given one name."""
         base = builder.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", builder.kind).lower()
         if builder.name and self.named.setdefault(base, builder) is not builder:
@@ -81,7 +78,7 @@ class NetWriter:
 
 
 class LayerWriter:
-    """Writes the layers of one call of a :class:`LayerBuilder`.
+    """Writes the layers of one call of a :class:`Writable`.
 
     Attributes:
         net: what has been written.
@@ -91,7 +88,7 @@ class LayerWriter:
         settings: the arguments of the layer, by name.
     """
 
-    def __init__(self, net: NetWriter, builder: LayerBuilder, name: str, sources: Sequence[Feature]):
+    def __init__(self, net: NetWriter, builder: Writable, name: str, sources: Sequence[Feature]):
         self.net, self.builder, self.name, self.sources = net, builder, name, tuple(sources)
         self.settings: Mapping[str, Any] = {**builder.settings, "trainable": builder.trainable}
 
@@ -264,7 +261,7 @@ class PartWriter(LayerWriter):
 
     SHARED = ("lr_scale", "wd_scale", "trainable", "partition_dim", "location", "recompute", "include", "exclude")
 
-    def __init__(self, whole: LayerWriter, builder: LayerBuilder, name: str, source: Feature):
+    def __init__(self, whole: LayerWriter, builder: Writable, name: str, source: Feature):
         super().__init__(whole.net, builder, name, [source])
         self.settings = {**self.settings, **{name: whole.settings.get(name) for name in self.SHARED}}
 
