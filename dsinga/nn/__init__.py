@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         SpatialDropout2D,
         SpatialDropout3D,
         Subtract,
+        layer_functions,
     )
     from dsinga.nn.words.cluster import Cluster
     from dsinga.nn.words.convolutions import (
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
         DepthwiseConv2D,
         SeparableConv2D,
     )
-    from dsinga.nn.words.derived_functions import all_functions, derived_functions
+    from dsinga.nn.words.derived import words
     from dsinga.nn.words.energy import RBM, decoder, encoder
     from dsinga.nn.words.functional import (
         add,
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
         Rescaling,
         image_data_format,
         set_image_data_format,
+        source_functions,
     )
     from dsinga.nn.words.loss_layers import (
         AbsoluteLoss,
@@ -139,6 +141,7 @@ if TYPE_CHECKING:
         Muon,
         ParamSettings,
         RMSprop,
+        optimizer_functions,
     )
     from dsinga.nn.words.regularisers import L1, L1L2, L2
     from dsinga.nn.words.schedules import (
@@ -154,6 +157,7 @@ if TYPE_CHECKING:
         PolynomialDecay,
         Schedule,
         SequentialSchedule,
+        schedule_functions,
     )
     from dsinga.nn.words.sequence_layers import (
         GRU,
@@ -204,11 +208,13 @@ __all__ = [
 
 # The modules of Keras that are this one, for programs that begin with ``from dsinga import nn as keras``.
 KERAS = dict.fromkeys(("backend", "config", "layers", "models", "saving", "utils"), sys.modules[__name__])
+# The functions of components without a written one, and the words of add-ons, by name.
+DERIVED = ("layer_functions", "optimizer_functions", "schedule_functions", "source_functions", "words")
 
 if not TYPE_CHECKING:
     __getattr__, _names = lazy_names(
-        __name__, missing_names(__name__, __all__, lambda: ChainMap(KERAS, *__getattr__("all_functions").maps))
+        __name__, missing_names(__name__, __all__, lambda: ChainMap(KERAS, *map(__getattr__, DERIVED)))
     )
 
     def __dir__():
-        return sorted({*_names(), *__getattr__("all_functions")})
+        return sorted({*_names(), *ChainMap(*map(__getattr__, DERIVED))})

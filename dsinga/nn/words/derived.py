@@ -9,7 +9,7 @@ from typing import Any
 
 from dsinga.base.arguments import signature_of
 from dsinga.base.errors import UserError
-from dsinga.base.registry import entries, find, imported
+from dsinga.base.registry import entries, find, imported, registered
 from dsinga.job.component import Settings, docs
 from dsinga.job.message import set_fields
 from dsinga.job.setting_arguments import signature
@@ -56,9 +56,9 @@ def derived_function(
     return function
 
 
-def function_name(registered: str) -> str:
+def function_name(type: str) -> str:
     """Return the name of the function of a type: PReLU of kPReLU, and a user's name as it is."""
-    return registered[1:] if registered[:1] == "k" and registered[1:2].isupper() else registered
+    return type[1:] if type[:1] == "k" and type[1:2].isupper() else type
 
 
 class Derived(Mapping[str, Any]):
@@ -77,26 +77,44 @@ class Derived(Mapping[str, Any]):
         self._kind, self._takes, self._suffix = kind, takes, suffix
         self._make = functools.cache(make)  # one for each class, which a cell may define anew
 
-    def _name(self, registered: str, cls: Any) -> str | None:
+    def _name(self, type: str, cls: Any) -> str | None:
         """Return the name of the function of a type; None for one without, as kCudnnLRN, another name of kLRN."""
         first = next((name for name, entry in imported(self._kind).items() if entry is cls), None)
-        if registered != first or not isinstance(cls, type) or not self._takes(registered, cls):
+        if type != first or not inspect.isclass(cls) or not self._takes(type, cls):
             return None
-        name = function_name(registered)
-        return name if name == registered else name + self._suffix
+        name = function_name(type)
+        return name if name == type else name + self._suffix
 
     def __getitem__(self, name: str) -> Any:
-        for registered in (f"k{name.removesuffix(self._suffix)}", name):
-            cls = find(self._kind, registered)
-            if cls is not None and self._name(registered, cls) == name:
-                return self._make(name, registered, cls)
+        for type in (f"k{name.removesuffix(self._suffix)}", name):
+            cls = find(self._kind, type)
+            if cls is not None and self._name(type, cls) == name:
+                return self._make(name, type, cls)
         raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter([name for registered, cls in entries(self._kind).items() if (name := self._name(registered, cls))])
+        return iter([name for type, cls in entries(self._kind).items() if (name := self._name(type, cls))])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+class Words(Mapping[str, Any]):
+    """The words of add-ons by name, each imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        if (word := find("word", name)) is None:
+            raise KeyError(name)
+        return word
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(registered("word"))
+
+    def __len__(self) -> int:
+        return len(registered("word"))
+
+
+words = Words()
 
 
 def called_by_name(function: Any) -> Any:
