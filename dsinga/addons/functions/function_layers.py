@@ -71,7 +71,7 @@ class FunctionLayer(Layer):
         try:
             return probe(function, tuple(map(tuple, rows)), labels)
         except UserError as error:
-            raise self.fail(str(error), self.settings, "function") from error
+            raise self.fail(str(error), field="function") from error
 
     def on_host(self, arrays: Arrays, ctx: Context) -> list[np.ndarray]:
         """Return arrays of the backend as numpy arrays."""
@@ -117,7 +117,7 @@ class CalledFunction(FunctionLayer):
             try:
                 arguments = parse_json(self.settings.arguments or "{}")
             except ValueError as error:
-                raise self.fail(f"arguments is no JSON: {error}", self.settings, "arguments") from None
+                raise self.fail(f"arguments is no JSON: {error}", field="arguments") from None
             try:
                 call = LayerCall(function, arguments, tuple(rows), self.settings.as_list)
             except UserError as error:
@@ -206,7 +206,7 @@ class FunctionLoss(FunctionLayer):
         self.label_rows = x if labels == () and x == (1,) else labels
         self.probed = self.probe(self.find(), [self.label_rows, x], labels=0)
         if isinstance(self.probed.function, NumpyFunction):
-            raise self.fail(no_gradient(self.user_code), self.settings, "function")
+            raise self.fail(no_gradient(self.user_code), field="function")
         self.shape = (self.source_shapes[0][0], 1)
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:

@@ -65,8 +65,7 @@ class CTCLoss(Layer):
             raise self.fail(
                 f"blank is {self.settings.blank}, but there are {self.classes} classes (0 to {self.classes - 1}); give "
                 "the layer below one output more than there are labels, and blank its number",
-                self.settings,
-                "blank",
+                field="blank",
             )
         if len(self.source_shapes) > LENGTHS and self.source_shapes[LENGTHS][1:] != (steps,):
             raise self.fail(

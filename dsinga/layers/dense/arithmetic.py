@@ -196,12 +196,12 @@ class Index(Layer):
             text = f"takes [{self.settings.index}] of rows of {shape_text(source[1:])}: {error}"
             raise self.fail(text, field="index") from None
         if 0 in self.shape:
-            raise self.fail(f"[{self.settings.index}] of {shape_text(source[1:])} is empty", self.settings, "index")
+            raise self.fail(f"[{self.settings.index}] of {shape_text(source[1:])} is empty", field="index")
 
     def _item(self, text: str) -> Any:
         found = _ITEM.fullmatch(text)
         if found is None:
-            raise self.fail(f"{text!r} is no item of an index; write 0, 1:3, new or ...", self.settings, "index")
+            raise self.fail(f"{text!r} is no item of an index; write 0, 1:3, new or ...", field="index")
         if found["int"]:
             return int(text)
         if found["slice"]:

@@ -85,7 +85,7 @@ class OneHot(CodesLayer):
         super().__init__(conf, source_shapes, info)
         if self.settings.vocab_size is None:
             text = "needs vocab_size, the number of different characters or words"
-            raise self.fail(text, self.settings, "vocab_size")
+            raise self.fail(text, field="vocab_size")
         self.size = self.settings.vocab_size
         self.shape = (*self.codes_shape, self.size)
 

@@ -60,7 +60,7 @@ class GatheredMetrics(Layer):
             if find("metric", name) is None:
                 hint = written_distribution("metric", name)
                 hint = hint or nearest_or_listed(name, registered("metric"), "these are")
-                raise self.fail(f"there is no metric {name!r}{hint}", self.settings, "metric")
+                raise self.fail(f"there is no metric {name!r}{hint}", field="metric")
 
     def compute_feature(self, params: Arrays, sources: Arrays, ctx: Context) -> Output:
         labels = required_labels(self, sources[1])

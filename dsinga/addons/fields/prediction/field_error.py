@@ -79,8 +79,7 @@ class FieldError(Layer):
             raise self.fail(
                 f"climatology has {len(settings.climatology)} numbers; give one for each of {targets.channels} "
                 f"channels, or {size} for all points",
-                settings,
-                "climatology",
+                field="climatology",
             )
         for shape in self.source_shapes[CLIMATOLOGY:]:
             if math.prod(shape[1:]) != targets.size:
