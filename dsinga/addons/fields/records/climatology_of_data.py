@@ -50,7 +50,7 @@ def field_climatology(dataset: Any, by: str = MONTH, *, dim: str = "time") -> Fi
         raise UserError(f"a climatology is taken of variables along dates, and none lies along {dim!r}; name it: dim=")
     if any(mark in opened.coords for mark in MARKS):
         raise UserError(
-            "these data are departures from a climatology, or were made from some, and a climatology is taken from the "
+            "these data are anomalies from a climatology, or were made from some, and a climatology is taken from the "
             "data themselves, not from windows.dataset"
         )
     for name in (MONTH, TERM):
