@@ -1,4 +1,4 @@
-"""Where calls are computed: in this process, or where an engine that is found by name computes them."""
+"""Runners, which compute the calls of the API: in this process, or on an engine that is found by name."""
 
 from __future__ import annotations
 

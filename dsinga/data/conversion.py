@@ -1,4 +1,4 @@
-"""The numbers of records and labels: which dtypes become which, for all sources; finding NaN and infinity."""
+"""Converts the numbers of records and labels to the dtypes that all sources have, and finds NaN and infinity."""
 
 from __future__ import annotations
 

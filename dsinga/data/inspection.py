@@ -1,4 +1,4 @@
-"""What is in a store: a summary for ``dsinga data info``, and all that is damaged for ``dsinga data verify``."""
+"""Describes a store for ``dsinga data info``, and finds all that is damaged in it for ``dsinga data verify``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Naming records that cannot be sent to other processes: which array, which task of its graph, and why.
+"""Names records that cannot be sent to other processes: the array, the task of its graph, and the reason.
 
 Dask's error for a graph with an open file or a lock names the type of the whole graph, after a traceback for each layer
 through which it went.

@@ -1,4 +1,4 @@
-"""What a run begins with: initial values, the params of another net, or a checkpoint of an earlier run."""
+"""Makes the state that a run begins with: initial values, the params of another net, or an earlier checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of a job of one worker in this process, without Dask: which jobs these are, opening them, training them."""
+"""Trains jobs of one worker in this process, without Dask, and tells which jobs these are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a training loop to its end, whatever happens: what the run ends with, and what its errors say."""
+"""Runs a training loop to its end, returns the trained params, and explains the errors that end it."""
 
 from __future__ import annotations
 

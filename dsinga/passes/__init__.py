@@ -1,1 +1,1 @@
-"""What is run on batches: the training step, evaluation and forward passes."""
+"""The passes over batches: the training step, evaluation and forward passes."""

@@ -1,4 +1,4 @@
-"""What importers share: opening the files of data sets, batches of records, and the contents of a store to write."""
+"""Opens the files of data sets for importers; batches of records, and the contents of a store to write."""
 
 from __future__ import annotations
 

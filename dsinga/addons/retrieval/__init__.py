@@ -1,4 +1,4 @@
-"""Retrieval: how well features find rows of the same class."""
+"""Measures of retrieval: how well features find rows of the same class."""
 
 from typing import TYPE_CHECKING
 

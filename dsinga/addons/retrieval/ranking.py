@@ -1,4 +1,4 @@
-"""Retrieval: rank the rows of a database by their distance from queries, and measure how good the rankings are.
+"""Ranks the rows of a database by their distance from queries, and measures how good the rankings are.
 
 A row is relevant to a query if it has the query's label. The measures are those of N. Rasiwasia et al., A new approach
 to cross-modal multimedia retrieval, ACM Multimedia 2010.

@@ -1,4 +1,4 @@
-"""kCTCLoss: labels of a sequence whose places in time are not known, as of speech or handwriting.
+"""kCTCLoss, the loss of sequences whose labels have no known places in time, such as speech or handwriting.
 
 Connectionist temporal classification (Graves et al., 2006) is the probability of labels over all ways to place them in
 time, here in log space. Between labels, before the first and after the last there may be blanks, so that S labels have

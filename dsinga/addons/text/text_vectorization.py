@@ -1,4 +1,4 @@
-"""TextVectorization: texts become codes of words where a model gets them; the vocabulary is the model's."""
+"""TextVectorization, the layer that makes codes of words from texts; the model keeps its vocabulary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of objects with records; that of arrays in memory, and the checks of every column of arrays."""
+"""Opens arrays in memory as records, and checks columns of arrays; the interface of kinds of objects with records."""
 
 from __future__ import annotations
 

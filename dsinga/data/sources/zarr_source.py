@@ -1,4 +1,4 @@
-"""Records in any zarr array or group, formats 2 and 3, read as they are; which arrays these are, names tell."""
+"""Records in any zarr array or group of formats 2 and 3, read in place; names of arrays tell data from labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks of zarr arrays that are not stored, whose numbers are the fill value: said in the log, or refused."""
+"""Reports chunks of zarr arrays that are not stored, and so read as the fill value: in the log, or as an error."""
 
 from __future__ import annotations
 

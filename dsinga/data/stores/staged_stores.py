@@ -1,4 +1,4 @@
-"""Stores that appear at their destinations when all of them are complete; an error before that leaves nothing."""
+"""Writes stores aside and moves them to their destinations once all are complete; an error leaves nothing."""
 
 from __future__ import annotations
 
