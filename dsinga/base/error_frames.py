@@ -109,15 +109,14 @@ def public(function: F) -> F:
 
 
 def shortened(error: UserError) -> UserError:
-    """Return an error without the frames that are not the user's, and without a cause that has no others."""
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    """Return an error without the frames that are not the user's; so is its cause, of which a line may be left."""
     if not shows_all_frames():
         error.__traceback__ = _frames_of_user(error.__traceback__)
+        context = None if error.__suppress_context__ else error.__context__
+        cause = error.__cause__ or (context if context and _frames_of_user(context.__traceback__) else None)
         if cause is not None:
-            cause.__traceback__, all_frames = _frames_of_user(cause.__traceback__), cause.__traceback__
-            if cause.__traceback__ is None:  # a program can still find the cause, in the context
-                error.__context__, cause = cause.with_traceback(all_frames), None
-    error.__cause__ = cause
+            cause.__traceback__ = _frames_of_user(cause.__traceback__)
+        error.__cause__ = cause
     return error
 
 

@@ -19,7 +19,7 @@ from dsinga.loop.cancellation import Cancellation, deferred_interrupts
 from dsinga.loop.initial_state import RunOptions, begin_run
 from dsinga.loop.run_loop import TrainedParams, run_to_end
 from dsinga.loop.view import Observer
-from dsinga.net.layer_cost import check_memory
+from dsinga.net.neuralnet import check_memory
 from dsinga.ops import get_ops
 from dsinga.passes.opened_job import OpenedJob, open_job
 from dsinga.passes.processors import training_device

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 from dsinga.base.errors import UserError
 from dsinga.base.registry import lookup, nearest_or_listed
 from dsinga.job import Phase
-from dsinga.layers.interface.layer import Layer, Shape
+from dsinga.layers.interface.layer import FLOAT_BYTES, Layer, Shape
 from dsinga.net.dataflow import Stage, build_stages
 from dsinga.net.fusion import fuse
-from dsinga.net.layer_cost import count_operations
+from dsinga.net.layer_cost import count_operations, in_gib
 from dsinga.net.node import Node, Param
 from dsinga.ops import Ops
 from dsinga.ops.types import NotCapturable, RecordedStep
@@ -140,3 +141,31 @@ def net_picture(net: Any) -> str | None:
     except UserError:
         return None
     return str(picture(net))
+
+
+def check_memory(nets: Iterable[NeuralNet], workers: int, memory: int) -> None:
+    """Raise UserError where a net needs more than so many bytes of ``memory``, those of the largest host.
+
+    What is counted is less than what training takes, so that no net is refused that could be trained: the values of
+    all params, which this process makes, a worker's share of their gradients, and of the largest feature.
+    """
+    for net in nets:
+        sizes = {name: FLOAT_BYTES * param.size for name, param in net.params.items()}
+        dense = [name for name, param in net.params.items() if param.trainable and not param.spec.sparse]
+        features = {node.layer.name: FLOAT_BYTES * _numbers(node.layer.shape) for node in net.nodes}
+        gradients = sum(sizes[name] for name in dense)
+        needed = sum(sizes.values()) + (gradients + max(features.values())) // workers
+        if needed > memory:
+            kind, largest = "param", max(sizes, key=sizes.__getitem__, default="")
+            layer = max(features, key=features.__getitem__)
+            if features[layer] > sizes.get(largest, 0):
+                kind, largest = "feature of layer", layer
+            size = max(features[layer], sizes.get(largest, 0))
+            raise UserError(
+                f"the net of phase {net.phase.name} needs at least {in_gib(needed)} of memory, but there are "
+                f"{in_gib(memory)}; most is for the {kind} {largest!r}, {in_gib(size)}: make it smaller, or the batch"
+            )
+
+
+def _numbers(shape: tuple[int, ...]) -> int:
+    return math.prod(int(size) for size in shape)

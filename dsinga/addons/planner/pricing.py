@@ -43,8 +43,7 @@ from dsinga.job import AlgType, ClusterConf, Job, LayerConf, PartitionMethod, Ph
 from dsinga.job.enums import CPU_PRECISIONS, PRECISIONS
 from dsinga.layers import RecordInfo
 from dsinga.net import NeuralNet, create_net, input_layers, partition
-from dsinga.net.layer_cost import check_memory
-from dsinga.net.neuralnet import usable_threads
+from dsinga.net.neuralnet import check_memory, usable_threads
 from dsinga.net.worker_memory import snapshot_memory, worker_memory
 from dsinga.ops import cpu_ops
 from dsinga.reading.checked_job import CheckedJob, check_job, micro_batch_size

@@ -29,7 +29,7 @@ from dsinga.cluster.worker.configure import configure, evaluation_passes
 from dsinga.job import AlgType, ClusterConf, Job, PartitionMethod, Phase, Precision
 from dsinga.job.topology import Topology
 from dsinga.loop.cancellation import Cancellation
-from dsinga.net import NeuralNet, layer_cost
+from dsinga.net import NeuralNet, neuralnet
 from dsinga.net.layer_cost import as_size
 from dsinga.net.neuralnet import usable_threads
 from dsinga.net.partitioned import LayerCut, ParamPart
@@ -244,7 +244,7 @@ def preferred_servers(parts: Mapping[str, ParamPart], placement: Placement) -> d
 def check_memory(client: Client, nets: Iterable[NeuralNet], workers: int) -> None:
     """Raise UserError where a net needs more memory than this host, and any Dask worker, has."""
     limits = [info.get("memory_limit") or 0 for info in available_workers(client).values()]
-    layer_cost.check_memory(nets, workers, max([MEMORY_LIMIT, *limits]))
+    neuralnet.check_memory(nets, workers, max([MEMORY_LIMIT, *limits]))
 
 
 def worker_limit(client: Client, placement: Placement, fixed: int) -> int:

@@ -33,7 +33,7 @@ from dsinga.nn.model.given_data import (
 from dsinga.nn.model.labels import labels_first, outputs_last, without_missing
 from dsinga.nn.model.model_params import ModelParams
 from dsinga.nn.model.records import PhaseRecords, add_weights, are_numpy, describe_arrays, open_inputs
-from dsinga.nn.model.results import Evaluation, with_tensor_methods
+from dsinga.nn.model.results import EvaluationResult, with_tensor_methods
 from dsinga.nn.words.keras_arguments import checked
 from dsinga.nn.writing.symbol import Symbol, flatten
 from dsinga.reading.bind_records import has_no_rows, row_of_zeros
@@ -101,7 +101,7 @@ class Predictable(ModelParams):
         batch_size: int | None = None,
         client: Client | None = None,
         return_dict: Literal[False] = False,
-    ) -> Evaluation: ...
+    ) -> EvaluationResult: ...
 
     @overload
     def evaluate(
@@ -179,7 +179,7 @@ class Predictable(ModelParams):
             cluster: Any = find_runner(client, waits=True)
             job, data = self._test_job(self._opened(pairs, sample_weight), batch_size)
             figures = api.evaluate(job, self._require_params(), client=cluster, data=data)
-        return dict(figures) if return_dict else Evaluation(figures, self._reported(figures))
+        return dict(figures) if return_dict else EvaluationResult(figures, self._reported(figures))
 
     def _opened(
         self, pairs: Mapping[str, Pair], weights: Any = None, train: PhaseRecords | None = None

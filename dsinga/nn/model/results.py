@@ -1,4 +1,4 @@
-"""Evaluation, the loss and the metrics of a test, and Predictions, an array that has methods of tensors."""
+"""The result of an evaluation, losses and metrics with names, and predictions that have methods of tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsinga.base.arguments import fail_for_name
 from dsinga.base.errors import UserError
 
 
-class Evaluation(tuple[float, ...]):
+class EvaluationResult(tuple[float, ...]):
     """The loss and the metrics of an evaluation: a tuple of numbers that have names.
 
     ``loss, accuracy = evaluation`` and ``evaluation[1]`` take them in the order of Keras: the loss, then the metrics
@@ -56,7 +56,7 @@ class Evaluation(tuple[float, ...]):
         fail_for_name("the evaluation", name, vars(self).get("_figures", ()), {})
 
     def __repr__(self) -> str:
-        return f"Evaluation({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+        return f"EvaluationResult({', '.join(f'{name}={value!r}' for name, value in self.items())})"
 
     def __float__(self) -> float:
         """Return the loss, as Keras does where no metrics are compiled. Raises UserError where there are some."""

@@ -152,7 +152,7 @@ class WindowDefinition(Settings):
         "whether windows may reach over gaps of time, and count points whatever lies between. Without it they are left "
         "out. A gap is a step of more than one and a half times the usual one",
     )
-    memory: int = setting(
+    memory: Count = setting(
         DEFAULT_MEMORY,
         "the most bytes of decoded fields that a process keeps. A twelfth of it is a block: the windows that are read "
         "and shuffled together",
