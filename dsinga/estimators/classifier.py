@@ -11,6 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target, unique_labels
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from dsinga.base.error_frames import public
 from dsinga.data.array_kinds import in_order, is_dask_collection
 from dsinga.data.missing_values import with_nan
 from dsinga.data.sendable import naming_unsendable
@@ -72,6 +73,7 @@ class Classifier(ClassifierMixin, NetEstimator):
 
     class_weight: Mapping[Any, float] | str | None = None
 
+    @public
     def fit(
         self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, client: Any = None
     ) -> Self:
@@ -85,12 +87,14 @@ class Classifier(ClassifierMixin, NetEstimator):
             X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, client=client
         )
 
+    @public
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, *, sample_weight: Any = None, client: Any = None
     ) -> Self:
         """Train on for one epoch of these records. The first call needs ``classes`` unless y has all of them."""
         return self._fit(X, y, go_on=True, sample_weight=sample_weight, client=client, classes=classes, epochs=1)
 
+    @public
     @lazily("output")
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable class of each record (n,), or a matrix of labels (n, k)."""
@@ -99,6 +103,7 @@ class Classifier(ClassifierMixin, NetEstimator):
             return (scores > 0).astype(self.classes_.dtype)
         return self.classes_[np.argmax(scores, axis=1)]
 
+    @public
     @lazily("class")
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probability of each class (n, k); of label matrices, that of each label."""
@@ -126,6 +131,7 @@ class Classifier(ClassifierMixin, NetEstimator):
         scores = self._outputs(X).astype(np.float64)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 and not self._multilabel else scores
 
+    @public
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of records whose prediction is right; of collections, computed block by block."""
         y = in_order(y, getattr(self, "_label_order", ()))

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsinga.base.error_frames import public
 from dsinga.base.errors import UserError
 from dsinga.data.array_kinds import in_order, is_dask_collection
 from dsinga.data.missing_values import with_nan
@@ -47,6 +48,7 @@ class Regressor(RegressorMixin, NetEstimator):
     quantiles: Sequence[float] = (0.05, 0.5, 0.95)
     _levels: tuple[float, ...] = field(default=(), init=False)  # which quantiles a copy predicts
 
+    @public
     def fit(
         self, X: Any, y: Any, *, validation_data: Any = None, sample_weight: Any = None, client: Any = None
     ) -> Self:
@@ -60,10 +62,12 @@ class Regressor(RegressorMixin, NetEstimator):
             X, y, go_on=self.warm_start, validation_data=validation_data, sample_weight=sample_weight, client=client
         )
 
+    @public
     def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None, client: Any = None) -> Self:
         """Train on for one epoch of these records. The first call determines how records and targets are scaled."""
         return self._fit(X, y, go_on=True, sample_weight=sample_weight, client=client, epochs=1)
 
+    @public
     def predict(self, X: Any, quantiles: Sequence[float] | None = None) -> np.ndarray:
         """Return the prediction for each record, float64 (n,) or (n, k).
 
@@ -83,6 +87,7 @@ class Regressor(RegressorMixin, NetEstimator):
         asked._levels = levels
         return asked._predict_quantiles(X)
 
+    @public
     def predict_interval(self, X: Any, coverage: float | None = None) -> np.ndarray:
         """Return the central interval of each target that has the probability ``coverage``, (n, 2) or (n, k, 2).
 
@@ -152,6 +157,7 @@ class Regressor(RegressorMixin, NetEstimator):
             raise ValueError(f"y has the shape {y.shape}, but had {('n', *self._target_shape)} in the first call")
         return y
 
+    @public
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination R², averaged over targets; of collections, block by block."""
         y = in_order(y, getattr(self, "_label_order", ()))

@@ -109,6 +109,7 @@ class LayerBuilder(HasVariables):
         def __getattr__(self, name: str) -> Any:
             fail_for_name(f"a layer {self.__dict__.get('kind', '')}".rstrip(), name, dir(type(self)), LAYER_ATTRIBUTES)
 
+    @public
     def __call__(self, *sources: Any, labels: Symbol | None = None, **arguments: Any) -> Any:
         """Return the symbol of the feature computed from ``sources``; a list of symbols for a layer with parts.
 
