@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Sequence
 
-from dsinga.layers.connect.bridge import Bridge, BridgeDst, BridgeEnd
-from dsinga.layers.connect.connection import Concate, RegionJoin, RegionSlice, SliceLayer, Split
+from dsinga.layers.bridge import Bridge, BridgeDst, BridgeEnd
+from dsinga.layers.connection import Concate, RegionJoin, RegionSlice, SliceLayer, Split
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.dataflow import Stage, build_stages
@@ -18,7 +18,7 @@ PASSING = (Split, SliceLayer, Concate, RegionSlice, RegionJoin, Bridge, BridgeEn
 
 
 def mark_bridges(nodes: Sequence[Node], static: Collection[str]) -> tuple[Node, ...]:
-    """Return the nodes with both ends of each bridge marked, see :class:`dsinga.layers.connect.bridge.BridgeEnd`."""
+    """Return the nodes with both ends of each bridge marked, see :class:`dsinga.layers.bridge.BridgeEnd`."""
     stages = build_stages(nodes, static)
     features, gradients = features_rounded(nodes), gradients_rounded(nodes, stages)
     result = list(nodes)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from dsinga.base.registry import lookup
 from dsinga.job import LayerConf, LayerType
-from dsinga.layers.connect.bridge import BridgeDst, BridgeEnd, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.layers.interface.context import Rows
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.node import Node

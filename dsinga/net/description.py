@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from dsinga.layers.connect.bridge import BridgeDst
+from dsinga.layers.bridge import BridgeDst
 from dsinga.layers.interface.checks import shape_text
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.layers.interface.layer import Shape

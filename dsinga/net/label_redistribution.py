@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dsinga.job import LayerConf, LayerType
-from dsinga.layers.connect.connection import Concate, SliceLayer
+from dsinga.layers.connection import Concate, SliceLayer
 from dsinga.layers.interface.context import Rows
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.interface.region import Region

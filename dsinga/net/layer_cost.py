@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.interface.declarations import ParamSpec, SourceKind
 from dsinga.layers.interface.layer import FLOAT_BYTES, Layer, float_bytes
 from dsinga.net.dataflow import Stage

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dsinga.job import LayerType
-from dsinga.layers.connect.bridge import BridgeDst, BridgeEnd, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.layers.interface.context import Columns, Rows
 from dsinga.layers.interface.contract import make_part, make_region_part

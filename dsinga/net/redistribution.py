@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dsinga.job import LayerConf, LayerType
-from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.connect.connection import Concate, SliceLayer, Split
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.connection import Concate, SliceLayer, Split
 from dsinga.layers.interface.context import Rows
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.interface.region import PointRun

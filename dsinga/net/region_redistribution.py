@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dsinga.job import LayerType
-from dsinga.layers.connect.connection import Index, Piece, RegionJoin, RegionSlice, box_shape, padding_runs
+from dsinga.layers.connection import Index, Piece, RegionJoin, RegionSlice, box_shape, padding_runs
 from dsinga.layers.interface.layer import Layer, Shape
 from dsinga.layers.interface.region import PointRun, find_runs
 from dsinga.net.partitioned import COPIED, LayerCut, Place, cut_regions

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from dsinga.job import LayerType
-from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.layers.interface.layer import Layer
 from dsinga.net.neuralnet import NeuralNet
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from dsinga.base.buffers import LARGEST
-from dsinga.layers.connect.connection import Split
+from dsinga.layers.connection import Split
 from dsinga.layers.dense.innerproduct import InnerProduct
 from dsinga.layers.images.convolution import Convolution
 from dsinga.layers.interface.declarations import Bfloat16

@@ -13,7 +13,7 @@ from dsinga.base.errors import UserError
 from dsinga.engine.local_net import Backward, LocalNet, Means
 from dsinga.job import LayerConf, LayerType, NetConf, Phase
 from dsinga.layers import Context, Rows
-from dsinga.layers.connect.connection import Split
+from dsinga.layers.connection import Split
 from dsinga.layers.interface.layer import Layer
 from dsinga.layers.sequences.recurrent import RecurrentConf
 from dsinga.net import NeuralNet

@@ -17,7 +17,7 @@ from dsinga.addons.planner.machine import MachineModel
 from dsinga.addons.planner.processes import ParamUse, ProcessMap
 from dsinga.addons.planner.program import AllToAll, Compute, GroupProgram, ProgramBuilder, Receive, Send, start_group
 from dsinga.job import LayerType
-from dsinga.layers.connect.bridge import BridgeDst, BridgeEnd, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.layers.interface.context import Columns, Rows
 from dsinga.layers.interface.contract import make_part, make_region_part
 from dsinga.layers.interface.declarations import Connection

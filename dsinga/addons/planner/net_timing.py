@@ -27,8 +27,8 @@ from dsinga.addons.planner.layer_timing import (
     takes_shares,
 )
 from dsinga.job import Phase
-from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
-from dsinga.layers.connect.connection import Concate, RegionJoin, RegionSlice, SliceLayer, Split
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.connection import Concate, RegionJoin, RegionSlice, SliceLayer, Split
 from dsinga.layers.dense.embedding import CodesLayer
 from dsinga.layers.interface.context import Context, Records, Rows
 from dsinga.layers.interface.layer import Array, Layer

@@ -16,7 +16,7 @@ from dsinga.cluster.worker.exchange_options import ExchangeOptions
 from dsinga.job import Phase
 from dsinga.job.topology import Topology
 from dsinga.job.updaterconf import EMAConf
-from dsinga.layers.connect.bridge import BridgeSrc
+from dsinga.layers.bridge import BridgeSrc
 from dsinga.net import Param
 from dsinga.net.partitioned import ParamPart, PartitionedNet
 from dsinga.passes.predictor import EvaluationPass

@@ -10,7 +10,7 @@ from dsinga.base.errors import UserError
 from dsinga.base.registry import find, lookup, nearest, registered
 from dsinga.job import LayerConf, LayerType
 from dsinga.job.message import field_types
-from dsinga.layers.connect.bridge import Bridge
+from dsinga.layers.bridge import Bridge
 from dsinga.layers.interface import layer as layers
 from dsinga.nn.words.activations import activate, check_activation
 from dsinga.nn.words.derived import Derived, derived_function

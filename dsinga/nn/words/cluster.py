@@ -22,8 +22,8 @@ class ClusterFields(TypedDict, total=False):
     block_rows: int  # the number of rows of a block of an embedding
     sync_topology: str  # which server groups are linked: "kAllToAll", "kRing" or "kStar"
     sync_edge: Sequence[Any]  # the links of server groups, in place of a topology
-    sync_method: str  # how server groups agree: "kSum" or "kMean" of their changes
-    user_sync_method: str  # the name of a registered agreement of server groups
+    sync_method: str  # how server groups synchronise: "kSum" of updates, or "kMean", by averaging
+    user_sync_method: str  # the name of a registered synchronisation of server groups
     mean_conf: Mapping[str, Any]  # settings of kMean: {"mixing": 0.5}
     staleness: int  # how many steps a worker group may be ahead of the slowest one
     compression: str  # how gradients are compressed: "kOneBit", "kTopK", "kBF16", "kInt8" or "kInt4"
@@ -91,9 +91,9 @@ def Cluster(
 
 
 def _check_mean(sites: int, fields: Mapping[str, Any]) -> None:
-    """Raise UserError for sites without the steps between agreements, or with a number as a compression."""
+    """Raise UserError for sites without the steps between averages, or with a number as a compression."""
     if "sync_freq" not in fields:
-        raise UserError(f"sites={sites} agree every sync_freq steps; give sync_freq, such as 100 (1: after each step)")
+        raise UserError(f"sites={sites} average every sync_freq steps; give sync_freq, such as 100 (1: each step)")
     mean = fields.get("mean_conf")
     number = mean.get("compression") if isinstance(mean, dict) else None
     if isinstance(number, int):

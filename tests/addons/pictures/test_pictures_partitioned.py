@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dsinga.addons.pictures.drawing.partitioned_svg import colours, partitioned_to_svg
 from dsinga.addons.pictures.drawing.swimlanes import find_boxes, place_boxes
-from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import partition
 from tests.support.net_cases import build, dense, layer
 from tests.support.partition_nets import NETS, net_of

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dsinga.addons.planner.processes import WireBytes
-from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import partition
 from dsinga.net.partitioned import PartitionedNet
 from dsinga.ops import get_ops

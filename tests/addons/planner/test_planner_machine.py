@@ -17,7 +17,7 @@ from dsinga.addons.planner.rate_store import Figures, RateStore
 from dsinga.addons.planner.search import by_features, by_layer, by_rows
 from dsinga.job import NetConf, Phase, UpdaterConf
 from dsinga.layers import RecordInfo
-from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net import NeuralNet, create_net, partition
 from dsinga.ops import get_ops
 from dsinga.training import create_updater

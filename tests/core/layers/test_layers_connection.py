@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dsinga.job import LayerConf
 from dsinga.layers import Rows
-from dsinga.layers.connect.connection import SliceLayer
+from dsinga.layers.connection import SliceLayer
 from dsinga.ops import BACKENDS
 from tests.support.layer_cases import context, layer_of
 

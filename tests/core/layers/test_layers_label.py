@@ -7,7 +7,7 @@ import pytest
 
 from dsinga.base.errors import UserError
 from dsinga.job import LayerConf
-from dsinga.layers.connect.connection import join
+from dsinga.layers.connection import join
 from dsinga.layers.interface.contract import check_output
 from dsinga.layers.losses.class_loss import SoftmaxLoss
 from dsinga.layers.records.label import FeatureAsLabels, Label, LabelsAsFeature

@@ -7,7 +7,7 @@ import pytest
 
 from dsinga.job import JobError, loads
 from dsinga.layers import RecordInfo
-from dsinga.layers.connect.bridge import BridgeSrc
+from dsinga.layers.bridge import BridgeSrc
 from dsinga.net import NeuralNet, create_net
 from dsinga.net.partitioned import PartitionedNet, join_params, split_params
 from dsinga.net.partitioning import partition

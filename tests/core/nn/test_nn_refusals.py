@@ -130,7 +130,7 @@ NAMES_AND_HABITS = {
     "nn.RandomNormal(seed=3)": "the job's seed determines all random numbers",
     "nn.Bidirectional(nn.GRU(3), merge_mode='sum')": "the features of both directions are joined",
     "nn.Sequential(layers=[], trainable=False)": "Sequential has no argument 'trainable'; it has layers, name",
-    "nn.Cluster(sites=2)": "sites=2 agree every sync_freq steps; give sync_freq, such as 100 (1: after each step)",
+    "nn.Cluster(sites=2)": "sites=2 average every sync_freq steps; give sync_freq, such as 100 (1: each step)",
     "nn.Cluster(sites=2, sync_freq=9, mean_conf={'compression': 4})": "a name, such as 'kInt4' for 4 bits, not 4",
     "nn.Cluster(worker=3)": "Cluster has no argument 'worker'; did you mean 'workers'?",
     "model()(X, training=True)": "fit trains, and model(x) is what predict returns",

@@ -11,7 +11,7 @@ import dsinga
 from dsinga import nn
 from dsinga.base.errors import UserError
 from dsinga.job import Phase, loads
-from dsinga.layers.connect.bridge import BridgeEnd
+from dsinga.layers.bridge import BridgeEnd
 from dsinga.layers.dense.activation import ReLU
 from dsinga.layers.interface.declarations import Bfloat16
 from dsinga.net import NeuralNet, create_net, partition

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dsinga.job import LayerType, Phase, load
 from dsinga.layers import RecordInfo
-from dsinga.layers.connect.bridge import BridgeDst
+from dsinga.layers.bridge import BridgeDst
 from dsinga.layers.interface.context import Rows
 from dsinga.layers.metrics.composed_metrics import metric_values
 from dsinga.net import NeuralNet, create_net

@@ -9,7 +9,7 @@ from html import escape
 
 from dsinga.addons.pictures.drawing.net_svg import EDGE_WIDTH, MARGIN, NAME_WIDTH, TEXT_WIDTH, draw_text, format_shape
 from dsinga.addons.pictures.drawing.swimlanes import LayerBox, SwimlaneLayout, find_boxes, place_boxes
-from dsinga.layers.connect.bridge import BridgeDst, BridgeEnd, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeEnd, BridgeSrc
 from dsinga.net.description import PartRow, describe_parts, part_shape
 from dsinga.net.partitioned import PartitionedNet
 

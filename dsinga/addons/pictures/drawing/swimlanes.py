@@ -8,7 +8,7 @@ from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 from dsinga.addons.pictures.drawing.layered_layout import layered_layout
-from dsinga.layers.connect.bridge import BridgeDst, BridgeSrc
+from dsinga.layers.bridge import BridgeDst, BridgeSrc
 from dsinga.net.partitioned import PartitionedNet
 
 Key = tuple[object, ...]
