@@ -122,7 +122,7 @@ def mean_average_precision(
 ) -> float:
     """Return MAP, the mean average precision over all queries and all ranks, in [0, 1].
 
-    Arguments and errors are those of :func:`dsinga.addons.retrieval.ranking.ranked_relevance`.
+    Arguments and errors are those of :func:`ranked_relevance`.
     """
     blocks = ranked_relevance(queries, database, query_labels, database_labels, distance)
     return float(np.concatenate([average_precision(relevant) for relevant in blocks]).mean())
@@ -146,7 +146,7 @@ def compare_stores(queries: str, database: str, distance: str = "cosine", k: int
     """Return MAP, the precision of the first ``k``, and the MAP of chance, for two stores of features with labels.
 
     Raises UserError where a store is missing or has no labels, where the database has fewer than ``k`` rows, and as
-    :func:`dsinga.addons.retrieval.ranking.ranked_relevance` does.
+    :func:`ranked_relevance` does.
     """
     (query_rows, query_labels), (rows, labels) = _read(queries), _read(database)
     check_count(k, len(rows))
@@ -192,7 +192,5 @@ def retrieve(queries: str, database: str, distance: str, at: int) -> None:
     average precision and the precision at K. Both are zarr stores of features with labels, as dsinga predict writes
     them.
     """
-    from dsinga.addons.retrieval.ranking import compare_stores
-
     for name, value in compare_stores(queries, database, distance, at).items():
         click.echo(f"{name:24} {value:.4f}")
