@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         DepthwiseConv2D,
         SeparableConv2D,
     )
-    from dsinga.nn.words.derived import words
+    from dsinga.nn.words.derived import added_words
     from dsinga.nn.words.energy import RBM, decoder, encoder
     from dsinga.nn.words.functional import (
         add,
@@ -209,7 +209,7 @@ __all__ = [
 # The modules of Keras that are this one, for programs that begin with ``from dsinga import nn as keras``.
 KERAS = dict.fromkeys(("backend", "config", "layers", "models", "saving", "utils"), sys.modules[__name__])
 # The functions of components without a written one, and the words of add-ons, by name.
-DERIVED = ("layer_functions", "optimizer_functions", "schedule_functions", "source_functions", "words")
+DERIVED = ("layer_functions", "optimizer_functions", "schedule_functions", "source_functions", "added_words")
 
 if not TYPE_CHECKING:
     __getattr__, _names = lazy_names(

@@ -114,7 +114,7 @@ class Words(Mapping[str, Any]):
         return len(registered("word"))
 
 
-words = Words()
+added_words = Words()
 
 
 def called_by_name(function: Any) -> Any:
