@@ -1,4 +1,4 @@
-"""Reinforcement learning, after PARL: models, algorithms and agents, which the training loop of jobs trains."""
+"""Reinforcement learning, after PARL: models, algorithms and agents, which dsinga's training loop trains."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Agent: chooses actions in environments by an algorithm, learns from their rewards, and is saved and restored."""
+"""Agent: chooses actions in environments by an algorithm, learns from their rewards, saves and restores itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dsinga.rl.recurrence import HiddenStates
 
 
 class Agent:
-    """An algorithm with random numbers of its own, for one observation or several.
+    """Chooses actions by an algorithm and its own random generator, for one observation or for a batch.
 
     A new task needs another agent at most: override ``sample`` or ``predict`` to prepare observations, ``learn`` to
     prepare experience.
@@ -66,7 +66,7 @@ class Agent:
             return self.algorithm.learn(batch)
 
     def check_environments(self, environments: VectorEnvironment) -> None:
-        """Raise UserError unless environments take the actions of the algorithm; an agent may change these."""
+        """Raise UserError unless the environments take the actions of the agent's algorithm."""
         check_same_actions(self.algorithm.spaces.action, environments.spaces.action, environments.name)
 
     def state(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class Agent:
         return {"algorithm": self.algorithm.state(), "rng": self.rng.bit_generator.state}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where it is that of another net."""
+        """Restore the algorithm and random numbers from a state. Raises UserError where it is that of another net."""
         self.algorithm.restore(state["algorithm"])
         self.rng.bit_generator.state = state["rng"]
 
@@ -87,7 +87,7 @@ class Agent:
         )
 
     def restore(self, folder: str | os.PathLike[str]) -> None:
-        """Take over a checkpoint, or the newest one in a folder, from which all goes on as if it had not been saved.
+        """Restore the agent from a checkpoint, or from the newest one in a folder; learning then continues bit for bit.
 
         The folder may also be the workspace of :func:`dsinga.rl.train`, of which those of
         worker groups have the params alone for an agent. Raises UserError where there is none, or where it is that of

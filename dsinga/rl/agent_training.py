@@ -55,7 +55,7 @@ OF_GROUPS = {
 
 @dataclass(repr=False)
 class AgentResult(Result):
-    """The result of training an agent, and the agent; steps are those of all environments together.
+    """The result of training an agent: the history and the agent; steps count those of all environments together.
 
     The rows of the phase "test" are evaluations by the best actions.
     """
@@ -72,7 +72,7 @@ def _mean_return(row: Mapping[str, Any]) -> str:
 
 @register("engine", "agents")
 class AgentTraining:
-    """The training of an agent, as :class:`dsinga.api.execution.JobTraining` says it.
+    """Trains the agent of a job, with the interface of :class:`dsinga.api.execution.JobTraining`.
 
     Args:
         job: a job with ``reinforcement``.
@@ -114,7 +114,7 @@ class AgentTraining:
 
     @staticmethod
     def check(job: Job, options: Any) -> None:
-        """Raise UserError for what has no effect on an agent: in its job, or of the options of :func:`dsinga.train`."""
+        """Raise UserError for settings of the job, or options of :func:`dsinga.train`, without effect on an agent."""
         job.reinforcement.check(job)
         default = type(options)()
         for name, instead in AgentTraining.without_effect(job).items():
@@ -130,12 +130,12 @@ class AgentTraining:
 
     @property
     def needs_cluster(self) -> bool:
-        """Whether the agent has remote actors, or learns in worker groups."""
+        """Whether training needs a Dask cluster, for remote actors or for groups of workers."""
         return self._groups is not None or bool(reinforcement_of(self._task.job).num_actors)
 
     @contextlib.contextmanager
     def training(self, runner: Runner, options: TrainingOptions, limits: RunLimits) -> Iterator[Train]:
-        """Yield the function that trains: in this thread, perhaps with remote actors, or on a cluster."""
+        """Yield the function that trains the agent: in this thread, perhaps with remote actors, or on a cluster."""
         if not self.needs_cluster:
             yield partial(train_agent, self._task, None)
             return
@@ -174,7 +174,7 @@ class AgentTraining:
         return train_agent(self._task, client, observer, options)
 
     def result(self, result: Result) -> AgentResult:
-        """Return a result with its agent."""
+        """Return the result of training together with the trained agent."""
         values = {each.name: getattr(result, each.name) for each in fields(Result)}
         if self._groups is not None:
             values["step"] = result.step * self._task.job.train_steps // self.job.train_steps
@@ -271,7 +271,7 @@ def _task_maker(
     settings: Mapping[str, Any],
     in_groups: bool,
 ) -> tuple[Job, Callable[[Job], AgentTask]]:
-    """Return the job of a run with its settings, and what makes the task of the checked job."""
+    """Return the job of a run with its settings, and a function that makes an AgentTask of the checked job."""
     if isinstance(agent, Agent):
         if environment is None or "steps" not in settings:
             raise UserError("rl.train(agent, environment, steps=...) needs an environment and the number of its steps")
@@ -284,6 +284,6 @@ def _task_maker(
 
 
 def _job_of(agent: Agent, environment: Environment) -> Job:
-    """Return the job that describes an agent in an environment as far as a job can."""
+    """Return a job that names the environment, the algorithm and the layers of an agent."""
     conf = {"environment": name_of(environment), **algorithm_fields(agent.algorithm)}
     return Job(name="model", neuralnet=NetConf(layer=agent.algorithm.model.layers), reinforcement=conf)

@@ -1,4 +1,4 @@
-"""Algorithm: the base class of algorithms, which learn the params of a model from experience; and default updaters."""
+"""Algorithm: the base class of algorithms that learn a model's params from experience, and their default updaters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dsinga.training.local_updater import LocalUpdater
 
 
 class Algorithm(ABC):
-    """How the params of a model are learnt, for any net and any environment.
+    """Base class of algorithms, which learn the params of a model, for any net and any environment.
 
     A subclass says which input and loss layers it adds to the net of the model, which actions it takes, and how it
     learns from experience: a :class:`Rollout` where ``on_policy``, else :class:`Transitions` of a replay memory.
@@ -66,7 +66,7 @@ class Algorithm(ABC):
     learns_sequences: ClassVar[bool] = False
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Let the constructor take and check the settings, and check the model, the spaces and all names."""
+        """Make the constructor take and check the settings, and check the model, the spaces and all names."""
         super().__init_subclass__(**keywords)
         if "Conf" in vars(cls):
             take_settings(cls)
@@ -116,12 +116,12 @@ class Algorithm(ABC):
 
     @property
     def updaters(self) -> Sequence[LocalUpdater]:
-        """All updaters of the params."""
+        """All updaters (optimizers) of the params."""
         return [self.updater]
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The names of the metrics that :meth:`learn` may return; empty where they are not known."""
+        """The names of the metrics that :meth:`learn` may return; empty where the names are not known."""
         return ()
 
     def check_heads(self) -> None:  # noqa: B027, by default any heads will do
@@ -137,7 +137,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def learn(self, batch: Any) -> dict[str, float]:
-        """Change the params by experience, and return metrics such as "loss"."""
+        """Update the params from experience, and return metrics such as "loss"."""
 
     def hidden_states(self, count: int) -> HiddenStates | None:
         """Return the hidden states of ``count`` environments before their first step, None for a model without."""
@@ -148,7 +148,7 @@ class Algorithm(ABC):
         raise UserError(f"{type(self).__name__} has no errors of transitions; use a replay memory without priorities")
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
-        """Let ``sample`` and ``errors`` of this copy be those of one of ``actors`` remote actors, with the params.
+        """Make this copy of the algorithm act as one of ``actors`` remote actors, with the given params.
 
         ``sampled`` counts the steps of all actors so far. Actors have random numbers of their own; a subclass may let
         each explore in another way, too.
@@ -156,7 +156,7 @@ class Algorithm(ABC):
         self.params, self.sampled = params, sampled
 
     def heads(self, observations: np.ndarray, params: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, ...]:
-        """Return the features of the model's heads for N observations, each (N, ...), by default with our params."""
+        """Return the outputs of the model's heads for N observations, each (N, ...), by default with our own params."""
         forward = self.net.forward(
             self.params if params is None else params, {self.model.input: observations}, layers=self.model.heads
         )
@@ -171,11 +171,11 @@ class Algorithm(ABC):
         return metrics
 
     def labels_by_layer(self, labels: np.ndarray | None) -> dict[str, np.ndarray] | None:
-        """Return labels by input layer, as :class:`LocalNet` takes them."""
+        """Return the labels in a dict by input layer, the form that :class:`LocalNet` takes."""
         return None if labels is None else {self.model.input: labels}
 
     def job(self, rows: int) -> Job:
-        """Return the net with the layers of the algorithm as a job of ``rows`` rows, which are not in any store."""
+        """Return a job of the net with the algorithm's layers, whose ``rows`` rows the algorithm gives, not a store."""
         return experience_job(self.net.job, self.examples, rows, self.labels_by_layer(self._label_example))
 
     def state(self) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class Algorithm(ABC):
         self.params = params
 
     def take_params(self, params: Mapping[str, np.ndarray]) -> None:
-        """Take over params by name, as copies. Raises UserError where they are those of another net."""
+        """Replace the params by copies of the given ones. Raises UserError where they are those of another net."""
         self.params = self._copy_params(params)
 
     def _copy_params(self, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -207,7 +207,7 @@ class Algorithm(ABC):
         return copies
 
     def check_scores(self, head: str) -> None:
-        """Raise UserError for a head of discrete actions that ends in a softmax, which the algorithm takes itself."""
+        """Raise UserError if the head of discrete actions ends in a softmax, since the algorithm applies one itself."""
         conf = next(layer for layer in self.model.layers if layer.name == head)
         if conf.type is LayerType.kSoftmax and isinstance(self.spaces.action, DiscreteSpace):
             name = type(self).__name__
@@ -262,7 +262,7 @@ def copy_params(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def follow(target: Mapping[str, np.ndarray], params: Mapping[str, np.ndarray], share: float) -> None:
-    """Move ``target``, in place, by ``share`` of the way to ``params``: (1 - share)·target + share·params.
+    """Move the arrays ``target`` by the fraction ``share`` of the way to ``params``, in place: a soft update.
 
     This is the soft update of Lillicrap et al. 2016, whose tau is ``share``; a share of 1 copies.
     """

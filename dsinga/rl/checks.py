@@ -1,4 +1,4 @@
-"""Checks the arguments of algorithms, agents and runs: names and values of settings, the net, the spaces."""
+"""Checks the arguments of algorithms, agents and runs: names and values of settings, nets, spaces."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ check_settings = functools.partial(arguments.check_settings, instead=INSTEAD)
 
 
 def take_settings(cls: type[Any]) -> None:
-    """Let the constructor of an algorithm take the settings that its ``Conf`` declares, as keyword arguments.
+    """Make the constructor of an algorithm take the settings that its ``Conf`` declares, as keyword arguments.
 
     They are checked, and are ``self.settings`` before the constructor itself begins. The signature and the docstring of
     the class have them, too.
@@ -93,7 +93,7 @@ def take_settings(cls: type[Any]) -> None:
 
 
 def check_model_and_spaces(given: Mapping[str, Any]) -> None:
-    """Raise UserError where the arguments of an algorithm have a model or spaces that are not of this package."""
+    """Raise UserError unless an algorithm's model and spaces are objects of this package."""
     model, spaces = given.get("model"), given.get("spaces")
     if "model" in given and not isinstance(model, Model):
         example = "dsinga.rl.Model(net)" if isinstance(model, KerasModel) else "dsinga.rl.Model(dsinga.nn.Model(...))"
@@ -110,7 +110,7 @@ def check_model_and_spaces(given: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def explained_observations(*observations: Any) -> Iterator[None]:
-    """Raise UserError about observations that are not finite in place of one about the net that refuses them."""
+    """Raise UserError about non-finite observations in place of the net's own error about them."""
     try:
         yield
     except UserError:

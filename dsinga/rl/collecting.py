@@ -1,4 +1,4 @@
-"""Collector: steps environments by the actions of an agent, and keeps the steps as rollouts or in a memory."""
+"""Collector: steps environments by an agent's actions, and keeps the steps as rollouts or in a replay memory."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class TransitionStore(Protocol):
     """An object that keeps transitions, such as a replay memory."""
 
     def add(self, observations: np.ndarray, actions: np.ndarray, step: EnvironmentStep) -> None:
-        """Keep a step of N environments: the observations before it, the actions, and what followed."""
+        """Store a step of N environments: the observations before the step, the actions, and the results."""
 
 
 class Collector:
-    """Steps environments by the actions of a policy.
+    """Steps environments by the actions of a policy, and collects the steps as rollouts or in a memory.
 
     Args:
         environments: the environments; they are reset.
@@ -79,7 +79,7 @@ class Collector:
         return self._step(actions)
 
     def _end_states(self, step: EnvironmentStep) -> HiddenStates | None:
-        """Return the hidden states with which episodes have ended, and reset them."""
+        """Return the hidden states at the ends of the episodes that have ended, and reset these states."""
         if self.hidden is None:
             return None
         states = self.hidden.of_rows(step.ended)
@@ -139,7 +139,7 @@ class RolloutRecorder:
             self._extras[name][t] = array
 
     def add(self, step: EnvironmentStep, hidden: HiddenStates | None = None) -> None:
-        """Record what followed; ``hidden`` are the hidden states at the ends of the episodes that have ended."""
+        """Record a step's result; ``hidden`` are the hidden states at the ends of the episodes that have ended."""
         t = self._recorded
         self._rewards[t], self._terminated[t], self._truncated[t] = step.rewards, step.terminated, step.truncated
         if len(step.ended):

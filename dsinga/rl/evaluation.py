@@ -34,7 +34,7 @@ class Policy(Protocol):
 
 
 class BestActions:
-    """Chooses the best actions of an agent for ``count`` environments, with its hidden states, if it has any."""
+    """Chooses an agent's best actions for ``count`` environments, and carries its hidden states, if it has any."""
 
     def __init__(self, agent: Policy, count: int):
         self._predict = agent.predict
@@ -51,7 +51,7 @@ class BestActions:
 
 
 class EvaluatedEpisodes(NamedTuple):
-    """Sums of rewards (n,) float64 and lengths (n,) int64 of n episodes."""
+    """The returns (n,) float64 and the lengths (n,) int64 of n episodes."""
 
     returns: np.ndarray
     lengths: np.ndarray
@@ -76,7 +76,7 @@ class EvaluatedEpisodes(NamedTuple):
 def evaluate(
     agent: Policy, environment: Environment, episodes: int = 100, *, seed: int = 0, **settings: Any
 ) -> EvaluatedEpisodes:
-    """Return what an agent reaches by its best actions.
+    """Return the returns and lengths of episodes in which an agent takes its best actions.
 
     Several environments are stepped together. How many episodes each one contributes is fixed beforehand: the first
     ``episodes`` to end would be the short ones.
@@ -141,7 +141,7 @@ FRAMES_PER_SECOND = 30  # for an environment that names no speed
 
 
 class RecordedEnvironment:
-    """An environment that keeps a frame of each step of its first episode."""
+    """Wraps an environment and keeps a frame of each step of its first episode."""
 
     def __init__(self, name: str, environment: Any):
         self._name, self._environment = name, environment
@@ -150,7 +150,7 @@ class RecordedEnvironment:
         self._episodes = 0
 
     def reset(self, *, seed: int) -> Any:
-        """Reset the environment; at the first time, keep a frame."""
+        """Reset the environment; at the first reset, keep a frame."""
         result = self._environment.reset(seed=seed)
         self._episodes += 1
         self._render()

@@ -1,4 +1,4 @@
-"""Experience of environments as arrays: episodes' returns, rollouts of successive steps, and transitions."""
+"""The arrays that hold experience of environments: episodes' returns, rollouts of successive steps, and transitions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dsinga.rl.environments.vector_environment import EnvironmentStep
 
 
 class Sampled(NamedTuple):
-    """Actions (N, ...) for N observations, and further numbers of the choice, such as "value" and "log_probability".
+    """Sampled actions (N, ...) for N observations, with extras such as "value" and "log_probability".
 
     ``extras`` has arrays (N, ...) float32 by name.
     """
@@ -24,7 +24,7 @@ class Sampled(NamedTuple):
 
 @dataclass
 class Rollout:
-    """T successive steps of N environments, time first.
+    """T successive steps of N environments, in arrays whose first axis is time.
 
     Attributes:
         observations: (T, N, ...), those before each step.
@@ -51,13 +51,13 @@ class Rollout:
 
     @property
     def steps(self) -> int:
-        """Steps of an environment, T times N."""
+        """The number of steps of environments, T times N."""
         return self.rewards.size
 
 
 @dataclass
 class Transitions:
-    """B steps of environments in no order, from a replay memory.
+    """A batch of B transitions (steps of environments, in no order) from a replay memory.
 
     Attributes:
         observations: (B, ...).
@@ -83,13 +83,13 @@ class Transitions:
     targets: np.ndarray | None = None
 
     def take_targets(self, compute: Callable[[Transitions], np.ndarray]) -> np.ndarray:
-        """Return the targets, by ``compute`` where there are none, and drop them: an update makes them old."""
+        """Return the stored targets, or compute them by ``compute``, and drop them: an update makes them outdated."""
         targets, self.targets = self.targets, None
         return compute(self) if targets is None else targets
 
 
 def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Return rollouts of equal length side by side, (T, sum of N, ...)."""
+    """Return rollouts of equal length concatenated along the environments, (T, sum of N, ...)."""
     if len(rollouts) == 1:
         return rollouts[0]
 
@@ -134,7 +134,7 @@ class EpisodeStatistics:
         self._starts = np.zeros(count, np.int64)
 
     def begin(self) -> None:
-        """Forget the episodes that have not ended, as after a reset of all environments."""
+        """Drop the sums of episodes that have not ended, as after a reset of all environments."""
         self._rewards[:] = 0
         self._starts[:] = self._passes
 
@@ -146,7 +146,7 @@ class EpisodeStatistics:
         return self._end(step.ended) if len(step.ended) else ()
 
     def extend(self, steps: int, episodes: Sequence[Episode]) -> None:
-        """Count steps that others have taken, and episodes that ended in them."""
+        """Add the number of steps, and the ended episodes, that other processes report."""
         self.steps += steps
         self.episodes += len(episodes)
         self.latest.extend(episodes)

@@ -1,4 +1,4 @@
-"""Makes agents from jobs with ``reinforcement { }``, and puts the settings of ``rl.train`` into jobs."""
+"""Makes agents from jobs with ``reinforcement { }``, and writes the settings of ``rl.train`` into jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KIND = ReinforcementConf.kind
 
 
 def algorithm_fields(algorithm: Any) -> dict[str, Any]:
-    """Return the fields of ``reinforcement`` that name an algorithm; none for one that is not registered."""
+    """Return the fields of ``reinforcement`` that name an algorithm; none for an algorithm that is not registered."""
     name = next((name for name, cls in imported(KIND).items() if cls is type(algorithm)), None)
     if name is None:
         return {}
@@ -34,7 +34,7 @@ def algorithm_fields(algorithm: Any) -> dict[str, Any]:
 
 
 def reinforcement_of(job: Job) -> ReinforcementConf:
-    """Return what a job says of reinforcement learning. Raises UserError where it says nothing."""
+    """Return the ``reinforcement`` settings of a job. Raises UserError where it says nothing."""
     if job.reinforcement is None:
         raise UserError(f"the job {job.name!r} has no reinforcement {{ ... }}; train it by dsinga.train")
     return job.reinforcement
@@ -77,7 +77,7 @@ def net_job(job: Job) -> Job:
 
 @takes_arguments(INSTEAD)
 class ReplaySettings(ReplayConf):
-    """The replay memory of a run, and when its algorithm learns from it. Steps are of environments."""
+    """The settings of a replay memory, and when its algorithm learns from the memory. Steps are of environments."""
 
     discount: Unit = setting(0.99, "factor of the next step's reward, gamma")
 
@@ -106,7 +106,7 @@ NAMES = (*JOB, *REINFORCEMENT, *CLUSTER, "cluster", "replay")
 
 
 def with_settings(job: Job, settings: Mapping[str, Any], environment: Environment | None = None) -> Job:
-    """Return a job with ``reinforcement`` with settings of a run, and the name of an environment, in its fields.
+    """Return a job whose ``reinforcement`` has the given settings of a run and the name of an environment.
 
     Raises UserError for a setting that there is not, or of a wrong type.
     """
@@ -141,12 +141,12 @@ def _replay_fields(replay: Any) -> dict[str, Any]:
 
 
 def name_of(environment: Environment) -> str:
-    """Return the name of an environment, "" where a function has none."""
+    """Return the name of an environment, "" for a function without a name."""
     return environment if isinstance(environment, str) else getattr(environment, "__name__", "")
 
 
 def layout_of(conf: ReinforcementConf) -> dict[str, Any]:
-    """Return what a run has in common with the run whose checkpoint it goes on from."""
+    """Return the settings of a run that must be the same when the run goes on from a checkpoint."""
     return {
         "environment": conf.environment,
         "environments": conf.num_environments,

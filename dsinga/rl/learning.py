@@ -1,4 +1,4 @@
-"""Trains an agent with environments in this process: by rollouts, by a replay memory, or by evolution."""
+"""Lets an agent learn from environments in this process: by rollouts, by a replay memory, or by evolution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dsinga.rl.replay_memory import PrioritizedReplay, ReplayMemory
 
 
 class Learning(Protocol):
-    """How an agent learns from environments, here or elsewhere.
+    """Interface of the ways in which an agent learns from environments, in this process or on actors.
 
     Attributes:
         agent: the agent.
@@ -27,7 +27,7 @@ class Learning(Protocol):
 
     @property
     def statistics(self) -> EpisodeStatistics:
-        """The steps and the episodes so far."""
+        """The number of steps and the statistics of episodes so far."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
         """Take ``steps`` steps of each environment and learn; return metrics, {} where nothing was learnt."""
@@ -39,7 +39,7 @@ class Learning(Protocol):
         """Take over a state. Raises UserError where it is that of another net, environment or memory."""
 
     def close(self) -> None:
-        """Free what the environments hold."""
+        """Free the resources of the environments."""
 
 
 class CollectingLearning:
@@ -56,7 +56,7 @@ class CollectingLearning:
 
     @property
     def statistics(self) -> EpisodeStatistics:
-        """The steps and the episodes so far."""
+        """The number of steps and the statistics of episodes so far."""
         return self.collector.statistics
 
     def state(self) -> dict[str, Any]:
@@ -69,12 +69,12 @@ class CollectingLearning:
         self.collector.restore(state["collector"])
 
     def close(self) -> None:
-        """Free what the environments hold."""
+        """Free the resources of the environments."""
         self.collector.environments.close()
 
 
 class OnPolicyLearning(CollectingLearning):
-    """Trains an agent whose algorithm learns from each rollout once, with the params that chose its actions."""
+    """Trains an agent that learns from each rollout once, with the params that chose the rollout's actions."""
 
     def advance(self, steps: int) -> Mapping[str, float]:
         """Collect a rollout of ``steps`` steps of each environment, and learn from it; return the metrics."""
@@ -97,7 +97,7 @@ class OffPolicyLearning(CollectingLearning):
         self.memory, self.updates = memory, ReplayUpdates(agent, memory, **settings)
 
     def advance(self, steps: int) -> dict[str, float]:
-        """Take ``steps`` steps of each environment, with the updates due; return the means of the updates' metrics."""
+        """Take ``steps`` steps of each environment and do the updates due; return the means of the updates' metrics."""
         updates: list[dict[str, float]] = []
         for _ in range(steps):
             self.collector.fill(self.memory, self.agent.sample, 1)
@@ -139,7 +139,7 @@ class EvolutionLearning(CollectingLearning):
 
 
 class ReplayUpdates:
-    """Lets an agent learn from transitions of a replay memory, an update for so many steps of environments.
+    """Lets an agent learn from transitions of a replay memory, with an update after a set number of steps.
 
     Args:
         agent: the agent.

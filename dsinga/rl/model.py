@@ -1,4 +1,4 @@
-"""Model: a net from observations to heads, such as the scores of actions and the value; and the critic within it."""
+"""Model: a net from observations to heads, such as action scores and a value; and the critic as a net of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIELDS = ("gpu", "precision")  # fields of a job that say where and how its net 
 
 @runtime_checkable
 class KerasModel(Protocol):
-    """A model of :mod:`dsinga.nn`, whose room is above this one."""
+    """Protocol of a model of :mod:`dsinga.nn`, which this package may not import."""
 
     def job(self) -> Job:
         """Return the job of its net."""
@@ -31,7 +31,7 @@ class KerasModel(Protocol):
 
 
 class Model:
-    """A net with one input layer, for observations, and one or more heads, which algorithms give a meaning.
+    """A net with one input layer, for observations, and one or more heads (outputs), whose meaning the algorithm sets.
 
     The first head has the scores or values of actions (or the parameters of their distribution), the second the value
     of a state; a trunk that both share is a part of the net as any other. Algorithms keep the params.
@@ -88,13 +88,13 @@ class Model:
         return with_batchsize(Job(name="model", seed=seed, neuralnet=net, **fields), 1)
 
     def with_layers(self, layers: Sequence[LayerConf]) -> Model:
-        """Return a model with the same names of input and heads, and with other layers, which are not checked."""
+        """Return a model with the same input and heads but the given layers, which are not checked."""
         model = copy.copy(self)
         model.layers = list(layers)
         return model
 
     def layers_over(self, steps: int) -> list[LayerConf]:
-        """Return the layers so that they compute ``steps`` steps of each row together, (B, T, ...)."""
+        """Return the layers changed so that each row is a sequence of ``steps`` steps, (B, T, ...)."""
         layers = []
         for layer in self.layers:
             if layer.name == self.input:
@@ -115,7 +115,7 @@ class Model:
         )
 
     def check_observations(self, space: Space) -> None:
-        """Raise UserError where the input layer names another shape of records than that of the observations."""
+        """Raise UserError if the input layer names another record shape than the observations have."""
         conf = next(layer for layer in self.layers if layer.name == self.input)
         named = tuple(conf.store_conf.shape) if conf.store_conf else ()
         lengths, given = ([length for length in shape if length > 1] for shape in (named, space.shape))
@@ -139,7 +139,7 @@ class Model:
 
 
 def critic_layers(model: Model, action: str, values: Sequence[str]) -> set[str]:
-    """Return the names of the layers that ``values`` need besides ``action`` and the layers that only this one needs.
+    """Return the layers that ``values`` depends on, without ``action`` and the layers that only ``action`` needs.
 
     Raises UserError where a value does not depend on the action.
     """
@@ -162,14 +162,14 @@ def critic_layers(model: Model, action: str, values: Sequence[str]) -> set[str]:
 
 
 def critic_of(model: Model, action: str, values: Sequence[str]) -> Model:
-    """Return the critic of a model as a net of its own, in which ``action`` is an input layer."""
+    """Return the critic of a model as a separate net, in which ``action`` is an input layer."""
     critic = critic_layers(model, action, values)
     layers = [input_layer(action) if layer.name == action else layer for layer in model.layers]
     return model.with_layers([layer for layer in layers if layer.name in critic or layer.name == action])
 
 
 def with_static_params(model: Model, layers: Collection[str], net: NeuralNet) -> Model:
-    """Return a model in which the params of some ``layers`` keep their values; ``net`` has these layers."""
+    """Return a model in which the params of some ``layers`` are frozen; ``net`` has these layers."""
 
     def static(layer: Any) -> Any:
         count = len(net.layer(layer.name).params)

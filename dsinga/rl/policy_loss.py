@@ -1,4 +1,4 @@
-"""Losses of policies, kPolicyGradientLoss, kPPOLoss and kEntropyLoss, and of values, kTDLoss.
+"""The losses kPolicyGradientLoss, kPPOLoss and kEntropyLoss of policies, and kTDLoss of action values.
 
 The first source of the former gives the policy. A categorical one is (B, K), scores whose softmax is the probabilities
 of K actions; a Gaussian one is (B, 2n): means of n numbers, then the logs of their standard deviations. Actions,
@@ -36,7 +36,7 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 
 class ChosenActions(NamedTuple):
-    """The log probabilities (or densities) (B,) of actions, and their derivatives by the policy, (B, K) or (B, 2n)."""
+    """The log probabilities (or densities) (B,) of actions, and their derivatives for the policy, (B, K) or (B, 2n)."""
 
     log_probability: Array
     derivative: Array

@@ -31,7 +31,7 @@ class HiddenStates(dict[str, np.ndarray]):
     """The hidden states of N environments, (N, H) float32 by recurrent layer; a step changes them."""
 
     def reset(self, rows: Any = slice(None)) -> None:
-        """Set the states of the environments ``rows`` to zeros, where an episode begins; by default those of all."""
+        """Set the hidden states of the environments ``rows``, by default of all, to zeros, as at an episode's start."""
         for array in self.values():
             array[rows] = 0
 
@@ -45,7 +45,7 @@ class HiddenStates(dict[str, np.ndarray]):
 
 
 def carried_layers(model: Model) -> dict[str, int]:
-    """Return the sizes of the hidden states by layer: of the recurrent layers of a model with ``carry``.
+    """Return the hidden state's size of each recurrent layer with ``carry`` in a model.
 
     Raises UserError for a layer that cannot carry its state from one step of an environment to the next.
     """
@@ -69,7 +69,7 @@ def carried_layers(model: Model) -> dict[str, int]:
 
 
 def with_state_inputs(model: Model) -> Model:
-    """Return a model of one step whose recurrent layers with ``carry`` take the state before it from an input layer."""
+    """Return a one-step model whose recurrent layers with ``carry`` read the previous state from an input layer."""
     carried = carried_layers(model)
     if not carried:
         return model
@@ -100,7 +100,7 @@ class Recurrence:
         self._sequence_nets: dict[int, LocalNet] = {}  # nets by the number of steps
 
     def hidden_states(self, count: int) -> HiddenStates:
-        """Return the states of ``count`` environments whose episodes begin: zeros."""
+        """Return hidden states of zeros for ``count`` environments at the start of their episodes."""
         return HiddenStates({name: np.zeros((count, size), np.float32) for name, size in self._sizes.items()})
 
     def step(
@@ -112,7 +112,7 @@ class Recurrence:
         *,
         moves: bool = True,
     ) -> np.ndarray:
-        """Return the feature of a head for N observations, and put the states after them into ``hidden``.
+        """Return the output of a head for N observations, and write the new hidden states into ``hidden``.
 
         Without ``moves`` the states stay. Raises UserError without states, and for those of other observations.
         """
@@ -131,7 +131,7 @@ class Recurrence:
         return outputs[head]
 
     def head(self, params: ParamArrays, rows: Mapping[str, np.ndarray], head: str) -> np.ndarray:
-        """Return the feature of a head (R, ...) for rows of sequences."""
+        """Return the output of a head (R, ...) for rows of sequences."""
         layout = self._layout(rows)
         return self._heads(params, self._padded(layout, rows), layout, (head,))[head]
 
@@ -183,7 +183,7 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the rows of sequences are among ``count`` sequences of ``steps`` steps each, (S, T), the last ones empty.
+    """The positions of rows in ``count`` padded sequences of ``steps`` steps each, (S, T).
 
     ``starts`` are the first rows of the sequences, ``places`` (R,) the places of all rows among S·T steps.
     """
@@ -207,7 +207,7 @@ def _carrying(layer: LayerConf) -> tuple[str, RecurrentConf] | None:
 
 
 def _from_state(layer: LayerConf) -> LayerConf:
-    """Return a layer of one step that takes the state before it from its input layer."""
+    """Return the layer for one step, which reads the previous state from an input layer."""
     carried = _carrying(layer)
     assert carried is not None
     field, conf = carried
@@ -215,7 +215,7 @@ def _from_state(layer: LayerConf) -> LayerConf:
 
 
 def _over_steps(layer: LayerConf) -> LayerConf:
-    """Return a recurrent layer that begins a sequence with the state from its input layer; another one unchanged."""
+    """Return a recurrent layer changed to read its initial state from an input layer; other layers unchanged."""
     if layer.srclayers[1:] != [state_input(layer.name)]:
         return layer
     fields = {
@@ -234,7 +234,7 @@ def loss_gradients(
     seed: int = 0,
     step: int = 0,
 ) -> tuple[dict[str, np.ndarray], Metrics]:
-    """Return the gradients of the sum of a net's losses by the features of some layers, and the metrics of the losses.
+    """Return the gradients of the sum of a net's losses for the outputs of some layers, and the losses' metrics.
 
     Args:
         net: the net; its loss layers have no params, and no label source.

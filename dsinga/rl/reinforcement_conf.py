@@ -41,7 +41,7 @@ class ReplayConf(Settings):
 
 @register("message", "Job.reinforcement")
 class ReinforcementConf(Component):
-    """How an agent learns from an environment, in place of records.
+    """Settings for an agent that learns from an environment instead of records.
 
     ``environment`` is its name, as for :func:`dsinga.rl.make_environments`, and ``num_environments`` how many are
     stepped together; with ``num_actors`` each of so many actors on a Dask cluster has as many. With
@@ -82,7 +82,7 @@ class ReinforcementConf(Component):
         return bool(self.evaluation_episodes)
 
     def check(self, job: Job) -> None:
-        """Raise JobError for what is not allowed, or has no meaning, in a job with ``reinforcement``."""
+        """Raise JobError for settings that are not allowed, or have no effect, in a job with ``reinforcement``."""
         for layer, message in iterate_messages(job):
             check_numbers(layer, message)
             if isinstance(message, ExtensionConf):
@@ -113,6 +113,6 @@ class ReinforcementConf(Component):
 
 
 def check_agents_updater(conf: UpdaterConf) -> None:
-    """Raise JobError for averages of the params of an agent."""
+    """Raise JobError if the updater averages params, which an agent does not support."""
     if conf.ema_conf:
         raise conf.error("ema_conf has no effect on an agent, which acts by its newest params", "ema_conf")

@@ -1,4 +1,4 @@
-"""Replay memories: bounded memories of transitions in numpy, from which batches are drawn, perhaps by priority."""
+"""Replay memories: numpy arrays that hold the latest transitions, and draw batches of them, perhaps by priority."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsinga.rl.experience import Transitions
 
 
 class ReplayMemory:
-    """The latest transitions of N environments, which replace older ones.
+    """Keeps the latest transitions of N environments; new ones replace the oldest.
 
     Each observation is kept once, in its own dtype: the next observation of a transition is that of the next step of
     the same environment. Only the final observations of episodes that were cut off are kept beside them; after an
@@ -73,7 +73,7 @@ class ReplayMemory:
         self._next, self._filled = following, min(self._filled + 1, self.rows)
 
     def extend(self, state: Mapping[str, Any]) -> np.ndarray:
-        """Keep the steps of another memory of N environments as if they were cut off after the newest one.
+        """Add the steps of another memory of N environments; the episodes count as cut off after its newest step.
 
         Args:
             state: that of the other memory, which has never been full, and has no more steps than this one can keep.
@@ -145,7 +145,7 @@ class ReplayMemory:
 
     @property
     def _used(self) -> int:
-        """How many rows of the arrays have something."""
+        """The number of rows of the arrays that are filled."""
         return min(self._filled + 1, len(self._rewards))
 
     def _array(self, rows: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -213,7 +213,7 @@ CHILDREN = 64  # wide, so that a tree has few levels: each takes several calls o
 
 
 class SumTree:
-    """Weights of numbered items, from which items are found by points on the line of their sums.
+    """A tree of sums over weights, which finds the item at a point of the cumulative weights.
 
     Each level of the tree has the sums of :data:`CHILDREN` neighbours of the level below; the lowest has the weights.
     Setting and finding take a few numpy operations a level, for any number of items.
@@ -236,14 +236,14 @@ class SumTree:
         return self._levels[0].reshape(-1)[items]
 
     def set(self, items: np.ndarray, weights: np.ndarray) -> None:
-        """Set the weights of items; of an item that is named twice, the last one counts."""
+        """Set the weights of items; for an item given twice, the last weight counts."""
         self._levels[0].reshape(-1)[items] = weights
         for lower, upper in pairwise(self._levels):
             items = items // CHILDREN
             upper.reshape(-1)[items] = lower[items].sum(axis=1)
 
     def find(self, points: np.ndarray) -> np.ndarray:
-        """Return for each point, from 0 up to ``total``, the item at which the weights add up to more than it.
+        """Return, for each point from 0 up to ``total``, the first item whose cumulative weight exceeds the point.
 
         Only items with a weight are found.
         """

@@ -1,4 +1,4 @@
-"""Trains an agent by the training loop: the engine, what it learns from and begins with, and what is checked before."""
+"""Trains an agent in dsinga's training loop: the engine, the sources of experience, initial params, and checks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SPEED_SECONDS = 1.0
 
 
 class AgentEngine(Engine):
-    """Lets an agent learn, a rollout of its environments after the other; a rollout may go beyond the last step.
+    """The training loop's engine for an agent: collects rollouts and learns from each; the last may go beyond the end.
 
     A row of training has the mean return and length of the latest episodes, and the metrics of the last updates. What
     a checkpoint has besides the params goes on with the same bits: environments, random numbers, a replay memory.
@@ -106,12 +106,12 @@ class AgentEngine(Engine):
 
     @property
     def samples_per_second(self) -> float:
-        """Steps of environments in a second."""
+        """Steps of environments per second."""
         steps, seconds = map(sum, zip(*self._speeds, strict=True)) if self._speeds else (0, 0.0)
         return steps / max(seconds, 1e-9)
 
     def reach(self) -> tuple[int, float]:
-        """Return where a further rollout would end, by the last one, and its seconds."""
+        """Return the step after one more rollout, and its seconds, both estimated from the last rollout."""
         steps, seconds = self._speeds[-1] if self._speeds else (1, 0.0)
         return self.step + steps, seconds
 
@@ -205,11 +205,11 @@ class AgentTask:
 
     @property
     def has_groups(self) -> bool:
-        """Whether worker groups learn."""
+        """Whether groups of workers train the agent."""
         return self.in_groups or has_groups(self.job)
 
     def check(self) -> None:
-        """Raise UserError where the algorithm does not learn in the way that the job says."""
+        """Raise UserError if the algorithm cannot learn in the way that the job sets."""
         conf, algorithm = reinforcement_of(self.job), self.agent.algorithm
         name = type(algorithm).__name__
         if conf.num_actors and isinstance(algorithm, ES):
@@ -269,7 +269,7 @@ def has_groups(job: Job) -> bool:
 
 
 class ReturnReached(Extension):
-    """Ends training when the mean return of an evaluation is at least ``value``."""
+    """Ends training once the mean return of an evaluation is at least ``value``."""
 
     def __init__(self, value: float):
         self._value = value
@@ -288,7 +288,7 @@ class ReturnReached(Extension):
 
 
 def stopping_rules(job: Job) -> list[Extension]:
-    """Return the extension that ``stop_return`` asks for, if it does."""
+    """Return the extension that stops training at ``stop_return``, if the job sets one."""
     value = reinforcement_of(job).stop_return
     return [] if value is None else [ReturnReached(value)]
 
@@ -321,7 +321,7 @@ def train_agent(task: AgentTask, client: Client | None, observer: Observer, opti
 
 
 def _begin_anew(task: AgentTask, options: RunOptions) -> Snapshot:
-    """Let an agent begin with its params, those of the job's ``checkpoint_path``, or those of the options by name."""
+    """Give an agent its first params: its own, those of the job's ``checkpoint_path``, or the options' by name."""
     algorithm, job = task.agent.algorithm, task.job
     if options.params or job.checkpoint_path:
         if not algorithm.on_policy:
@@ -348,7 +348,7 @@ def _read_beginning(task: AgentTask, options: RunOptions) -> Snapshot:
 
 
 def _learning_of(task: AgentTask, client: Client | None) -> Learning:
-    """Return how the agent learns: from rollouts, from a replay memory, by evolution, or from remote actors."""
+    """Return the agent's way of learning: rollouts, a replay memory, evolution, or remote actors."""
     conf, agent, job = reinforcement_of(task.job), task.agent, task.job
     if client is not None:
         from dsinga.rl.remote.actor_learning import RemoteReplayLearning, create_remote_learning

@@ -1,4 +1,4 @@
-"""Augmentation: random changes of training records, such as crops, colours and mixing, where batches are read."""
+"""Augmentation: changes training records at random while reading batches, for example by crops, colours and mixing."""
 
 from dsinga.addons.augmentation.augmentation import AugmentationList, create_augmentations
 

@@ -1,4 +1,4 @@
-"""The base class of augmentations, and the list of those of an input layer, applied in order to each batch."""
+"""The base class of augmentations, and the list of augmentations that an input layer applies to each batch in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 class RecordFacts(NamedTuple):
-    """The records that an augmentation gets.
+    """The layer, shape and dtype of the records that an augmentation gets.
 
     Attributes:
         layer: the name of the input layer, for messages.
@@ -148,7 +148,7 @@ class Mixing(Augmentation):
 
 
 class AugmentationList:
-    """The augmentations of the input layer of a phase, in order; outside training what they do to the shape alone.
+    """The augmentations of an input layer, in order; outside training only their changes of shape apply.
 
     The random numbers of a record depend on the seed, the place in the list, the record and its epoch. So cutting the
     batch over workers, its size, the number of worker groups and the processes that read it change nothing, and two

@@ -1,4 +1,4 @@
-"""Augmentations of a part of records: cut out (crops, kTruncate), filled by a number, or mixed with a partner."""
+"""Augmentations of a part of each record: cut it out, fill it with a number, or mix it with another record's."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class RandomResizedCrop(Augmentation):
         return resize(records, self.boxes(uniform), self.size)
 
     def boxes(self, uniform: np.ndarray) -> Boxes:
-        """Return what is cut out of images for their random numbers (n, ``draws``)."""
+        """Return the boxes to cut out of images, from their random numbers (n, ``draws``)."""
         height, width = self.facts.shape[1:]
         widths, heights = _random_sides(uniform, height * width, self.settings)
         fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)

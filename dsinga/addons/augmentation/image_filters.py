@@ -1,4 +1,4 @@
-"""Operations on batches of uint8 images, each image with its own strength, in the arithmetic of Pillow.
+"""Brightness, contrast and other filters of batches of uint8 images, a strength for each image, computed as in Pillow.
 
 All take and return images (n, C, H, W) uint8, C being 1 or 3 (red, green, blue) where colours matter; factors and
 other strengths are (n,) float. A factor 1 changes nothing.

@@ -1,4 +1,4 @@
-"""Augmentations that turn or move images, or change their colours: each alone, or by RandAugment's choice."""
+"""Augmentations that flip, turn or move images, or change their colours; RandAugment chooses among such operations."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def _translate_y(images: np.ndarray, signs: np.ndarray, magnitude: int) -> np.nd
 
 
 def _pixels(length: int, magnitude: int) -> int:
-    """Return by how many pixels images of this width or height are moved."""
+    """Return the number of pixels by which images of this width or height are moved."""
     return int(150 / 331 * length * _share(magnitude))
 
 

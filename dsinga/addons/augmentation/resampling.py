@@ -1,4 +1,4 @@
-"""Crops, bilinear resizing and affine maps of batches of images, each image with its own place or matrix."""
+"""Crops, resizes (bilinearly) and affine maps of batches of images, with a box or matrix for each image."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def resize(images: np.ndarray, boxes: Boxes, size: tuple[int, int]) -> np.ndarra
 
 
 class _Taps(NamedTuple):
-    """The pixels along one axis that each pixel of the result is a weighted sum of: (n, size, K) each."""
+    """Indices and weights of the pixels summed for each pixel of the result along one axis: (n, size, K) each."""
 
     places: np.ndarray
     weights: np.ndarray

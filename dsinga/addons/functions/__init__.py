@@ -1,1 +1,1 @@
-"""Layers that call a function of the user's own, whose gradient comes from the library in which it is written."""
+"""Layers that call a user's function; the library in which the function is written computes the gradient."""

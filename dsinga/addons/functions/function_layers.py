@@ -1,4 +1,4 @@
-"""kFunction and kFunctionLoss: layers that call a user's function, whose library computes the gradient."""
+"""kFunction and kFunctionLoss: layers that call a user's function; the function's library computes the gradient."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FUNCTION = 'the function: "module:function", or a name by dsinga.register("funct
 
 
 class OnList:
-    """A function of a list, called with the items as arguments."""
+    """Wraps a function of one list, so that it takes the list's items as arguments."""
 
     def __init__(self, function: Any):
         self.function, self.title = function, title_of(function)
@@ -59,7 +59,7 @@ class FunctionLayer(Layer):
     runs_user_code = True
 
     def find(self, field: str = "function") -> Any:
-        """Return the function or class that the settings name. Raises JobError where there is none."""
+        """Return the function or class named in the settings. Raises JobError where there is none."""
         try:
             self.user_code = find_function(self.settings.function)
             return self.user_code
@@ -161,7 +161,7 @@ class CalledFunction(FunctionLayer):
 
 
 def no_gradient(function: Any) -> str:
-    """Return why a function cannot be trained through."""
+    """Return the reason why a function has no gradient for training."""
     return (
         f"the function {title_of(function)} returns numpy's arrays, which have no gradient; write it in jax.numpy, "
         "autograd.numpy or torch, or as a layer with a gradient of its own (docs/extending.md)"
@@ -255,7 +255,7 @@ class Weight(NamedTuple):
 
     @property
     def initial(self) -> float:
-        """The number that fills it where the job names no initialiser."""
+        """The constant that fills the param if the job names no initialiser."""
         return 1.0 if self.initializer == "ones" else 0.0
 
 
@@ -297,16 +297,16 @@ class LayerCall:
 
     @property
     def title(self) -> str:
-        """The name for messages."""
+        """The name of the call in messages."""
         return f"{self.cls.__name__}.call"
 
     @property
     def probed(self) -> Probed:
-        """The call with its gradient, asked for the rows of its sources with params of trial."""
+        """The call with its gradient, after a check on random rows and params."""
         return probe(self, self.rows, None, tuple(weight.shape for weight in self.weights.values()))
 
     def of_phase(self, training: bool) -> LibraryFunction:
-        """Return the function of training, or of other phases."""
+        """Return the call's function for training, or for the other phases."""
         function = self.probed.function
         if not self.takes_training or not training:
             return function
@@ -340,7 +340,7 @@ class LayerCall:
 
 
 def _made(cls: type, arguments: Mapping[str, Any], rows: tuple[Shape, ...], as_list: bool, training: bool) -> LayerCall:
-    """Return the call that was pickled, made anew."""
+    """Return a new call of the class with these arguments and rows."""
     call = LayerCall(cls, arguments, rows, as_list)
     call.training = training
     return call

@@ -1,4 +1,4 @@
-"""Computes the gradient of a user's function by the library in which it is written: JAX, autograd or PyTorch.
+"""Computes the gradient of a user's function with the function's own library: JAX, autograd or PyTorch.
 
 None of the three is imported here: a function is of the library whose arrays it returns, which it has imported then.
 What a compiled function reads is compared by :class:`ReadValues`, since JAX takes it for constant.
@@ -46,7 +46,7 @@ class ReadValues:
             self._add(part, frozenset(), getattr(part, "__module__", None))
 
     def equals(self, other: ReadValues | None) -> bool:
-        """Whether the values are the same."""
+        """Return whether the values are unchanged."""
         return other is not None and self._values == other._values
 
     def _add(self, value: Any, names: frozenset[str], module: str | None) -> None:
@@ -168,7 +168,7 @@ class RowByRow:
 
 
 class JaxFunction(LibraryFunction):
-    """A function of JAX's arrays, compiled where it can be, and again after something that it reads has changed."""
+    """A function of JAX arrays, compiled if possible, and compiled again when a value that it reads changes."""
 
     library, package = "JAX", "jax"
 
@@ -180,7 +180,7 @@ class JaxFunction(LibraryFunction):
         self._has_changed = False
 
     def _follow_changes(self) -> None:
-        """Forget what was compiled if the function has read other values then than it would read now."""
+        """Drop the compiled functions if a value that the function reads has changed since compiling."""
         read = ReadValues(self.function) if self._compiles else None
         if self._compiled is not None and read is not None and not read.equals(self._read):
             self._compiled = None
@@ -309,7 +309,7 @@ def _spread(gradients: Sequence[Any], needs: Sequence[bool]) -> list[np.ndarray 
 
 
 def find_library(function: Function, arrays: Sequence[np.ndarray], needs: Sequence[bool]) -> LibraryFunction:
-    """Return a function with the gradient of the library whose arrays it returns for these arguments.
+    """Return a function with its gradient, by the library whose arrays it returns for these arguments.
 
     A function of operators alone, which computes with the arrays of any library, gets that of a library that is loaded
     or, where none is, installed. One that returns numpy's arrays otherwise has no gradient. Raises what the function

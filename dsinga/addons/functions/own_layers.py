@@ -1,4 +1,4 @@
-"""Builds layers from functions: Lambda, and the user's classes with a ``call`` that inherit nn.Layer."""
+"""Builds layers from user code: Lambda from a function, OwnLayer from a class with a ``call``."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def Lambda(
     arguments: Mapping[str, Any] | None = None,
     name: str | None = None,
 ) -> LayerBuilder:
-    """Return the layer f(x) of a function of a feature, or of a list of features (kFunction).
+    """Return a layer (kFunction) that computes f(x) from a feature or from a list of features.
 
     A function that consists of operators and layers is a model of these. Others compute with arrays, whose first axis
     is the batch, of JAX, autograd or PyTorch, from which the gradient comes; of numpy where no params are below. The
@@ -135,7 +135,7 @@ class OwnLayer(FunctionBuilder, CallableLayer):
     _is_built = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> OwnLayer:
-        """Keep the arguments of the constructor."""
+        """Store the constructor's arguments."""
         made = object.__new__(cls)
         made._given = args, kwargs
         return made

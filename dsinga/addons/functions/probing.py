@@ -1,4 +1,4 @@
-"""Checks a user's function before training: its library, its shape, its gradient, and that rows do not mix."""
+"""Checks a user's function before training: finds its library, shape and gradient, and checks that rows do not mix."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _in_use: WeakValueDictionary[Any, Probed] = WeakValueDictionary()
 def probe(
     function: Function, rows: tuple[Shape, ...], labels: int | None = None, params: tuple[Shape, ...] = ()
 ) -> Probed:
-    """Check a user's function on random rows; return it with its gradient and the shape of a row.
+    """Check a user's function on random rows; return the function with its gradient and the shape of a row.
 
     It is checked once as long as a model has it, since what a library compiles for it takes megabytes.
 
@@ -77,7 +77,7 @@ def title_of(function: Function) -> str:
 def _find(
     function: Function, arrays: list[np.ndarray], needs: Sequence[bool], labels: int | None, params: int
 ) -> LibraryFunction:
-    """Return a function with its gradient; labels that it does not take as numbers become classes in ``arrays``.
+    """Return a function with its gradient; labels become integer classes in ``arrays`` if it rejects other numbers.
 
     Raises UserError for one that fails: of a loss, for labels that are numbers, and for classes if that differs.
     """

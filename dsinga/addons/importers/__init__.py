@@ -1,4 +1,4 @@
-"""Importers: reading published data sets and common file formats into record stores, and opening files by them."""
+"""Importers: read published data sets and common file formats into record stores, or open the files as records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens the files of data sets for importers; batches of records, and the contents of a store to write."""
+"""Opens data set files for importers, and defines batches of records and the contents of a store to write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
 
 
 class StoreContents(NamedTuple):
-    """The contents of one store to write: batches, the total amount to read, and names for labels and codes.
+    """The contents of a store to write: its batches, their total size, and the names of labels and codes.
 
     ``total`` is a number of records; if the batches have ``done``, it has the same unit, such as bytes. ``classes`` are
     the names of labels, ``vocabulary`` those of data that are codes; ``tokenizer`` is the content of the tokenizer.json

@@ -35,7 +35,7 @@ class Sentence(NamedTuple):
 
 
 class CorpusSummary(NamedTuple):
-    """What the importer needs before it writes: number of sentences, longest sentence, words and tags by code."""
+    """Counts and vocabularies of a corpus, read before writing: sentences, longest sentence, words and tags by code."""
 
     sentences: int
     longest: int

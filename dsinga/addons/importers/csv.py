@@ -1,4 +1,4 @@
-"""Imports lines of numbers, a record each: CSV files and SINGA's text files (kCSVInput)."""
+"""The importer of text files with a record of numbers a line: CSV files and SINGA's text files (kCSVInput)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _parse_error(path: str, number: int, lines: list[str], separator: str, colum
 
 
 def header_hint(cells: list[str]) -> str:
-    """Return what to do with the first line of a file where it has no number: it names the columns."""
+    """Return a hint for a first line whose cells look like the names of columns, "" for another line."""
     if not all(cell.strip(" \"'")[:1].isalpha() for cell in cells):
         return ""
     return (

@@ -1,4 +1,4 @@
-"""The importer of folders of image files."""
+"""The importer of folders with image files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports a text as one long sequence of codes of characters or words, to train language models on."""
+"""The importer of a text as one long sequence of codes of characters or words, to train language models on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The importer of LMDB databases written by Caffe or SINGA, which reads them page by page.
+"""The importer of LMDB databases written by Caffe or SINGA; it reads the file page by page, without LMDB's library.
 
 LMDB itself maps the file into memory: a page beyond the end of a file that was cut ends the process by SIGBUS, and one
 that was changed may, too. The format is that of LMDB 0.9 on 64-bit little-endian machines (mdb.c of OpenLDAP): pages of

@@ -69,7 +69,7 @@ def _file(folder: str) -> str:
 
 
 def _ending(name: str) -> str:
-    """Return the ending that matrices and labels with the same records share: ``tr`` of ``I_tr``."""
+    """Return the end of a matrix's name after its last underscore, which the labels of the same records share."""
     return name.rpartition("_")[2] if "_" in name else ""
 
 

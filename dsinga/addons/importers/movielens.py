@@ -86,7 +86,7 @@ def movielens(source: str, min_count: int = 2, held_out: float = 0.2) -> dict[st
 def _of_films(
     part: str, films: np.ndarray, data: dict[str, tuple[np.ndarray, tuple[str, ...]]], titles: tuple[str, ...]
 ) -> dict[str, StoreContents]:
-    """Return the stores that describe a film for each record."""
+    """Return the stores that describe the film of each record."""
     described = {
         join(part, f"{name}.zarr"): _contents(features[films], None, words) for name, (features, words) in data.items()
     }

@@ -1,4 +1,4 @@
-"""The importers of sentences with a label each, of pairs of sentences, and of words with their contexts.
+"""The importers of labelled sentences, of translated pairs of sentences, and of words with their contexts.
 
 Labelled sentences are a folder with a file for each class. Pairs are two text files, a sentence a line, where equal
 lines are translations of each other; word vectors are learned from contexts.

@@ -1,1 +1,1 @@
-"""Predictions that say how sure they are: quantiles, distributions and ensembles, their losses and their scores."""
+"""Probabilistic predictions: quantiles, distributions and ensembles, their losses and their scores."""

@@ -1,4 +1,4 @@
-"""Distributions that a net predicts by their parameters: likelihood, CRPS, mean, variance and quantiles of each.
+"""Distributions whose parameters a net predicts: likelihood, CRPS, mean, variance and quantiles of each.
 
 A distribution is declared once, in a class. Losses, metrics, predicted quantiles and the layer kDistributionParams
 follow from it. Arrays of parameters and of values have one shape; formulas are computed by the backend of the arrays.
@@ -96,7 +96,7 @@ class Distribution(ABC):
         """Return the variance."""
 
     def holds(self, y: Array, xp: Any = np) -> Array:
-        """Return whether each of ``y`` is among the values of the distribution."""
+        """Return whether each of ``y`` is a possible value of the distribution."""
         if self.support == "numbers":
             return y == y
         return y > 0 if self.support == "positive numbers" else (y >= 0) & (y == xp.floor(y))
@@ -260,7 +260,7 @@ class Counts(Distribution):
     has_crps_slopes = False
 
     def _up_to(self, y: Array, params: Params, xp: Any) -> int:
-        """Return a count above ``y`` beyond which there is no probability to speak of.
+        """Return a count above ``y`` beyond which the probability is negligible.
 
         Raises UserError where it is more than MOST_COUNTS.
         """

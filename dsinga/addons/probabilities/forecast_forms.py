@@ -1,4 +1,4 @@
-"""Forms of a prediction that says how sure it is: quantiles, parameters of a distribution, members of an ensemble.
+"""Forms of a probabilistic prediction: quantiles, parameters of a distribution, or members of an ensemble.
 
 Each has several numbers for each number of the target. A form says how many and what they mean; its loss, metrics and
 the dimension that a predicted Dataset has for them follow from it. Predictions x are (B, C, K, points) here, K the
@@ -35,7 +35,7 @@ class MeanAndVariance(NamedTuple):
 
 
 class ForecastForm(ABC):
-    """What the numbers of a prediction mean. Abstract.
+    """The meaning of the numbers of a prediction: quantiles, parameters or members. Abstract.
 
     Attributes:
         dim: the dimension of these numbers in a Dataset.
@@ -74,7 +74,7 @@ class ForecastForm(ABC):
 
     @abstractmethod
     def point(self, x: np.ndarray) -> np.ndarray:
-        """Return one number for each prediction, whose K numbers are the last axis of x: the mean, or the median."""
+        """Return the mean or the median of each prediction, whose K numbers are the last axis of x."""
 
     @abstractmethod
     def quantiles(self, x: np.ndarray, levels: Sequence[float]) -> np.ndarray:
@@ -88,7 +88,7 @@ class ForecastForm(ABC):
         return ""
 
     def covered(self) -> tuple[int, int]:
-        """Return the first and the last bin of the interval that the metric "coverage" is of."""
+        """Return the first and the last bin of the interval whose share of targets is the metric "coverage"."""
         return 1, len(self.shares) - 2
 
 
@@ -196,7 +196,7 @@ class DistributionForm(ForecastForm):
 
 
 class EnsembleForm(ForecastForm):
-    """The members of an ensemble, which are as likely as each other; their loss is a CRPS.
+    """The equally likely members of an ensemble; their loss is a CRPS.
 
     That is Σ |x_i - y| / K - c·Σ |x_i - x_j| over all pairs, twice each, with c = 1 / (2·K²) for the CRPS of K points,
     and 1 / (2·K·(K - 1)) for the fair one (Ferro, Fair Scores for Ensemble Forecasts, 2014); ``fairness`` f mixes both.

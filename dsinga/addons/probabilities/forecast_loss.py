@@ -1,4 +1,4 @@
-"""Losses of predictions that say how sure they are, and the layer that makes parameters of a distribution for them."""
+"""Losses of probabilistic predictions, and the layer that turns features into parameters of a distribution."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DISTRIBUTION = "the distribution: normal, laplace, lognormal, poisson or negativ
 
 
 class ForecastTargets(FieldTargets):
-    """How a loss or a metric reads a target (B, C, ...) beside predictions with K numbers for each of its numbers.
+    """Reads targets (B, C, ...), and predictions with K numbers for each number of the target, in a loss or metric.
 
     Fields are predicted as (B, C·K, *space): the K numbers of a channel are neighbours. Otherwise the K numbers of each
     number of the target are neighbours in the row, as in (B, n·K) or, of sequences, (B, T, n·K).

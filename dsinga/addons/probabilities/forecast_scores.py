@@ -1,4 +1,4 @@
-"""Metrics of predictions that say how sure they are: of forecasts (kForecastScores), of classes (kReliability)."""
+"""Metrics of probabilistic predictions: of forecasts (kForecastScores), of class probabilities (kReliability)."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def ensemble_scores(members: Any, labels: Any, weights: Any = None, fairness: fl
 
 
 def _check_same_points(members: Any, labels: Any) -> None:
-    """Raise UserError for DataArrays of which the labels lie elsewhere than the members."""
+    """Raise UserError for DataArrays whose labels are not at the same coordinates as the members."""
     if hasattr(members, "data_vars") or hasattr(labels, "data_vars"):
         raise UserError("ensemble_scores takes one variable of Datasets, such as members['t'] and data['t']")
     if not (hasattr(members, "indexes") and hasattr(labels, "indexes")):  # of xarray
@@ -249,7 +249,7 @@ class Reliability(Layer):
         return Output(sources[0], metrics={"reliability:sums": (state, len(labels))})
 
     def _are_answers(self, labels: np.ndarray) -> bool:
-        """Whether labels have an answer for each probability."""
+        """Return whether the labels hold an answer, 0 or 1, for each probability."""
         return self.count > 1 and labels.size == len(labels) * math.prod(self.shape[1:])
 
     def _answers(self, labels: np.ndarray) -> tuple[Any, Any, Any]:

@@ -129,7 +129,7 @@ def mean_average_precision(
 
 
 def chance(query_labels: Any, database_labels: Any) -> float:
-    """Return the expected MAP of random rankings.
+    """Return the expected MAP (mean average precision) of random rankings.
 
     Of N rows, R are relevant. Rank r is relevant with probability R/N, and then on average (r - 1)·(R - 1)/(N - 1) of
     the r - 1 ranks before it are relevant.

@@ -1,1 +1,1 @@
-"""Texts: their vocabularies and tokens, the layers that read and tag them, generation and translation."""
+"""Text: vocabularies and tokens, layers that read and tag texts, generation and translation."""

@@ -1,4 +1,4 @@
-"""kCTCLoss, the loss of sequences whose labels have no known places in time, such as speech or handwriting.
+"""kCTCLoss: the loss for label sequences without known positions in time, as in speech or handwriting.
 
 Connectionist temporal classification (Graves et al., 2006) is the probability of labels over all ways to place them in
 time, here in log space. Between labels, before the first and after the last there may be blanks, so that S labels have
@@ -150,7 +150,7 @@ def _padded(codes: np.ndarray, width: int) -> np.ndarray:
 
 
 class Paths(NamedTuple):
-    """The states of the sequences of a batch, L = 2S + 1, and the sums over paths to them.
+    """The states of a batch's label sequences, L = 2S + 1, and the sums over the paths to each state.
 
     ``symbols`` (B, L) has the class of each state, ``skips`` (B, L) 0 where a path may come over a blank, else -inf,
     ``lengths`` and ``ends`` (B,) the steps and the states of each sequence. ``logs`` (B, T, K) is the log of the
@@ -175,7 +175,7 @@ def add_logs(first: Array, second: Array, third: Array) -> Array:
 
 
 def shifted(states: Array, by: int) -> Array:
-    """Return (B, L) with each state's entry that of the state ``by`` before it; of none -inf."""
+    """Return (B, L) in which each state has the entry of the state ``by`` places before, -inf where there is none."""
     moved = np.full_like(states, -np.inf)
     if by > 0:
         moved[:, by:] = states[:, :-by]

@@ -1,4 +1,4 @@
-"""Text generation: a net of one time step, with carried states, gets each code that it has drawn as its next input.
+"""Text generation: a net of one time step, with carried states, reads each code that was drawn from its scores.
 
 The states are those of recurrent layers, and the keys and values of the steps before in attention.
 """
@@ -34,7 +34,7 @@ SCORERS = (LayerType.kSoftmaxLoss, LayerType.kCudnnSoftmaxLoss, LayerType.kSoftm
 
 
 class Generator(NamedTuple):
-    """A net that scores the code after each one that it reads, and the names of its input and its score layer."""
+    """A net that reads a code and scores the next one, with the names of its input layer and its score layer."""
 
     net: NeuralNet
     reader: str
@@ -42,7 +42,7 @@ class Generator(NamedTuple):
 
 
 def generator(conf: NetConf, codes: int) -> Generator:
-    """Return a generator, of one step and one row, for a net that reads texts of ``codes`` different codes.
+    """Return a generator (a net of one step and one row) for a net that reads texts of ``codes`` different codes.
 
     It has the layers of the training net below its softmax, not unrolled, with carried states in all recurrent layers,
     and attention that keeps the keys and values of as many steps as the training net sees.
@@ -66,7 +66,7 @@ def generator(conf: NetConf, codes: int) -> Generator:
 
 
 def _below(name: str, layers: Mapping[str, LayerConf]) -> set[str]:
-    """Return the names of the layers on which the layer ``name`` depends, with its own."""
+    """Return the names of the layer ``name`` and of all layers that it depends on."""
     below, pending = set[str](), [name]
     while pending:
         name = pending.pop()
@@ -185,7 +185,7 @@ def draw(scores: np.ndarray, temperature: float, rng: np.random.Generator) -> in
 
 
 def _continuation(encoder: SymbolEncoder | Tokenizer, seed_text: str, given: list[int], codes: list[int]) -> str:
-    """Return the text of ``codes`` after that of ``given``; tokens may have other texts alone than after others."""
+    """Return the text of ``codes`` after the text of ``given``; a token's text may depend on the tokens before it."""
     whole, before = encoder.decode([*given, *codes]), encoder.decode(given)
     if given and whole.startswith(before):
         return whole.removeprefix(before)

@@ -1,4 +1,4 @@
-"""Tagged sequences: kCRF, a linear-chain conditional random field, and kEntityF1, figures of the entities found."""
+"""Tagged sequences: kCRF, a linear-chain conditional random field, and kEntityF1, the F1 score of entities."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class EntityF1(Layer):
         self.scheme: TagScheme | None = None
 
     def check_labels(self, sources: Sequence[Layer]) -> None:
-        """Count tags of the names of the labels; raise UserError for a name that is of no scheme."""
+        """Set the tag scheme by the names of the labels; raise UserError for a name that fits no scheme."""
         names = sources[1].label_format.names
         if not names:
             return
@@ -120,7 +120,7 @@ class EntityF1(Layer):
 
 
 class TagScheme(NamedTuple):
-    """The type of entity of each tag, and which tags may follow it.
+    """The entity type of each tag, and which tags may follow one another.
 
     The letter before the hyphen is the role of the word: B begins an entity, I (or M) is in one, E (or L) ends one, S
     (or U, W) is one by itself. A word goes on with an entity if its tag is I or E and that of the word before is B or I

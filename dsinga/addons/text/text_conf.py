@@ -1,4 +1,4 @@
-"""The message ``text { }`` of the store of a job: how texts became codes."""
+"""The message ``text { }`` of a job's store: the settings that turned texts into codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @register("message", "StoreConf.text")
 class TextConf(Settings):
-    """How the texts of an input became the codes of its records, as nn.TextVectorization has learnt it."""
+    """Settings by which nn.TextVectorization turned the texts of an input into the codes of its records."""
 
     vocabulary: str = setting("", "the words of the codes 2, 3, ..., one a line; 0 is after the end, 1 another word")
     standardize: str = setting(
@@ -25,7 +25,7 @@ class TextConf(Settings):
     steps: Count | None = setting(None, "the codes of a record; without it those of the longest text")
 
     def encoder(self) -> TextEncoder:
-        """Return what makes codes of texts in this way."""
+        """Return an encoder of texts with these settings."""
         from dsinga.addons.text.text_vectorization import TextEncoder
 
         return TextEncoder(self.vocabulary.split("\n"), self.standardize, self.split, self.steps)

@@ -1,4 +1,4 @@
-"""Layers of texts: kCharRNN reads, kCharRNNOutput, kRNNLabel gives the next codes, kRNNDummy makes random codes."""
+"""Layers of texts: kCharRNN reads codes, kRNNLabel gives next codes, kRNNDummy random codes, kCharRNNOutput a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TextVectorization, the layer that makes codes of words from texts; the model keeps its vocabulary."""
+"""TextVectorization: the layer that turns texts into codes of words; its vocabulary is saved with the model."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class TextVectorization(LayerBuilder):
             self.set_vocabulary(vocabulary)
 
     def adapt(self, data: Any) -> None:
-        """Take the words of texts as the vocabulary. Raises UserError for what has no texts."""
+        """Build the vocabulary from the words of texts. Raises UserError for what has no texts."""
         self._set(frequent_words(self.encoder, self._texts(data), self._most))
 
     def set_vocabulary(self, vocabulary: Sequence[str] | str | os.PathLike[str]) -> None:
-        """Take words as the vocabulary, a list or the path of a file with one a line; "" and "[UNK]" may be first."""
+        """Set the vocabulary: a list, or the path of a file with a word a line; "" and "[UNK]" may be first."""
         is_path = isinstance(vocabulary, (str, os.PathLike))
         words = list(read_vocabulary(vocabulary, words=True) if is_path else vocabulary)  # type: ignore[arg-type]
         for first in (PADDING, UNKNOWN):
@@ -88,7 +88,7 @@ class TextVectorization(LayerBuilder):
         return [PADDING, UNKNOWN, *self.encoder.words]
 
     def vocabulary_size(self) -> int:
-        """Return how many codes there are."""
+        """Return the number of codes."""
         return len(self.get_vocabulary())
 
     def __call__(self, *sources: Any, **arguments: Any) -> Any:
@@ -172,7 +172,7 @@ class TextEncoder:
 
 
 def frequent_words(encoder: TextEncoder, texts: Iterable[str], most: int | None = None) -> list[str]:
-    """Return the words of texts, the most frequent first, of equally frequent ones the last of the alphabet first."""
+    """Return the words of texts, the most frequent first; equally frequent words in reverse alphabetical order."""
     counts = Counter(token for text in texts for token in encoder.tokens(text))
     words = sorted(counts, key=lambda word: (counts[word], word), reverse=True)
     return [word for word in words if word not in (PADDING, UNKNOWN)][:most]

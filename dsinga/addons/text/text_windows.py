@@ -38,7 +38,7 @@ class TextWindows(RecordSource):
 
 
 class _WindowColumn(Column):
-    """The places ``part`` of the windows (T + 1,) of a text, a block for the rows of each batch."""
+    """The part ``part`` of each window (T + 1,) of a text, read by blocks of the rows of each batch."""
 
     def __init__(self, store: RecordStore, batchsize: int, steps: int, part: slice, dtype: np.dtype):
         self.store, self.batchsize, self.steps = store, batchsize, steps

@@ -1,4 +1,4 @@
-"""Translation by beam search with a net that takes a source sentence and the words so far, and scores the next word.
+"""Translation by beam search, with a net that reads a source sentence and the words so far and scores the next word.
 
 The encoder, all layers that do not depend on the words so far, is computed once a sentence. The other layers are
 computed for the whole prefix at each step, except for the layer of the scores, which is computed for its last word.
@@ -120,7 +120,7 @@ def translate(
 
 
 def _encode(encoder: SymbolEncoder, number: int, sentence: str) -> list[int]:
-    """Return the codes of the words of a sentence; raise UserError for a word that has none."""
+    """Return the codes of a sentence's words; raise UserError for a word that has no code."""
     try:
         return encoder.encode_symbols(sentence.lower().split())
     except UserError as error:
@@ -383,7 +383,7 @@ def _highest(logs: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 def _promising(
     open_: OpenHypotheses, ended: list[list[Hypothesis]], limits: np.ndarray, alpha: float
 ) -> OpenHypotheses:
-    """Return the hypotheses that can still have a better score than the best of their sequence that has ended.
+    """Return the open hypotheses whose score can still exceed that of the sequence's best ended hypothesis.
 
     A log probability can only fall, and the largest penalty is that of the longest sequence.
     """

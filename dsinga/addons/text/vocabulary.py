@@ -60,7 +60,7 @@ class SymbolEncoder:
         self._unknown = self._codes.get(unknown) if self._words else None
 
     def encode(self, text: str) -> list[int]:
-        """Return the codes of a text; raise UserError for what has none.
+        """Return the codes of a text; raise UserError for a character or word that has no code.
 
         The text is split into words if the vocabulary consists of words, else into the bytes of its UTF-8 encoding.
         """
@@ -118,13 +118,13 @@ def check_min_count(min_count: int) -> None:
 
 
 def check_held_out(share: float) -> None:
-    """Raise UserError for a share of the records that is not from 0 to below 1."""
+    """Raise UserError unless the share of records held out for tests is from 0 to below 1."""
     if not 0 <= share < 1:
         raise UserError(f"held_out is {share}; give the fraction of the records to keep for tests, from 0 to below 1")
 
 
 def common_words(counts: Counter[str], min_count: int) -> tuple[str, ...]:
-    """Return <unk> and the words that occur ``min_count`` times or more, the most frequent first."""
+    """Return <unk>, then the words that occur at least ``min_count`` times, the most frequent first."""
     return (UNKNOWN, *(word for word, times in counts.most_common() if times >= min_count and word != UNKNOWN))
 
 

@@ -1,1 +1,1 @@
-"""Records of runs for others to read: MLflow, TensorBoard, CSV files, and Keras's callbacks that save models."""
+"""Trackers: extensions that log a run's history to MLflow, TensorBoard or CSV files."""

@@ -1,4 +1,4 @@
-"""The history of a run as a CSV file, which a run writes row by row."""
+"""The extension that writes the history of a run to a CSV file, row by row."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class CSV(Extension):
     pauses = False
 
     def set_up(self) -> None:
-        """Write rows whenever they come."""
+        """Set the state before a run; rows are written as they come."""
         self.trigger = AtEnd()
         self._path = Path()
         self._columns: list[str] = []
         self._earlier = 0  # lines of earlier runs, which a resumed run keeps, too
 
     def check(self, workspace: Path | None) -> None:
-        """Choose the file."""
+        """Choose the path of the file; raise an error if it is a folder."""
         self._path = choose_path(self, workspace, self.settings.path, "metrics.csv", "path")
         if self._path.is_dir():
             raise self.error(f"{self._path} is a folder; give it the path of a file", "path")
@@ -89,7 +89,7 @@ class CSV(Extension):
         return {"earlier": self._earlier}
 
     def load_state(self, state: State) -> None:
-        """Take this number."""
+        """Restore the number of lines of earlier runs."""
         self._earlier = checked_number(state.get("earlier", 0))
 
     def _read(self) -> list[dict[str, str]]:

@@ -54,7 +54,7 @@ class MLflow(Extension):
     pauses = False
 
     def set_up(self) -> None:
-        """Log rows whenever they come."""
+        """Check that MLflow is installed; rows are logged as they come."""
         if importlib.util.find_spec("mlflow") is None:
             raise UserError("MLflow needs mlflow-skinny: pip install 'dsinga[mlflow]'")
         self.trigger = AtEnd()

@@ -1,4 +1,4 @@
-"""The extension that writes what TensorBoard shows."""
+"""The extension that writes a run's history and histograms of its params for TensorBoard."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TensorBoard(Extension):
         self._writers: dict[str, Any] = {}
 
     def check(self, workspace: Path | None) -> None:
-        """Choose the folder."""
+        """Choose the folder for the files."""
         self._folder = choose_path(self, workspace, self.settings.folder, "tensorboard", "folder")
 
     def start(self, loop: LoopView) -> None:

@@ -1,4 +1,4 @@
-"""ActorCritic: the base of algorithms that learn a policy and values of states from rollouts; and their advantages."""
+"""ActorCritic: the base of algorithms that learn a policy and state values from rollouts; and advantage estimates."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def discounted_returns(
 def following_values(
     values: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, bootstrap: np.ndarray, last_values: np.ndarray
 ) -> np.ndarray:
-    """Return what follows each step (T, N): the value of the next observation, or the one in its place at an end."""
+    """Return the value after each step (T, N): that of the next observation, or its replacement at an episode's end."""
     following = np.concatenate([values[1:], np.asarray(last_values)[np.newaxis]])
     return np.where(terminated, 0, np.where(truncated, bootstrap, following))
 
@@ -99,7 +99,7 @@ POLICY_LOSS, VALUE_LOSS, ENTROPY_LOSS = "rl_policy_loss", "rl_value_loss", "rl_e
 
 
 class ActorCritic(Algorithm):
-    """A policy, the first head of the model, and the value of a state, the second head, if there is one.
+    """Base of algorithms with a policy, the model's first head, and perhaps a state value, its second head.
 
     For discrete actions the policy has a score for each; for n numbers it has n means, then n logs of standard
     deviations.
@@ -167,7 +167,7 @@ class ActorCritic(Algorithm):
             self.check_head(model.heads[1], 1, "the value of a state")
 
     def predict(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> np.ndarray:
-        """Return the most probable action for each of N observations; hidden states become those after them."""
+        """Return the most probable action for each of N observations; update the hidden states in place."""
         return best_actions(self._head(0, observations, hidden), self.spaces.action)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator, hidden: HiddenStates | None = None) -> Sampled:
@@ -179,7 +179,7 @@ class ActorCritic(Algorithm):
         return Sampled(actions, {"log_probability": logs})
 
     def values(self, observations: np.ndarray, hidden: HiddenStates | None = None) -> np.ndarray:
-        """Return the values (N,) of N observations, 0 without a head for them; hidden states do not change."""
+        """Return the state values (N,) of N observations, 0 without a value head; hidden states do not change."""
         if len(self.model.heads) < 2:
             return np.zeros(len(observations), np.float32)
         return self._head(1, observations, hidden, moves=False).reshape(-1)
@@ -220,7 +220,7 @@ class ActorCritic(Algorithm):
         raise NotImplementedError
 
     def learning_net(self, steps: int) -> tuple[Job, dict[str, np.ndarray]]:
-        """Return the job of the net that is learnt from rollouts of ``steps`` steps, and an example of its batch."""
+        """Return the job of the net that learns from rollouts of ``steps`` steps, and an example of its batch."""
         return self.net.job, self.examples
 
     def estimate(self, rollout: Rollout) -> Advantages:
@@ -230,7 +230,7 @@ class ActorCritic(Algorithm):
         return gae(rollout.rewards, values[:-1], *ends, values[-1], discount=self.discount, decay=self.settings.decay)
 
     def values_of(self, rollout: Rollout) -> np.ndarray:
-        """Return the values (T + 1, N) of all observations of a rollout, those after its last step included.
+        """Return the values (T + 1, N) of all observations of a rollout, including those after its last step.
 
         They are computed here at once, in a fraction of the time that they would take step by step.
         """
@@ -257,7 +257,7 @@ class ActorCritic(Algorithm):
         return array.reshape(-1, *array.shape[2:])
 
     def sequences(self, rollout: Rollout, steps: int) -> dict[str, np.ndarray]:
-        """Return the rows of ``steps`` steps that say where sequences begin, and with which hidden states."""
+        """Return the inputs of ``steps`` steps that mark where sequences begin, with their first hidden states."""
         ended = rollout.terminated | rollout.truncated
         begins = np.concatenate([np.ones_like(ended[:1]), ended])[:steps]
         rows = {BEGINS: self.as_rows(begins)}
@@ -269,7 +269,7 @@ class ActorCritic(Algorithm):
 
 
 def distribution_of(space: Space) -> PolicyDistribution:
-    """Return the distribution of actions of a space."""
+    """Return the kind of distribution, categorical or Gaussian, for the actions of a space."""
     return PolicyDistribution.kCategorical if isinstance(space, DiscreteSpace) else PolicyDistribution.kGaussian
 
 

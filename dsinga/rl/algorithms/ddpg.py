@@ -1,4 +1,4 @@
-"""DDPG and TD3: deterministic policies of actions that are numbers, learnt from a replay memory."""
+"""DDPG and TD3: learn deterministic policies of continuous actions from a replay memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TARGET, WEIGHT, ACTOR_LOSS, CRITIC_LOSS = "rl_target", "rl_weight", "rl_actor_lo
 
 @register("learning_algorithm", kDDPG=6)
 class DDPG(Algorithm):
-    """Learns a policy without randomness, the actor, by the values that a critic gives its actions.
+    """Learns a deterministic policy, the actor, from the values that a critic gives the actor's actions.
 
     Lillicrap et al., Continuous control with deep reinforcement learning, 2016. The model is one net: its first head is
     the action for an observation, numbers from -1 to 1, as of kTanh, which stand for the bounds of the action space;
@@ -140,7 +140,7 @@ class DDPG(Algorithm):
         return self._from_unit(self._actions(self.params, observations))
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
-        """Return the actor's actions with noise, at first random ones."""
+        """Return the actor's actions with exploration noise, or uniformly random actions during the first steps."""
         shape = (len(observations), *self.spaces.action.shape)
         if self.sampled < self.settings.random_steps:
             actions = rng.random(shape, np.float32) * 2 - 1
@@ -150,12 +150,12 @@ class DDPG(Algorithm):
         return Sampled(self._from_unit(actions), {})
 
     def act_as(self, actor: int, actors: int, params: dict[str, np.ndarray], sampled: int) -> None:
-        """Let this copy be that of a remote actor; correlated noise begins anew, and errors are those by the params."""
+        """Make this copy act as a remote actor; correlated noise starts anew, and errors use the given params."""
         super().act_as(actor, actors, params, sampled)
         self.target_params, self.latest_noise = params, self.latest_noise[:0]
 
     def _draw_noise(self, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-        """Return the noise of the next step of N environments, (N, ...); another N begins the process anew."""
+        """Return the noise of the next step of N environments, (N, ...); a changed N restarts the noise process."""
         noise = rng.standard_normal(shape, np.float32) * np.float32(self.settings.noise)
         if self.settings.noise_correlation:
             if self.latest_noise.shape == shape:

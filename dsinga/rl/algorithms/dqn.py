@@ -1,4 +1,4 @@
-"""DQN: deep Q-learning, with target params, and as double or dueling DQN; and expected SARSA."""
+"""DQN: deep Q-learning with target params, optionally double or dueling; and expected SARSA."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class DQN(Algorithm):
 
     @property
     def epsilon(self) -> float:
-        """The share of random actions at present."""
+        """The current probability of a random action."""
         first, last = self.settings.first_epsilon, self.settings.last_epsilon
         done = min(1.0, self.sampled / max(1, self.settings.epsilon_steps))
         return (first + done * (last - first)) ** self._exponent
@@ -133,7 +133,7 @@ class DQN(Algorithm):
         return batch.rewards + batch.discounts * np.where(batch.terminated, np.float32(0), following)
 
     def following(self, values: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """Return the value (B,) of what follows, of the values (B, K) of actions and the number of the best."""
+        """Return the value (B,) of the next state, from its action values (B, K) and the index of the best action."""
         return values[np.arange(len(values)), best]
 
     def errors(self, batch: Transitions) -> np.ndarray:
@@ -174,7 +174,7 @@ class DQN(Algorithm):
 
 @register("learning_algorithm", kExpectedSARSA=8)
 class ExpectedSARSA(DQN):
-    """DQN whose targets are those of the policy that explores: the mean of Q' over its actions, not the largest.
+    """DQN whose targets use the mean of the next values over the exploring policy's actions, not the largest.
 
     van Seijen et al., A Theoretical and Empirical Analysis of Expected Sarsa, 2009. What follows has the value
     (1 - epsilon)·Q'(best action) + epsilon·mean of Q' over all actions, with the present epsilon: where exploring is
@@ -187,6 +187,6 @@ class ExpectedSARSA(DQN):
         """Settings of kExpectedSARSA."""
 
     def following(self, values: np.ndarray, best: np.ndarray) -> np.ndarray:
-        """Return the mean of values (B, K) over the actions of the policy, (B,)."""
+        """Return the mean (B,) of the action values (B, K), weighted by the probabilities of the exploring policy."""
         share = np.float32(self.epsilon)
         return (1 - share) * super().following(values, best) + share * values.mean(axis=1)

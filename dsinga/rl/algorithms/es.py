@@ -40,7 +40,7 @@ class ES(Algorithm):
         deviation: Positive = setting(0.05, "standard deviation of the noise that is added to a candidate's params")
 
         def faults(self) -> Iterator[Fault]:
-            """Yield an odd population, whose candidates are no pairs."""
+            """Yield an error if the population is odd, since candidates come in pairs."""
             if self.population % 2:
                 yield Fault(f"population is {self.population}; give an even number of at least 2", "population")
 
@@ -69,11 +69,11 @@ class ES(Algorithm):
         return self.actions(observations, self.params)
 
     def sample(self, observations: np.ndarray, rng: np.random.Generator) -> Sampled:
-        """Return the best action for each of N observations: the noise of the params explores."""
+        """Return the best action for each of N observations; exploration comes from the noise in the params."""
         return Sampled(self.predict(observations), {})
 
     def actions(self, observations: np.ndarray, params: ParamArrays) -> np.ndarray:
-        """Return the best action for each of N observations with other params."""
+        """Return the best action for each of N observations, computed with the given params."""
         head = self.model.heads[0]
         outputs = self.net.forward(params, {self.model.input: observations}, layers=(head,)).outputs
         return best_actions(outputs[head], self.spaces.action)
@@ -92,7 +92,7 @@ class ES(Algorithm):
         return "candidate_return", "best_candidate_return"
 
     def learn(self, batch: Sequence[float]) -> dict[str, float]:
-        """Update the params by the returns of all candidates, in their order; begin the next generation."""
+        """Update the params by the returns of all candidates, in the candidates' order; begin the next generation."""
         ranks = centred_ranks(np.asarray(batch, np.float64))
         sums = {name: np.zeros_like(self.params[name]) for name in self._evolving}
         for pair, weight in enumerate(ranks[::2] - ranks[1::2]):
@@ -102,7 +102,7 @@ class ES(Algorithm):
         return {"candidate_return": float(np.mean(batch)), "best_candidate_return": float(np.max(batch))}
 
     def _noise(self, pair: int) -> ParamArrays:
-        """Return the noise of a pair of this generation, the same whenever it is asked for."""
+        """Return the noise of a pair of candidates of this generation; repeated calls return the same noise."""
         rng = np.random.default_rng((self.seed, self.updater.steps, pair))
         return {name: rng.standard_normal(self.params[name].shape, np.float32) for name in self._evolving}
 

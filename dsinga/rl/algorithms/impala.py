@@ -1,4 +1,4 @@
-"""IMPALA: learns from rollouts of older policies, which its loss corrects by V-trace."""
+"""IMPALA: learns from rollouts of older policies, and corrects the loss for their age by V-trace."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class IMPALA(ActorCritic):
     corrects_older_actions: ClassVar[bool] = True
 
     def losses(self, model: Model, spaces: Spaces) -> list[LayerConf]:
-        """Return none for the net of single steps; keep those of the nets that learn from rollouts."""
+        """Return no losses for the net of single steps; keep the losses for the nets that learn from rollouts."""
         policy, value, chosen = model.head(0, "the policy"), model.head(1, "the value of a state"), self.settings
         clips = {"rho_clip": chosen.rho_clip, "c_clip": chosen.c_clip}
         conf = {"distribution": distribution_of(spaces.action), **clips, "value_scale": chosen.value_scale}
@@ -210,7 +210,7 @@ class IMPALA(ActorCritic):
         return []
 
     def learn(self, batch: Rollout) -> dict[str, float]:
-        """Do one update by a rollout of actions by these or older params; return its metrics."""
+        """Do one update by a rollout whose actions came from the present or older params; return the metrics."""
         steps = len(batch.rewards)
         if steps not in self._learners:
             job, example = self.learning_net(steps)

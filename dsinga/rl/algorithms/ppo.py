@@ -1,4 +1,4 @@
-"""Actor-critics that learn from rollouts: A2C by one update of each, PPO by several and a loss that limits them."""
+"""A2C and PPO: actor-critics that update once on each rollout (A2C), or several times with a clipped loss (PPO)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class PPO(ActorCritic):
     learns_sequences: ClassVar[bool] = True
 
     def policy_loss(self, policy: str, actions: Space) -> LayerConf:
-        """Return the loss of the policy, whose ratio of probabilities is clipped."""
+        """Return the loss of the policy, with clipped ratios of new to old probabilities."""
         return LayerConf(
             name=POLICY_LOSS,
             type=LayerType.kPPOLoss,
@@ -108,7 +108,7 @@ class PPO(ActorCritic):
         )
 
     def batches(self, rollout: Rollout) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the minibatches of a rollout, in each epoch in another order."""
+        """Yield the minibatches of a rollout, shuffled anew in each epoch."""
         advantages, returns = self.estimate(rollout)
         rows = self.rows(rollout, advantages, returns)
         rows[LOG_PROBABILITY] = self.as_rows(rollout.extras["log_probability"])[:, np.newaxis]

@@ -1,4 +1,4 @@
-"""REINFORCE: the policy gradient by the returns of whole episodes."""
+"""REINFORCE: the policy gradient from the returns of whole episodes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class REINFORCE(ActorCritic):
         return [self.policy_loss(policy, spaces.action), entropy]
 
     def learn(self, batch: Rollout) -> dict[str, float]:
-        """Do one update by the episodes that end in a rollout; return its metrics, {} where none ends."""
+        """Do one update by the episodes that end in a rollout; return the metrics, {} where no episode ends."""
         ends = batch.terminated, batch.truncated, batch.bootstrap
         last = np.zeros(batch.rewards.shape[1], np.float32)
         returns = discounted_returns(batch.rewards, *ends, last, discount=self.discount)

@@ -1,1 +1,1 @@
-"""Environments: those registered or of Gymnasium, their spaces, loops over them, and pictures."""
+"""Environments: registered ones and Gymnasium's, their spaces, loops that step them, and pictures."""

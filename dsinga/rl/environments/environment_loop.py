@@ -1,4 +1,4 @@
-"""Steps environments with the interface of Gymnasium: single ones one after the other, or those of a vector class."""
+"""Steps several environments with Gymnasium's interface: single ones in a loop, or a vector environment."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class EnvironmentLoop(VectorEnvironment):
         }
 
     def restore(self, state: Mapping[str, Any]) -> np.ndarray:
-        """Take the actions of the current episodes again and return the observations (N, ...).
+        """Restore the environments by repeating their episodes' actions; return the observations (N, ...).
 
         An environment whose episode cannot be repeated begins the next one, with a warning: it was too long, or the
         environment is not determined by the seed of ``reset`` and the actions.
@@ -129,13 +129,13 @@ class EnvironmentLoop(VectorEnvironment):
         return observations.copy()
 
     def close(self) -> None:
-        """Close the environments that can be closed."""
+        """Close all environments that have a ``close`` method."""
         for environment in self._environments:
             if hasattr(environment, "close"):
                 environment.close()
 
     def _repeat(self, i: int, actions: np.ndarray, start: int) -> np.ndarray | None:
-        """Take actions from the beginning of an episode; return the observation, None where the episode ends."""
+        """Repeat actions from the beginning of an episode; return the observation, None where the episode ends."""
         if len(actions) != self.steps - start:
             return None
         observation = self._begin_episode(i, start)
@@ -169,7 +169,7 @@ class EnvironmentLoop(VectorEnvironment):
         return result[0]
 
     def _check_result(self, i: int, result: Any) -> None:
-        """Raise UserError where the result of a step has not the form of Gymnasium."""
+        """Raise UserError unless the result of a step has the form that Gymnasium defines."""
         if result is None:
             return
         if not isinstance(result, tuple) or len(result) != 5:
@@ -223,7 +223,7 @@ def spaces_of(name: str, environment: Any, prefix: str = "") -> Spaces:
 
 
 class GymnasiumVector(VectorEnvironment):
-    """An environment of the class ``gymnasium.vector.VectorEnv`` that resets in the step that ends an episode.
+    """Steps a ``gymnasium.vector.VectorEnv`` that resets an environment in the same step that ends its episode.
 
     Its state is not saved: after :meth:`restore` all environments begin new episodes.
 
@@ -272,11 +272,11 @@ class GymnasiumVector(VectorEnvironment):
         )
 
     def _restart(self, observations: np.ndarray, ended: np.ndarray, infos: Mapping[str, Any]) -> np.ndarray:
-        """Return the final observations of ended episodes; ``observations`` has the first of the next ones."""
+        """Return the final observations of ended episodes; ``observations`` has the first ones of the next episodes."""
         return self._array(np.stack(list(infos["final_obs"][ended])))
 
     def state(self) -> dict[str, Any]:
-        """Return the number of resets, which selects other episodes after restoring."""
+        """Return the number of resets, from which the seeds of the episodes after restoring are derived."""
         return {"resets": self._resets}
 
     def restore(self, state: Mapping[str, Any]) -> np.ndarray:

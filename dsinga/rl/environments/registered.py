@@ -1,4 +1,4 @@
-"""Makes environments by their names: the user's own, registered ones, and those of Gymnasium."""
+"""Makes environments by name: registered ones, the user's own functions, and Gymnasium's."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make_environments(
 
 @public
 def make_environment(environment: Environment, **settings: Any) -> Any:
-    """Return one environment as it is, with Gymnasium's interface. Raises UserError as :func:`make_environments`."""
+    """Return one single environment with Gymnasium's interface. Raises UserError as :func:`make_environments`."""
     name, create = _find(environment)
     if create is None:
         _gymnasium_spec(name)
@@ -73,7 +73,7 @@ def without_registered_name(environment: Environment) -> Environment:
 
 
 def _create(name: str, create: Callable[..., Any], **settings: Any) -> Any:
-    """Return what a class or function makes; raise UserError where it raises."""
+    """Return the environment that a class or function makes; raise UserError where the call raises."""
     try:
         return create(**settings)
     except UserError:
@@ -85,7 +85,7 @@ def _create(name: str, create: Callable[..., Any], **settings: Any) -> Any:
 
 
 def make_rendering_environment(environment: Environment, **settings: Any) -> tuple[str, Any]:
-    """Return the name of an environment, and one whose ``render()`` returns arrays, if it renders at all.
+    """Return the name of an environment, and an instance whose ``render()`` returns arrays, if the environment can.
 
     Raises UserError as :func:`make_environments`, and for an environment of Gymnasium that cannot render arrays.
     """
@@ -129,7 +129,7 @@ def _gymnasium(name: str) -> Any:
 
 
 def _gymnasium_spec(name: str) -> Any:
-    """Return what Gymnasium knows of an environment; raise UserError, with the nearest name, if it knows none."""
+    """Return Gymnasium's spec of an environment; raise UserError, with the nearest name, if there is none."""
     gymnasium = _gymnasium(name)
     module, _, identifier = name.rpartition(":")  # as in "package.module:Name-v0"
     try:

@@ -1,4 +1,4 @@
-"""Spaces of observations and actions of environments, and distributions of actions by the numbers that a net gives."""
+"""Spaces of observations and actions of environments, and the distributions of actions that a net's outputs define."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Space = DiscreteSpace | BoxSpace
 
 
 class Spaces(NamedTuple):
-    """The spaces of an environment."""
+    """The observation space and the action space of an environment."""
 
     observation: Space
     action: Space
@@ -70,7 +70,7 @@ def box(shape: tuple[int, ...], low: float = -np.inf, high: float = np.inf, dtyp
 
 
 def space_of(space: Any, what: str) -> Space:
-    """Return the space here for a space of Gymnasium; one from here is returned unchanged.
+    """Return dsinga's space for a space of Gymnasium; return a space of dsinga unchanged.
 
     ``what`` is "observation" or "action".
 
@@ -96,7 +96,7 @@ LOG_TWO_PI = math.log(2 * math.pi)
 
 
 def sample_actions(policy: np.ndarray, space: Space, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Draw an action for each row of ``policy``; return the actions and the logs of their probabilities (N,) float32.
+    """Draw an action from each row of ``policy``; return the actions and their log probabilities (N,) float32.
 
     ``policy`` (N, K) has scores of K discrete actions, whose softmax is their probabilities; or, for a box of n
     numbers, (N, 2n): means, and logs of standard deviations.
@@ -118,7 +118,7 @@ def best_actions(policy: np.ndarray, space: Space) -> np.ndarray:
 
 
 def log_probabilities(policy: np.ndarray, actions: np.ndarray, space: Space) -> np.ndarray:
-    """Return the logs of the probabilities, or of the densities, of actions, (N,) float32."""
+    """Return the log probabilities, or log densities, of actions, (N,) float32."""
     if isinstance(space, DiscreteSpace):
         shifted = policy - policy.max(axis=1, keepdims=True)
         chosen = shifted[np.arange(len(actions)), actions]
@@ -128,5 +128,5 @@ def log_probabilities(policy: np.ndarray, actions: np.ndarray, space: Space) -> 
 
 
 def policy_size(space: Space) -> int:
-    """Return how many numbers a net gives for the distribution of actions of a space."""
+    """Return how many outputs a net needs for the distribution of actions of a space."""
     return space.n if isinstance(space, DiscreteSpace) else 2 * math.prod(space.shape)

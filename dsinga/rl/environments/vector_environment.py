@@ -16,7 +16,7 @@ _MASK = 2**64 - 1
 
 
 class EnvironmentStep(NamedTuple):
-    """What N environments return for a step.
+    """The result of one step of N environments: observations, rewards, and ends of episodes.
 
     An environment whose episode has ended is reset in the same step: its row of ``observations`` is the first of the
     next episode, and the last of the ended one is in ``final_observations``.
@@ -47,7 +47,7 @@ class EnvironmentStep(NamedTuple):
 
 
 class VectorEnvironment(ABC):
-    """N environments of one kind, which are stepped together.
+    """Base of N environments of one kind that are stepped together.
 
     Args:
         name: the name of the environment, for messages.
@@ -80,10 +80,10 @@ class VectorEnvironment(ABC):
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> np.ndarray:
-        """Take over a state and return the observations (N, ...)."""
+        """Restore the environments from a state and return the observations (N, ...)."""
 
     def close(self) -> None:  # noqa: B027, by default there is nothing to free
-        """Free what the environments hold, such as windows."""
+        """Free the resources of the environments, such as windows."""
 
     def step(self, actions: np.ndarray) -> EnvironmentStep:
         """Step each environment by its action: (N,) integers, or (N, n) numbers, which are clipped to their bounds.

@@ -1,1 +1,1 @@
-"""Reinforcement learning with actors on a Dask cluster, which step environments in their own processes."""
+"""Reinforcement learning with remote actors: Dask workers that step environments in processes of their own."""

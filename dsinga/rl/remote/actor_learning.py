@@ -1,4 +1,4 @@
-"""Trains an agent with remote actors: by their rollouts, or by actions that this process chooses for them."""
+"""Trains an agent with remote actors: from their rollouts, or with actions that this process chooses for them."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class RemoteLearning(ABC):
         self.statistics.restore(state["statistics"])
 
     def close(self) -> None:
-        """Cancel the calls on their way, and let go of the actors."""
+        """Cancel the pending calls, and release the actors."""
         self.actors.close()
 
 
 class RemoteRolloutLearning(RemoteLearning):
-    """Learns from the rollouts of actors as they come, while the other actors go on with older params (IMPALA).
+    """Learns from each actor's rollout on arrival, while the other actors go on with older params (IMPALA).
 
     With ``max_staleness`` 0 or None no actor goes on meanwhile: each update is by the rollouts of all actors, joined in
     their order, so that a seed and a number of actors give the same bits wherever the actors are, lost ones included.
@@ -102,7 +102,7 @@ class RemoteRolloutLearning(RemoteLearning):
 
 
 class CentralInferenceLearning(RemoteLearning):
-    """Lets actors step environments by actions that are chosen here, as GA3C does (Babaeizadeh et al. 2017).
+    """Chooses the actions of all actors in this process, as GA3C does (Babaeizadeh et al. 2017).
 
     Actors send observations and get actions; only this process, perhaps with a GPU, computes the net, for the
     observations of all actors that are waiting in one batch. The agent learns from as many rollouts as there are
@@ -168,7 +168,7 @@ class CentralInferenceLearning(RemoteLearning):
 
 
 def create_remote_learning(agent: Agent, actors: ActorPool, conf: ReinforcementConf) -> RemoteLearning:
-    """Create the loop by which an agent that keeps no replay memory learns from actors."""
+    """Return the learning loop for actors of an agent that has no replay memory."""
     if conf.central_inference:
         return CentralInferenceLearning(agent, actors)
     return RemoteRolloutLearning(
@@ -226,7 +226,7 @@ class RemoteReplayLearning(RemoteLearning):
         return part.steps
 
     def _pack(self, params: Mapping[str, np.ndarray]) -> bytes:
-        """Return what actors take steps by, as bytes."""
+        """Return the params and settings for the actors' steps as bytes."""
         memory: ReplayMemory = self.memory
         is_prioritized = isinstance(memory, PrioritizedReplay)
         sampled = self.agent.algorithm.sampled

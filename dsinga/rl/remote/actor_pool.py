@@ -1,4 +1,4 @@
-"""ActorPool: rollout actors on a Dask cluster, each of which is replaced when its Dask worker is lost."""
+"""ActorPool: actors on Dask workers that compute rollouts; an actor is replaced when its Dask worker is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Call = concurrent.futures.Future[Any]
 
 
 class ActorPool:
-    """Rollout actors on the Dask workers of a cluster, spread evenly.
+    """Actors that compute rollouts on the Dask workers of a cluster, spread evenly.
 
     An actor whose Dask worker is lost is made again on another one, from the state of its environments after its last
     rollout, and computes the rollout that was lost.
@@ -108,14 +108,14 @@ class ActorPool:
         self._actors.clear()
 
     def close(self) -> None:
-        """Cancel the calls on their way, and let go of the actors."""
+        """Cancel the pending calls, and release the actors."""
         self._is_closed = True
         for call in tuple(self._calls):  # else they would replace their actors when the cluster is closed
             call.cancel()
         self._actors.clear()
 
     async def _call(self, number: int, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Return the result of an actor; where its Dask worker is lost, that of another actor in its place."""
+        """Return the result of an actor's method; if the actor's Dask worker is lost, call a replacement actor."""
         for _ in range(MOST_REPLACEMENTS + 1):
             address = ""
             try:

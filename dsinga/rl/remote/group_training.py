@@ -1,4 +1,4 @@
-"""Trains an agent by worker groups, whose params are on the servers of the run, as those of any job.
+"""Trains an agent with several groups of workers that share params on the run's parameter servers.
 
 With one worker in each of several groups this is A3C (Mnih et al. 2016), with several workers in one group it is
 synchronous and data-parallel, and with actors and IMPALA there are several learners, each with actors of its own.
@@ -49,7 +49,7 @@ _SEED_OF_STEP = 0x5851_F42D_4C95_7F2D
 
 @dataclass(frozen=True)
 class GroupSettings:
-    """How the workers of worker groups get the rollouts from which they learn.
+    """Settings by which the workers of groups get rollouts to learn from.
 
     Attributes:
         environment: as for :func:`dsinga.rl.environments.registered.make_environments`.
@@ -73,7 +73,7 @@ class GroupSettings:
 
 
 class ExperienceLearner:
-    """The algorithm of a job whose worker groups learn from rollouts in place of records.
+    """Algorithm of a job whose groups of workers learn from rollouts instead of records.
 
     In each step a worker computes the gradient for a batch of its rollout by the params that it has pulled, and pushes
     it. After the last batch of a rollout there is a new one: of the worker's own environments, or of its actors. The
@@ -184,7 +184,7 @@ class _Worker:
         return rollout, metrics
 
     def _scale(self, net: NeuralNet, gradients: Mapping[str, Any], ctx: Context) -> float:
-        """Return the factor by which the gradient of the group's batch has at most the algorithm's largest norm."""
+        """Return the factor that limits the gradient of the group's batch to the algorithm's largest norm."""
         largest = self._algorithm.settings.max_gradient_norm
         if not largest:
             return 1.0
@@ -274,7 +274,7 @@ class AgentEvaluation(Extension):
 
 
 class GroupTraining:
-    """The training of an agent by worker groups as a job of the cluster.
+    """Trains an agent with groups of workers, as a job of the cluster.
 
     The workers of a group learn together: their gradients are added up, as if one worker had the environments of all
     (those of a vector class of Gymnasium begin episodes in other states than these would). Groups learn independently
@@ -345,7 +345,7 @@ def _check_agent(agent: Agent, actors: int) -> ActorCritic:
 
 
 def _job_of(algorithm: ActorCritic, settings: GroupSettings, steps: int) -> tuple[Job, int]:
-    """Return the job of an algorithm's net, fed with experience, and the number of its steps, which are updates."""
+    """Return a job of the algorithm's net, fed with experience, and its number of steps (updates)."""
     rollouts = rollouts_of_update(settings.actors, settings.max_staleness) or 1
     count = rollouts * settings.environments  # environments of an update of one worker
     rows, updates = count * settings.rollout_steps, 1

@@ -1,4 +1,4 @@
-"""RolloutActor: a Dask Actor that steps environments by the params that it is given, and returns rollouts."""
+"""RolloutActor: a Dask Actor that steps environments with the params it receives, and returns rollouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dsinga.rl.replay_memory import ReplayMemory
 
 @dataclass
 class ActorTransitions:
-    """The steps of an actor's rollout.
+    """The steps of an actor's rollout as transitions.
 
     Attributes:
         actor: the number of the actor.
@@ -44,7 +44,7 @@ class ActorTransitions:
 
 @dataclass
 class Acting:
-    """Params and settings by which remote actors take steps.
+    """Params and settings with which remote actors choose actions.
 
     Attributes:
         params: the params of the learner.
@@ -119,7 +119,7 @@ def pack_params(params: Mapping[str, np.ndarray]) -> bytes:
 
 
 class RolloutActor:
-    """Steps environments of its own by the actions of an agent, in a thread of its own.
+    """Steps its own environments by an agent's actions, in its own thread.
 
     A rollout depends on the params, the state of the environments, the seed, the actor's number and the rollout's: a
     lost actor's next rollout is computed elsewhere with the same bits.
@@ -163,7 +163,7 @@ class RolloutActor:
         return await asyncio.wrap_future(self._thread.submit(self._transitions, packed, version, number, steps))
 
     async def step(self, actions: np.ndarray | None, actor: str) -> ActorStep:
-        """Step the environments by actions for their observations; without, or for another ``actor``'s, do nothing."""
+        """Step the environments by ``actions``; do nothing if they are None or meant for another ``actor``."""
         return await asyncio.wrap_future(self._thread.submit(self._step, actions if actor == self._name else None))
 
     async def state(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class RolloutActor:
         return await asyncio.wrap_future(self._thread.submit(self._collector.state))
 
     async def close(self) -> None:
-        """Free what the environments hold; the thread ends."""
+        """Free the resources of the environments; end the thread."""
         self._thread.submit(self._collector.environments.close)
         self._thread.close("the actor is closed")
 
@@ -197,7 +197,7 @@ class RolloutActor:
         return ActorRollout(transitions, self._collector.ended, self._collector.state(), version)
 
     def _seed_agent(self, number: int) -> None:
-        """Let the actions of a rollout depend on its number, and not on those before it."""
+        """Seed the agent's actions by the rollout's number, so that they do not depend on earlier rollouts."""
         self._agent.rng = np.random.default_rng([self._seed, self._number, number])
 
     def _step(self, actions: np.ndarray | None) -> ActorStep:

@@ -1,4 +1,4 @@
-"""RolloutStream: a stream of rollouts of remote actors, whose params are at most some updates old."""
+"""RolloutStream: takes rollouts from remote actors, with params that are at most a set number of updates old."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dsinga.rl.remote.rollout_actor import ActorRollout, pack_params
 
 
 class RolloutStream:
-    """Takes the rollouts of actors as they come, while the other actors go on with older params (IMPALA).
+    """Takes each actor's rollout on arrival, while the other actors go on with older params (IMPALA).
 
     An actor gets the newest params with each rollout. A rollout is at most ``max_staleness`` updates old when it is
     learnt: where an actor is slower than that, the learner waits for it, and where the learner is, actors wait.
@@ -68,7 +68,7 @@ class RolloutStream:
         return [result for _, _, result in part]
 
     def _start_idle(self, steps: int, params: Mapping[str, np.ndarray]) -> None:
-        """Start the actors that are idle, as far as their rollouts can be learnt in time after those before them."""
+        """Start the idle actors, as many as can have their rollouts learnt before they are too old."""
         while self._idle and len(self._running) + len(self._arrived) < self.batch * (self.max_staleness + 1):
             number = self._idle.popleft()
             self._packed = self._packed or self._pack(params)
@@ -78,7 +78,7 @@ class RolloutStream:
             call.add_done_callback(self._ended.put)
 
     def _collect(self) -> None:
-        """Take the rollouts that have come, the oldest first; wait for one where an update cannot be made."""
+        """Take the rollouts that have arrived, the oldest first; wait for another if an update is not possible yet."""
         waits = len(self._arrived) < self.batch or self._must_wait()
         while waits or not self._ended.empty():
             call, waits = self._ended.get(), False
@@ -88,7 +88,7 @@ class RolloutStream:
         self._arrived.sort(key=lambda arrival: arrival[:2])
 
     def _must_wait(self) -> bool:
-        """Whether an update now would make a rollout that is on its way too old before it can be learnt."""
+        """Return whether an update now would make a pending rollout too old before it can be learnt."""
         versions = [version for version, _, _ in self._arrived[self.batch :]]
         versions += [version for _, version in self._running.values()]
         following = self.version + 1
@@ -108,12 +108,12 @@ class RolloutStream:
         self._rollouts[: len(state["rollouts"])] = map(int, state["rollouts"][: self.actors.count])
 
     def close(self) -> None:
-        """Cancel the calls on their way, and let go of the actors."""
+        """Cancel the pending calls, and release the actors."""
         self.actors.close()
 
 
 def rollouts_of_update(actors: int, max_staleness: int) -> int:
-    """Return how many rollouts an update takes so that all actors are at work.
+    """Return the number of rollouts for each update that keeps all actors busy.
 
     The rollouts on their way are those of the updates in which they may be learnt.
     """
