@@ -1,1 +1,1 @@
-"""Fields: windows of climate data and of microscopy as records, leads, climatology, and predictions of Datasets."""
+"""Trains nets on gridded data in xarray Datasets, such as climate fields and microscope images, and predicts it."""

@@ -1,4 +1,4 @@
-"""Gives later leads their inputs, from the data or from earlier predictions; the layer kLeadRecord joins both."""
+"""Feeds the prediction for one lead (how far ahead a forecast is) to the net as input for later leads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dsinga.ops import Ops
 
 
 def lead_axis(layout: Layout) -> Axis:
-    """Return the dimension of channels along which targets lie ahead. Raises UserError for none, or several."""
+    """Return the dimension, usually time, along which targets lie ahead. Raises UserError for none, or several."""
     ahead = [axis for dim, axis in layout.axes.items() if axis.lead > 0 and dim not in layout.space]
     if len(ahead) != 1:
         raise UserError(
@@ -126,7 +126,7 @@ Source = tuple[int, int, int, float]  # of a channel: as in a LeadChannels
 
 
 def lead_plan(layout: Layout, definition: WindowDefinition) -> LeadPlan | None:
-    """Return how records of several leads are made; None for windows of one lead, and for nets of the direct form.
+    """Return the plan of training on several leads; None for one lead, or if the net predicts all leads at once.
 
     Raises UserError where predictions cannot be fed back.
     """
@@ -277,7 +277,7 @@ class _ChannelRun(NamedTuple):
 
 @register("layer", kLeadRecord=893)
 class LeadRecord(Layer):
-    """The record of one lead (B, C, *space), of channels of its sources.
+    """Layer that builds the input record of one lead (B, C, *space) from channels of its source layers.
 
     The first source is the record that is read (B, R, *space), the others are predictions of earlier leads. Where the
     channel of a mask is 0, a prediction is replaced by ``fill``, and gets no gradient. A net that is trained on several

@@ -1,4 +1,4 @@
-"""Builds the net that is trained on several leads: a copy of its layers for each, fed with earlier predictions."""
+"""Builds the net for training on several leads: one copy of its layers per lead, fed with earlier predictions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODES = {
 
 
 class LeadChannels(NamedTuple):
-    """The channels of the record of one lead, in their order.
+    """The origin of each channel in the record of one lead, in order.
 
     Attributes:
         source: where each comes from: 0 the record that is read, n the prediction of n leads before.
@@ -42,7 +42,7 @@ class LeadChannels(NamedTuple):
 
 @dataclass(frozen=True)
 class LeadPlan:
-    """How records of several leads are made of a record that is read, which has the inputs that are known in advance.
+    """How the records of several leads are made from one record read, which also has the inputs known in advance.
 
     Attributes:
         shape: the shape (C, *space) of the record of a lead.
@@ -87,7 +87,7 @@ class LeadPlan:
         return tuple(weight / total for weight in self.weights[:leads])
 
     def changes(self) -> tuple[tuple[int, int], ...]:
-        """Return (step, leads): how many leads are trained from a step of training on, in the order of the steps."""
+        """Return pairs (step, leads), sorted by step: how many leads are trained from a training step on."""
         return tuple((step, sum(start <= step for start in self.starts)) for step in sorted(set(self.starts)))
 
     def create_nets(
@@ -124,7 +124,7 @@ class LeadPlan:
 
 
 def lead_name(lead: int, layer: str, of_record: bool = False) -> str:
-    """Return the name of the copy of a layer for a lead, from 1: its own for the first, but for records of a lead."""
+    """Return the name of a layer's copy for a lead (from 1); the first keeps the name unless ``of_record``."""
     return layer if lead == 1 and not of_record else f"lead{lead}#{layer}"
 
 
@@ -159,7 +159,7 @@ def unroll_leads(
 
 
 def prediction_of(layers: Sequence[LayerConf]) -> str:
-    """Return the name of the layer that losses, or else metrics, compare with labels; "" where none does.
+    """Return the name of the layer that losses, or else metrics, compare with labels; "" if there is none.
 
     Raises JobError where they compare several, or several numbers with each number of a target.
     """

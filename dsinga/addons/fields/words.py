@@ -1,4 +1,4 @@
-"""Words of ``dsinga.nn`` for fields."""
+"""Metrics of ``dsinga.nn`` for fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training iterations whose params are on servers, captured as graphs between which params are exchanged.
+"""Captures training iterations as CUDA graphs, between which params are exchanged with servers.
 
 The iteration is cut before the first layer that needs the params of a group, and after the layer that completes their
 gradients. Between two graphs the host only starts copies, so that the exchange goes on beside the graphs that follow.

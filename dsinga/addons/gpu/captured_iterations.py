@@ -1,4 +1,4 @@
-"""Training iterations and evaluations of a worker that computes on a device, captured as graphs."""
+"""Captures training iterations and evaluations of a worker on a device as graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class CapturedIterations:
-    """The iterations and evaluations of a worker that computes on a device, each captured where that can be.
+    """The iterations and evaluations of a worker on a device, captured as graphs where possible.
 
     Args:
         ops: its kernels (CupyOps).
@@ -74,7 +74,7 @@ class CapturedIterations:
         return metrics
 
     def begin(self, step: int) -> None:
-        """Go back to ``step``, where it or a later step was launched and changed nothing.
+        """Go back to ``step`` after this step, or a later one, was launched and changed nothing.
 
         With servers none is launched before the one before it has ended.
         """

@@ -1,4 +1,4 @@
-"""Passes of a worker on a device, each captured as one graph: recorded twice, captured, and launched from then on.
+"""Captures each pass of a worker on a device as one graph: recorded twice, captured, and launched from then on.
 
 A graph launches all kernels of a pass at once, where Python would take longer to launch them than they take to run. It
 is for batches of one shape, in memory that stays where it is. What cannot be captured is computed eagerly, and
@@ -92,7 +92,7 @@ class CapturedPass:
 
 
 class CapturedPasses:
-    """The captured passes of one worker, by what makes them different; used by one thread.
+    """The captured passes of one worker, by the key that tells them apart; used by one thread.
 
     Args:
         ops: the kernels of the worker (CupyOps).

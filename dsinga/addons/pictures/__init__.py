@@ -1,1 +1,1 @@
-"""Pictures of nets, plans and runs."""
+"""Draws pictures of nets, of plans (predicted training times) and of runs."""

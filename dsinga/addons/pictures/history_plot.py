@@ -1,4 +1,4 @@
-"""Drawing the metrics of runs: a few, such as the loss, as SVG, and all by Matplotlib."""
+"""Draws the metrics of runs: a few, such as the loss, as SVG, and all by Matplotlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drawing panels of lines as an SVG: axes with round numbers, and a colour and the last value for each line."""
+"""Draws panels of lines as an SVG: axes with round numbers, and a colour and the last value for each line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Scale(NamedTuple):
 
 
 class YAxis(NamedTuple):
-    """How a panel's values are shown.
+    """The scale of a panel's values: linear or logarithmic, as numbers or in percent.
 
     With ``logarithmic`` the axis is, for values above 0; with ``percent`` a value of 1 is "100%". ``includes`` are
     values that the axis shows in any case; they are for linear axes.

@@ -1,4 +1,4 @@
-"""Pictures by Matplotlib: images, wrong predictions, confusion matrices, curves of scores and of learning rates.
+"""Draws by Matplotlib: images, wrong predictions, confusion matrices, curves of scores and of learning rates.
 
 They need Matplotlib: ``pip install 'dsinga[plot]'``. The metrics of a run are drawn by its history,
 :meth:`dsinga.monitor.History.plot`. Each function returns Matplotlib's axes, as pandas does.
@@ -61,7 +61,7 @@ INCHES = 4.0
 
 
 def roc_curve(labels: Any, scores: Any, *, classes: Sequence[str] = (), ax: Any = None, **options: Any) -> Any:
-    """Draw the share of right alarms by that of false alarms, as the threshold of the score falls.
+    """Draw the ROC curve: true positive rate by false positive rate, as the threshold of the score falls.
 
     Args:
         labels: 0 and 1 (N,) for one score a record, classes (N,) for a score of each class, or 0 and 1 (N, labels).

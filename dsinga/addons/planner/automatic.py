@@ -1,4 +1,4 @@
-"""``partition: auto``: chooses how each layer is cut by the cost model, for the workers of the running cluster."""
+"""Chooses how each layer is cut for ``partition: auto``, by the cost model, for the workers of the running cluster."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def _measure_barrier_between(client: Client, first: str, second: str, link: Link
 
 
 def link_of(seconds: dict[int, float]) -> Link:
-    """Return the link on which calls take these ``seconds``, by the bytes that they carry, reply included."""
+    """Return the link (latency and bandwidth) on which calls with so many bytes take these ``seconds``."""
     rate = (LARGE - SMALL) / max(seconds[LARGE] - seconds[SMALL], 1e-9)
     return Link(round_figure(seconds[0] / 2), round_figure(rate))
 

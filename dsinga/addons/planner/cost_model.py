@@ -1,4 +1,4 @@
-"""Predicts the time of an iteration for a net, its cuts and a cluster that need not exist, and finds the best cuts."""
+"""Predicts the iteration time of a net cut over a real or imagined cluster, and finds the best cuts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits the training of a net into a memory: by micro-batches, and by features that are computed again.
+"""Makes training fit in a given memory, by micro-batches and by recomputing activations.
 
 Both leave what is trained as it is. Of the choices that fit, the one with the lowest price is taken. The price is the
 time of an iteration relative to whole batches without recomputation, by a rule of thumb: kernels take the time of
@@ -37,7 +37,7 @@ STRETCHES = (0, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # numbers of stretches that are 
 
 
 class MemoryFit(NamedTuple):
-    """A way to train within a memory.
+    """The micro-batches and the recomputation with which training fits in a memory.
 
     Attributes:
         micro_batches: the number of parts of a batch.
@@ -50,7 +50,7 @@ class MemoryFit(NamedTuple):
     memory: Memory
 
     def price(self, rows: int) -> float:
-        """Return the time of an iteration with ``rows`` rows of a batch a worker, relative to that with (1, 0)."""
+        """Return the iteration time for ``rows`` batch rows a worker, relative to training without either."""
         stretches = max(self.recompute, 1)
         return (1 + IDLE_ROWS * self.micro_batches / rows) / (1 + IDLE_ROWS / rows) * (4 - 1 / stretches) / 3
 
@@ -60,12 +60,12 @@ class MemoryFit(NamedTuple):
         return ", ".join(f"{name}: {value}" for name, value in fields.items() if value > 1)
 
     def applied(self, job: Job) -> Job:
-        """Return the job that trains so."""
+        """Return the job with this choice of micro-batches and recomputation."""
         return job.replace(micro_batches=self.micro_batches, neuralnet=job.neuralnet.replace(recompute=self.recompute))
 
 
 def whole_job(job: Job) -> Job:
-    """Return the job with whole batches and without stretches, whose iterations the cost model prices."""
+    """Return the job without micro-batches and recomputation, whose iterations the cost model prices."""
     return job.replace(micro_batches=1, neuralnet=job.neuralnet.replace(recompute=0))
 
 
@@ -116,7 +116,7 @@ class NetVariants:
     def memory(
         self, micro_batches: int, recompute: int, workers: int = 1, cuts: Mapping[str, LayerCut] | None = None
     ) -> Memory:
-        """Return the memory of the worker that needs most, of a group of ``workers`` with the net cut so."""
+        """Return the largest memory of a worker, in a group of ``workers`` with the net cut by ``cuts``."""
         net = self.net(micro_batches, recompute)
         locals_ = [net] if workers == 1 else partition(net, workers, cuts=cuts).locals
         memories = (
@@ -188,7 +188,7 @@ def fit(
 def cheapest_that_fits(
     choices: Mapping[str, PricedCuts], variants: NetVariants, limit: int, wanted: str = "auto"
 ) -> tuple[PricedCuts, MemoryFit]:
-    """Return the cuts ``wanted``, or the cheapest others where these do not fit, and how they fit into the memory.
+    """Return the cuts ``wanted``, or the cheapest cuts that fit in memory, and how training fits.
 
     Raises UserError where none do.
     """

@@ -1,4 +1,4 @@
-"""Writes the program of each worker of a group: the operations of back-propagation and exchange in an iteration.
+"""Lists what each worker does in one iteration, computing and sending, so that the planner can price it.
 
 A partitioned net has a bridge for each pair of workers that communicate, so its size grows with the square of their
 number. Programs without partitioning are quick enough for a search, and for hundreds of workers: a feature that all
@@ -105,7 +105,7 @@ def find_transfers(net: NeuralNet, cuts: Mapping[str, LayerCut], workers: int) -
 
 
 def halo_numbers(layer: Layer, source: int, cut: LayerCut, shape: Shape, workers: int) -> int:
-    """Return the numbers of a source that a part of a layer cut by space needs of others, for each other worker.
+    """Return how many numbers a spatial part of a layer gets from each other worker.
 
     The part is the one that needs most. It gets them from its neighbours; their sum is what counts here.
     """

@@ -31,7 +31,7 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True)
 class MachineModel:
-    """Functions that say how long a machine computes.
+    """Functions that return how long a machine computes layers, nets and arithmetic on params.
 
     Attributes:
         rates: those of arithmetic on params.

@@ -1,4 +1,4 @@
-"""A plan: the partitionings of a job with their predicted times, and what an outer step of sites costs."""
+"""A plan: the partitionings of a job with their predicted times, and the cost of training on several sites."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def price_sites(sites: int, numbers: int, step_seconds: float, link: Link) -> Si
 
 
 def site_lines(figures: Mapping[str, Any]) -> list[str]:
-    """Return the sentences that say what :meth:`SitePlan.figures` has, but for its table of outer steps."""
+    """Return the sentences that state :meth:`SitePlan.figures`, without the table of outer steps."""
     synchronous, step = figures["synchronous"], figures["ms_per_iteration"]
     return [
         f"{figures['sites']} sites that average their params, each trains in {step:,.2f} ms per iteration; all "

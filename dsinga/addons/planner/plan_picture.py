@@ -1,4 +1,4 @@
-"""The picture of a plan: strategies side by side, and how they scale with the number of workers."""
+"""Draws a plan as SVG: partitionings side by side, and how they scale with the number of workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAME_WIDTH = 108
 
 
 class Bar(NamedTuple):
-    """A row: its name, the lengths of the parts of its bar by their names, and the text at its end.
+    """One row of a bar chart: its name, the lengths of the parts of its bar by name, and the text at its end.
 
     The name is empty in a second column of bars, whose rows are those of the first.
     """

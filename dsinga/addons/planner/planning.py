@@ -1,4 +1,4 @@
-"""Predicts the time of an iteration of a job, and compares it with that of a run, part by part."""
+"""Predicts the iteration time of a job, and compares the prediction with a finished run, part by part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes a plan: prices the partitionings of a job, on this machine or on a cluster that need not exist."""
+"""Makes a plan: predicts the cost of each partitioning of a job, on this machine or on an imagined cluster."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def _choices(job: Job, model: CostModel, workers: int) -> dict[str, PricedCuts]:
 
 
 class Fitting(NamedTuple):
-    """The nets of a job, and the bytes of memory of each worker that they are to fit into."""
+    """The nets of a job, and the bytes of memory of each worker in which training must fit."""
 
     variants: NetVariants
     limit: int
@@ -311,12 +311,12 @@ def open_variants(checked: CheckedJob) -> NetVariants:
 
 
 def plan_net(checked: CheckedJob) -> NeuralNet:
-    """Return the training net; without its stores, in the shapes that the job gives."""
+    """Return the training net; where its stores are missing, with the shapes that the job gives."""
     return create_net(checked.job.neuralnet, Phase.kTrain, plan_infos(checked))
 
 
 def plan_infos(checked: CheckedJob) -> Mapping[str, RecordInfo]:
-    """Return the description of the training records; without their stores, as far as the job gives it."""
+    """Return the description of the training records; where their stores are missing, as the job gives it."""
     job = checked.job
     try:
         return checked.reader(Phase.kTrain).infos
@@ -337,5 +337,5 @@ def _info(layer: LayerConf, job: Job) -> RecordInfo:
 
 
 def describe_link(link: Link) -> str:
-    """Return a network in words."""
+    """Return the description of a network as text."""
     return f"{8 * link.bandwidth / 1e9:g} Gbit/s, {1e3 * link.latency:g} ms"

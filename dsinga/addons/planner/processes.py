@@ -1,4 +1,4 @@
-"""The processes in which the workers and servers of a group run, and the bytes of a number that they send."""
+"""Maps the workers and servers of a group to processes, and gives the bytes of each number that they send."""
 
 from __future__ import annotations
 

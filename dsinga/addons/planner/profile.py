@@ -1,4 +1,4 @@
-"""The time of each layer and pass in an iteration, measured on one worker that computes the whole batch."""
+"""Measures the time of each layer and pass in an iteration, on one worker that computes the whole batch."""
 
 from __future__ import annotations
 

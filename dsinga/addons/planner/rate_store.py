@@ -37,7 +37,7 @@ class ProcessorTimes(NamedTuple):
 
 
 def read_processor_times() -> ProcessorTimes | None:
-    """Return the seconds until now; None if the system cannot say."""
+    """Return the seconds of the clock and of the cores until now; None if the system cannot say."""
     try:
         columns = PROCESSOR_TIMES.read_text(encoding="ascii").split(maxsplit=11)
         ticks = sum(int(columns[k]) for k in (USER, NICE, SYSTEM, INTERRUPTS, SOFT_INTERRUPTS, STOLEN))
@@ -47,7 +47,7 @@ def read_processor_times() -> ProcessorTimes | None:
 
 
 def disturbed(before: ProcessorTimes | None, after: ProcessorTimes | None, cores: int) -> bool:
-    """Whether other processes used cores between two moments that this process may have needed."""
+    """Whether, between two moments, other processes used cores that this process may have needed."""
     if before is None or after is None:
         return False
     clock, everybody, process = (late - early for early, late in zip(before, after, strict=True))
@@ -122,7 +122,7 @@ class RateStore:
 
     @property
     def warning(self) -> str:
-        """What to tell the user about doubtful figures; empty where there are none."""
+        """A warning about doubtful figures, for the user; empty where there are none."""
         if not self.doubtful:
             return ""
         return (

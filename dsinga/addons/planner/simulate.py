@@ -1,4 +1,4 @@
-"""Simulation of a synchronous group, event by event: computing, messages and updates, overlapping or one by one.
+"""Simulates a synchronous group event by event: computing, messages and updates, overlapping or one by one.
 
 Each worker executes its operations in order. Each process has a link that carries one message at a time in each
 direction, to its receivers in turn. A server's work, and sending and receiving a message, take processor time from the
@@ -33,7 +33,7 @@ Process = Generator["float | Event", None, None]  # yields the seconds, or the e
 
 
 class Event:
-    """Something that happens once; ``waiting`` are called when it does."""
+    """An event that happens once; the functions ``waiting`` are called when it does."""
 
     def __init__(self) -> None:
         self.done = False

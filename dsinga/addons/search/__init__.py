@@ -1,1 +1,1 @@
-"""Searching for the best settings of a job."""
+"""Searches for the best settings (hyperparameters) of a job."""

@@ -1,4 +1,4 @@
-"""Suggests a learning rate by the losses of a short run whose rate grows from step to step."""
+"""Suggests a learning rate from the losses of a short run, in which the rate grows from step to step."""
 
 from __future__ import annotations
 
@@ -245,5 +245,5 @@ class RateSweep(Extension):
         return {"losses": self.losses}
 
     def load_state(self, state: State) -> None:
-        """Go on from these losses."""
+        """Restore the losses of the run that is resumed."""
         self.losses = [*state.get("losses", [])]

@@ -1,4 +1,4 @@
-"""Extensions of the runs of a search: one keeps the values of a metric, one ends runs by the median of other runs."""
+"""Extensions (callbacks) of the runs of a search: keep a metric's values, and stop runs worse than others' median."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MetricValues(Extension):
         return {"values": [[step, value] for step, value in self.values]}
 
     def load_state(self, state: State) -> None:
-        """Take the values of the run that goes on."""
+        """Restore the values of the run that is resumed."""
         self.values, self.best.value = [], None
         for step, value in state.get("values", []):
             self._add(int(step), float(value))
@@ -90,7 +90,7 @@ class MedianRule:
                 self._complete.append(([step for step, _ in values], means))
 
     def median(self, step: int) -> tuple[float, int] | None:
-        """Return the median at a step and the number of runs that it is of, None where too few are complete."""
+        """Return the median at a step and the number of runs in it; None where too few are complete."""
         with self._lock:
             means = [means[count - 1] for steps, means in self._complete if (count := bisect.bisect(steps, step))]
         return (statistics.median(means), len(means)) if len(means) >= self._least else None
@@ -111,7 +111,7 @@ class MedianStopping(MetricValues):
         self.reason = ""
 
     def start(self, loop: LoopView) -> None:
-        """End a run at once that goes on where it was ended."""
+        """End a resumed run at once if it was ended before."""
         if self.reason:
             loop.stop(self.reason)
 
@@ -141,6 +141,6 @@ class MedianStopping(MetricValues):
         return {**super().state_dict(), "reason": self.reason}
 
     def load_state(self, state: State) -> None:
-        """Take them."""
+        """Restore the values and the reason of the run that is resumed."""
         super().load_state(state)
         self.reason = state.get("reason", "")

@@ -1,4 +1,4 @@
-"""The result of a search: a row for each setting, the best one with its params; and its files in a workspace."""
+"""The result of a search: a row for each setting, the best setting with its params, and files in a workspace."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def setting_folder(workspace: Path, number: int, count: int) -> Path:
 
 
 def keep_earlier_search(workspace: Path) -> Path | None:
-    """Move what an earlier search has left in the workspace to its folder ``search-<number>``; return that, or None."""
+    """Move the files of an earlier search to ``search-<number>`` in the workspace; return the path, or None."""
     files = [path for path in (*workspace.glob(FOLDERS), workspace / TABLE) if path.exists()]
     if not files:
         return None

@@ -1,4 +1,4 @@
-"""Runs of a search: starts them as threads become free, and makes rows of the result as they end."""
+"""Starts the runs of a search as threads become free, and makes rows of the result as they end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SearchRun:
     is_training: bool = False
 
     def begin(self) -> None:
-        """Learn that training begins, after the wait for Dask workers."""
+        """Note the time at which training begins, after the wait for Dask workers."""
         self.begun, self.is_training = time.perf_counter(), True
 
     @property
@@ -64,7 +64,7 @@ class SearchRun:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What a search trains.
+    """The settings and jobs that a search trains, and how it runs them.
 
     Attributes:
         settings: all settings.

@@ -1,4 +1,4 @@
-"""The settings of a search: combinations of values, or samples of distributions, as objects, text and files."""
+"""Makes the settings of a search from combinations of values or samples of distributions, in Python, text or files."""
 
 from __future__ import annotations
 

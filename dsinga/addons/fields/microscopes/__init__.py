@@ -1,1 +1,1 @@
-"""Images of microscopes: OME-Zarr read and written, targets made from label images, instances made from predictions."""
+"""Reads and writes OME-Zarr images, makes targets from label images, and makes instances from predictions."""

@@ -1,4 +1,4 @@
-"""Targets made from label images where they are read: "border(cells)" is a lazy variable beside the variable "cells".
+"""Makes targets such as "border(cells)" from the label image "cells" of a Dataset, lazily as regions are read.
 
 This file imports xarray; whoever has a Dataset has imported it.
 """
@@ -26,7 +26,7 @@ _TARGET = re.compile(r"(inside|border|distance|flow_(.+?))\((.+)\)")
 
 
 def with_instance_targets(dataset: Any, names: Iterable[str]) -> Any:
-    """Return a Dataset with the targets among ``names`` that it lacks and that are made from its label images.
+    """Return a Dataset with the missing targets in ``names`` added, made lazily from its label images.
 
     "inside(cells)" is 1 in an instance and 0 in the background; "border(cells)" is a class: 0 background, 1 inside,
     2 border; "distance(cells)" is the distance in points to the end of the instance, 16 at most; "flow_y(cells)" and

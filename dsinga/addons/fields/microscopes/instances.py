@@ -1,4 +1,4 @@
-"""Instances: components, borders, distances and flows of label images, and instances of what a net predicts, in numpy.
+"""Computes borders, distances and flows of label images, and instances from what a net predicts, in numpy.
 
 A label image has a whole number at each point: 0 for the background, another one for each instance.
 """
@@ -43,7 +43,7 @@ def components(labels: np.ndarray) -> np.ndarray:
 
 
 def grow(seeds: np.ndarray, foreground: np.ndarray) -> np.ndarray:
-    """Return seeds (numbers, 0 for none) that have grown into the foreground (bool), a ring of points at a time.
+    """Return the seeds (instance numbers, 0 for none) grown into the foreground (bool), one ring of points at a time.
 
     A point that several seeds reach at once takes the number of the neighbour that comes first: along the first axis
     before it, then after it, then along the next.
@@ -79,7 +79,7 @@ def borders(labels: np.ndarray) -> np.ndarray:
 
 
 def distances(labels: np.ndarray, most: float, spacing: Sequence[float]) -> np.ndarray:
-    """Return the distance of each point of an instance to the nearest point of something else, ``most`` at most.
+    """Return the distance of each instance point to the nearest point outside its instance, at most ``most``.
 
     It is 0 in the background, float32. Beyond the ends of the array lies nothing. ``spacing`` is the distance of
     neighbours along each axis. Squares of distances are the least over one axis after the other, as by Felzenszwalb and
@@ -158,7 +158,7 @@ def _neighbours(parts: np.ndarray, points: np.ndarray) -> list[np.ndarray]:
 
 @public
 def label_instances(seeds: Any, foreground: Any, *, smallest: int = 1) -> np.ndarray:
-    """Return a label image: the connected parts of ``seeds`` that have grown into ``foreground``, numbered from 1.
+    """Return a label image: the connected parts of ``seeds``, grown into ``foreground``, numbered from 1.
 
     Of predicted borders, ``label_instances(classes == 1, classes > 0)``; of predicted distances,
     ``label_instances(distance > 3, distance > 0.5)``.

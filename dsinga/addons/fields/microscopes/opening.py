@@ -26,7 +26,7 @@ WRITE_AGAIN = "write it again as version 0.4 or 0.5, for instance with bioformat
 
 @dataclass(frozen=True)
 class OmeAxis:
-    """An axis of an image: its name, its type ("time", "channel", "space" or another) and its unit, "" without."""
+    """An axis of an image: its name, its type ("time", "channel", "space" or another), and its unit or ""."""
 
     name: str
     type: str = ""
@@ -69,7 +69,7 @@ def ome_attributes(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def read_multiscale(metadata: Mapping[str, Any], location: str) -> Multiscale:
-    """Return the image that the OME metadata of a group describe; of several multiscales the first.
+    """Return the image described by the OME metadata of a group; the first one if there are several.
 
     Raises:
         UserError: the group is a plate, a well or a collection of images; or the metadata have another version, no axes
@@ -132,7 +132,7 @@ IMAGE = "image"  # the variable of the image; those of label images have the nam
 
 
 class OmeImage(NamedTuple):
-    """An image in a zarr group: the group, what its metadata say, and its path or URL."""
+    """An image in a zarr group: the group, its metadata, and its path or URL."""
 
     group: zarr.Group
     multiscale: Multiscale
@@ -151,7 +151,7 @@ class OmeImage(NamedTuple):
 
 @public
 def open_ome_zarr(path: str | os.PathLike[str], level: int | str = 0, labels: str | Iterable[str] | None = None) -> Any:
-    """Return one resolution of an OME-Zarr image as an xarray Dataset, of which only metadata are read.
+    """Return one resolution of an OME-Zarr image as a lazy xarray Dataset; only metadata are read.
 
     The variable "image" has the axes of the image as dimensions, such as (c, z, y, x), and a label image those that it
     has. Coordinates follow from scale and translation, with the units of the axes; those of channels are their names.

@@ -1,4 +1,4 @@
-"""Writes a Dataset as an OME-Zarr image with levels of resolution and label images, as viewers open it."""
+"""Writes a Dataset as an OME-Zarr image with several resolutions and label images, for image viewers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHANNELS = ("c", "channel", "class", "band", "quantile", "parameter", "member", 
 def write_ome_zarr(
     dataset: Any, path: str | os.PathLike[str], *, labels: str | Iterable[str] = (), version: str = "0.5"
 ) -> None:
-    """Write the variables of a Dataset as an OME-Zarr image, whose channels they are, and some as its label images.
+    """Write variables of a Dataset as the channels of an OME-Zarr image, and some as its label images.
 
     The last two or three dimensions are space, before them lie those of time ("t", "time") and of channels ("c",
     "channel", "class", "band", and "quantile", "parameter", "member", "lead" of predictions). Coordinates give scale

@@ -1,1 +1,1 @@
-"""Predictions of Datasets, computed tile by tile wherever Dask computes, and their errors by group."""
+"""Predicts Datasets with Dask, tile by tile, and computes the errors of predictions by group."""

@@ -1,4 +1,4 @@
-"""Evaluates predictions of windows of a Dataset by groups: variables, leads, seasons, maps, regions."""
+"""Computes the errors of predictions of a Dataset by variable, lead (how far ahead), season, region or point."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PERSISTENCE, CLIMATOLOGY = "persistence", "climatology"
 
 
 class Persistence:
-    """Forecasts that targets stay as they are at the last point of the inputs.
+    """A baseline forecast: targets keep the values at the last point of the inputs.
 
     Raises UserError for windows whose targets do not lie ahead.
     """
@@ -89,7 +89,7 @@ def _at_last_point(layout: Layout, dims: list[str]) -> Layout:
 
 
 class Climatological:
-    """Forecasts that targets are as a climatology has them at their times.
+    """A baseline forecast: targets have the values of a climatology at their times.
 
     Raises UserError where the climatology lacks a target, or one of its points.
     """
@@ -134,7 +134,7 @@ class Climatological:
 
 
 def make_baselines(points: LabelPoints, against: Any) -> list[Any]:
-    """Return the forecasts that ``against`` names: "persistence", a climatology, or several of these."""
+    """Return the baseline forecasts named by ``against``: "persistence", a climatology, or several of them."""
     given = list(against) if isinstance(against, (list, tuple)) else [against]
     baselines: list[Any] = []
     for each in given:

@@ -1,4 +1,4 @@
-"""The layer kFieldError: errors of predicted fields, and their anomaly correlation, by channel and of all."""
+"""The layer kFieldError: errors and anomaly correlation of predicted fields, by channel and over all channels."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def error_terms(
 
 @register("composed_metric", "fields")
 def field_metrics(parts: Sums) -> MetricValues:
-    """Return the values of all channels, and of each where there are several; none of a channel without points."""
+    """Return metrics over all channels, and by channel if there are several; none for channels without points."""
     keys = sorted(parts, key=lambda key: int(key.partition(",")[0]))
     names, sums = [key.partition(",")[2] for key in keys], np.stack([parts[key][0].sums for key in keys], axis=1)
     if not sums[1].any():
@@ -194,7 +194,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def correlations(sums: np.ndarray) -> MetricValues:
-    """Return "anomaly_correlation" by channel, if the sums have those of anomalies; NaN where one of these is 0."""
+    """Return "anomaly_correlation" by channel if ``sums`` include sums of anomalies; NaN where one of them is 0."""
     if len(sums) < 12:
         return {}
     weights, count, (f, a, wf, wa, wff, waa, wfa) = sums[0], np.maximum(sums[1], 1), sums[5:]

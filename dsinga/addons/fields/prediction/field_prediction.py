@@ -1,4 +1,4 @@
-"""Prediction of a Dataset: a lazy Dataset of the targets, computed tile by tile wherever Dask computes."""
+"""Predicts a Dataset: makes a lazy Dataset of the targets, which Dask computes tile by tile."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def predict_dataset(
     definition: WindowDefinition | None = None,
     leads: int | None = None,
 ) -> Any:
-    """Return the prediction of the targets of windows in a Dataset, as a lazy Dataset.
+    """Return a lazy Dataset with the predicted targets of the windows in a Dataset.
 
     Its variables have the names, dimensions, coordinates and attributes of the targets; ``layer`` gives their numbers.
     Points lie at the times of the targets. ``definition`` says what windows are, by default that of the job's input
@@ -81,7 +81,7 @@ def predict_dataset(
 
 
 def windows_of(job: Job, phase: Phase, roots: Sequence[str] = ()) -> WindowDefinition:
-    """Return the definition of windows of the input layer of a phase, or of training; raise UserError for none.
+    """Return the window settings of the input layer of a phase, or of training; raise UserError for none.
 
     Where a job file does not say how the data of training lie, the store that it names does, if it is still there.
     """
@@ -279,7 +279,7 @@ def _as_dask(variable: Any) -> da.Array:
 
 
 def map_blocks(predictor: FieldPredictor, arrays: Mapping[str, da.Array], blocks: PredictionBlocks) -> da.Array:
-    """Return the prediction as a dask array, a task for each block of it."""
+    """Return the prediction as a dask array with one task per block."""
     return _map(FieldPredictor.predict, _shared(predictor), arrays, blocks, blocks.plans())
 
 
@@ -338,7 +338,7 @@ def _fed_back(windows: PredictionWindows) -> dict[str, FedBack]:
 
 
 def check_tasks(leads: int, blocks: int) -> None:
-    """Raise UserError for so many leads that Dask would take minutes for their tasks before the first one runs."""
+    """Raise UserError if Dask would need minutes to set up the tasks for so many leads."""
     if leads * blocks > MOST_TASKS:
         remedy = ", or predict fewer steps of time: ds.isel(time=slice(-10, None))" if blocks > LEAST_TASKS else ""
         raise UserError(

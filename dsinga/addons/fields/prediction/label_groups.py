@@ -1,4 +1,4 @@
-"""Groups of the numbers of labels: by variable, lead, season, region, or point, each with its coordinate."""
+"""Groups the values of labels by variable, lead (how far ahead), season, region or point."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NONE = -1  # the group of a number that is in none
 
 
 class LabelPoints:
-    """Finds the points of labels (n, C, *space), which may lie along several variables, levels and steps of time.
+    """Finds where each value of labels (n, C, *space) lies along the dimensions of a Dataset.
 
     Attributes:
         windows: the windows.
@@ -65,7 +65,7 @@ class LabelPoints:
             )
 
     def points(self, dim: str, rows: Any) -> np.ndarray:
-        """Return the point along a dimension of each number of labels, in a shape that broadcasts to (n, C, *space).
+        """Return the point along a dimension for each value of labels, broadcastable to (n, C, *space).
 
         Where all windows begin at the same point its first axis has one row.
         """
@@ -95,7 +95,7 @@ class LabelPoints:
         return max(times, key=lambda dim: self.layout.axes[dim].lead > 0)  # the first with a lead, else the first
 
     def leads(self, dim: str) -> np.ndarray:
-        """Return how many points after the last one of its inputs each channel lies along a dimension of time, (C,)."""
+        """Return the lead of each channel, (C,): how many points of time after the last input."""
         axis = self.layout.axes[dim]
         ahead = axis.offset(is_target=True) - (axis.size - 1)
         return ahead + (self._offsets[dim] if dim not in self.layout.space else np.zeros(self.channels, np.int64))
@@ -119,7 +119,7 @@ OF_DATES = ("season", "month", "year", "dayofyear", "hour")  # as the accessor `
 
 @dataclass(frozen=True)
 class Grouping:
-    """Divides the numbers of labels into groups.
+    """Divides the values of labels into groups.
 
     Attributes:
         dim: the dimension of the result.

@@ -1,4 +1,4 @@
-"""The Dataset of a prediction: dimensions, coordinates and attributes of the targets around a dask array."""
+"""Wraps a predicted dask array in a Dataset with the dimensions, coordinates and attributes of the targets."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _lazy(
 
 
 def with_related(dataset: Any, windows: PredictionWindows, points: Mapping[str, np.ndarray]) -> Any:
-    """Return a prediction with the grid mappings and bounds of CF that its variables and coordinates name.
+    """Return a prediction with the CF grid mappings and bounds that its variables and coordinates name.
 
     Where bounds beyond the data are not known, the coordinate no longer names them.
     """
@@ -138,7 +138,7 @@ def attributes(windows: PredictionWindows, target: Target) -> Mapping[Any, Any]:
 
 
 def arranged(windows: PredictionWindows, target: Target, array: da.Array) -> da.Array:
-    """Return the numbers of a target along its dimensions.
+    """Return the prediction of a target with axes in the order of the target's dimensions.
 
     ``array`` is the prediction (windows of each dimension of samples ..., C', points of space ...).
     """
@@ -162,7 +162,7 @@ def arranged(windows: PredictionWindows, target: Target, array: da.Array) -> da.
 
 
 def target_points(windows: PredictionWindows, axis: Axis) -> np.ndarray:
-    """Return the point of the data of each number of the prediction along a dimension, maybe beyond its end."""
+    """Return the index in the data of each predicted point along a dimension, maybe beyond the data's end."""
     if axis.name in windows.layout.space:
         return np.arange(axis.length) + axis.lead
     return (axis.starts[:, None] + axis.lead + np.arange(axis.size)).reshape(-1)
@@ -207,7 +207,7 @@ class _WrittenApart:
 
 
 class LazyDataset(_WrittenApart, xarray.Dataset):  # type: ignore[no-untyped-call]
-    """A Dataset that is computed from another one in a file, which it must not replace before.
+    """A Dataset computed lazily from an input file; refuses to be written over the input before.
 
     xarray deletes what is at the destination, and computes after that. What is made from this Dataset by xarray's
     functions may be a plain Dataset, which no longer knows its input.
@@ -238,7 +238,7 @@ class LazyDataArray(_WrittenApart, xarray.DataArray):  # type: ignore[no-untyped
         return xarray.DataArray(super().compute(**kwargs))
 
     def to_dataset(self, *args: Any, **kwargs: Any) -> LazyDataset:
-        """Return a Dataset that does not let the input be overwritten either."""
+        """Return a Dataset that refuses to overwrite the input as well."""
         plain = super().to_dataset(*args, **kwargs)
         dataset = LazyDataset(plain.data_vars, plain.coords, plain.attrs)
         if SOURCE in self.encoding:

@@ -1,4 +1,4 @@
-"""Divides the prediction of a Dataset into tasks: the windows and tiles of each, and the chunks that it reads."""
+"""Divides the prediction of a Dataset into Dask tasks, each with windows, tiles and the chunks to read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Points = Sequence[np.ndarray]  # selected of an array: increasing points along e
 
 
 class BlockPlan(NamedTuple):
-    """One block of the result: its position, the points of each array that it is computed of, and plain arguments."""
+    """One block of the result: its position, the points of each input array that it needs, and plain arguments."""
 
     position: tuple[int, ...]
     selections: Mapping[str, Points]

@@ -39,7 +39,7 @@ class MemoryReader(VariableReader):
 
     @property
     def chunk_shape(self) -> None:
-        """None: it has no chunks."""
+        """None: data in memory have no chunks."""
         return None
 
     def read(self, region: Region) -> np.ndarray:
@@ -54,7 +54,7 @@ class MemoryReader(VariableReader):
 
 
 def described(layout: Layout) -> Layout:
-    """Return a layout without the data of variables, which does not grow with them; coordinates it keeps."""
+    """Return a layout with the coordinates but without the data of variables, so that its size stays small."""
 
     def of_part(part: ChannelGroup) -> ChannelGroup:
         is_variable = type(part.reader) is VariableReader
@@ -78,7 +78,7 @@ def memory_windows(layout: Layout, readers: Mapping[str, VariableReader], axes: 
 
 
 class KeptFields(BlockCache):
-    """Keeps the fields of its only block, which is read once for each variable."""
+    """A cache of the fields of a single block, which reads each variable once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""FieldRollout: predicts several leads one after another; later ones take earlier predictions as inputs."""
+"""FieldRollout: predicts several leads (how far ahead) in turn; later leads take earlier predictions as inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsinga.addons.fields.records.readers import VariableReader
 
 @dataclass(frozen=True)
 class FedBack:
-    """A target that is an input, too: its channels in a prediction, and the dimensions of these with their sizes."""
+    """A target that is also an input: its channels in a prediction, and the sizes of their dimensions."""
 
     channels: slice
     dims: tuple[str, ...]

@@ -26,7 +26,7 @@ def rollout_records(
     roots: Sequence[str],
     compute: Callable[[Sequence[Any]], Sequence[np.ndarray]],
 ) -> Iterator[np.ndarray]:
-    """Yield the predictions of windows that feed back several leads, in their order: (n, leads * C, *space) float32.
+    """Yield the predictions of windows in order, each lead fed with earlier ones: (n, leads * C, *space) float32.
 
     They are those of :func:`dsinga.predict_lazily` with ``leads``, of which PART_BYTES, or those of one block of tasks,
     are in memory at a time. ``compute`` returns dask arrays as numpy arrays.

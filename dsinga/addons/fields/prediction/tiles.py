@@ -1,4 +1,4 @@
-"""Plans the tiles in which a net computes a field of any size; they follow from the net and the field alone."""
+"""Plans the tiles in which a net computes a field of any size, from the net and the field's size alone."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class AxisTiles:
-    """Tiles of one size along an axis, each with ``core`` points of the result, but for the last one.
+    """Tiles of one size along an axis, each with ``core`` points of the result, except for the last.
 
     Attributes:
         length: the points of the input, as the net would get them whole.

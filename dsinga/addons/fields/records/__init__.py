@@ -1,1 +1,1 @@
-"""Windows of fields as records: samples cut out of an xarray Dataset, with targets that are fields."""
+"""Cuts windows out of an xarray Dataset as training records, with fields as inputs and targets."""

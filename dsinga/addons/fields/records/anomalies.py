@@ -75,7 +75,7 @@ class _Anomalies(BackendArray):
 
 
 def anomalies(dataset: Any, text: str) -> Any:
-    """Return a Dataset with the anomalies from a climatology of the variables that this has; others stay.
+    """Return a Dataset minus a climatology; variables that the climatology lacks stay as they are.
 
     Variables in files, and of Dask, are computed when they are read. Those that are anomalies already stay, too.
 

@@ -1,4 +1,4 @@
-"""The windows along one dimension: where they begin, what they read, and what lies beyond the ends of the data."""
+"""Computes where windows begin along one dimension, and which points each reads, even beyond the ends of the data."""
 
 from __future__ import annotations
 
@@ -54,23 +54,23 @@ class Axis:
 
     @property
     def input_size(self) -> int:
-        """Points of a window, with its context, that inputs read."""
+        """The number of points that the inputs of a window read, with context."""
         start, stop = self.input_part or (0, self.before + self.size + self.after)
         return stop - start
 
     @property
     def target_size(self) -> int:
-        """Points of a window that targets read."""
+        """The number of points that the targets of a window read."""
         start, stop = self.target_part or (0, self.size)
         return stop - start
 
     @property
     def ahead(self) -> int:
-        """Points from the first lead to the last."""
+        """The number of points from the first lead to the last."""
         return (self.leads - 1) * self.lead
 
     def offset(self, is_target: bool, number: int = 0) -> int:
-        """Return how far the first point that the targets, or the inputs, of a window read lies from its start.
+        """Return the distance from the start of a window to the first point that targets, or inputs, read.
 
         ``number`` counts leads from 0.
         """
@@ -117,7 +117,7 @@ class Axis:
         return max(low, 0), max(self.length - high, 0)
 
     def over_gaps(self, ahead: int | None = None) -> np.ndarray:
-        """Return which of the windows reach over a gap from the begin of their context to the end of their targets.
+        """Return whether each window has a gap between the begin of its context and the end of its targets.
 
         ``ahead`` takes the place of the offset of targets; without targets, and without it, inputs count alone.
         """
@@ -129,7 +129,7 @@ class Axis:
         return crossing(self.gaps, np.maximum(low, 0), np.minimum(high, self.length))
 
     def widest(self, count: int) -> tuple[int, int]:
-        """Return the first and last of ``count`` windows that lie furthest apart, where each count-th begins some."""
+        """Return the first and last window of the block of ``count`` neighbours that spans the most points."""
         if self.all_starts is None:
             return 0, count - 1
         firsts = np.arange(0, len(self.starts) - count + 1, count)

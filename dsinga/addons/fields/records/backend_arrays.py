@@ -1,4 +1,4 @@
-"""Arrays that xarray reads lazily: chunks of a zarr store as files, with errors that name them; several files as one.
+"""Lazy arrays for xarray: errors name the variable or the zarr chunk, and several files are joined as one array.
 
 This file imports xarray, and is imported where somebody has a Dataset.
 """
@@ -22,7 +22,7 @@ from dsinga.data.stores.store_faults import chunk_fault
 
 
 def reading_files(dataset: Any) -> Any:
-    """Return an xarray Dataset like ``dataset``, of which variables in files are read as this module says.
+    """Return an xarray Dataset like ``dataset``, whose variables in files are read by arrays of this module.
 
     What xarray does after it has read (packed numbers, masks, selections) stays, and so do numbers that come from
     elsewhere: memory, or Dask.

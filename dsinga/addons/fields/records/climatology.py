@@ -48,7 +48,7 @@ class FieldClimatology:
 
     @property
     def by(self) -> str:
-        """What it is a function of: "month" or "day"."""
+        """Whether the means are by "month" or by "day" of the year."""
         return MONTH if MONTH in self.means.dims else DAY
 
     def at(self, times: Any) -> Any:
@@ -92,7 +92,7 @@ class FieldClimatology:
 
 
 def values_at(mean: Any, dates: Any, by: str) -> np.ndarray:
-    """Return a mean at dates (n,), (n, ...) float64: the same bits for any part of its points."""
+    """Return the values of a mean at dates (n,) as (n, ...) float64: the same bits for any part of its points."""
     if by == MONTH:
         months = np.asarray(dates.dt.month.values)
         return np.asarray(mean.values[months - 1])
@@ -110,7 +110,7 @@ def waves_at(dates: Any) -> np.ndarray:
 
 
 def dates_of(times: Any) -> Any:
-    """Return a coordinate (n,) as a DataArray of dates; raise UserError where it is none, or has none."""
+    """Return a coordinate (n,) as a DataArray of dates; raise UserError if it is no DataArray, or has no dates."""
     if not is_data_array(times):
         raise UserError(
             f"a climatology is taken at a DataArray of dates, such as dataset.time, not a {type(times).__name__}"
@@ -130,7 +130,7 @@ MOST_NUMBERS = 1 << 22  # that a job keeps, in up to 21 MiB of text
 
 
 def climatology_text(climatology: FieldClimatology) -> str:
-    """Return the text of a climatology. Raises UserError for one that is too large to be kept with a net."""
+    """Return a climatology serialised as text. Raises UserError for one that is too large to be kept with a net."""
     means = climatology.means
     size = sum(array.size for array in means.values())
     if size > MOST_NUMBERS:
@@ -158,7 +158,7 @@ def _packed(variable: Any, dtype: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4)
 def climatology_of(text: str) -> FieldClimatology:
-    """Return the climatology of a text. Raises UserError for a damaged one."""
+    """Return the climatology serialised as a text. Raises UserError for a damaged one."""
     import xarray
 
     try:

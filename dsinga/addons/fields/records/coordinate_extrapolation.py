@@ -1,4 +1,4 @@
-"""Coordinates, and bounds of CF, at points beyond the data, by the steps or the frequency of those within."""
+"""Extrapolates coordinates and CF bounds beyond the ends of the data, by their step or frequency of dates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsinga.data.array_kinds import is_number
 
 @dataclass(frozen=True)
 class StepRule:
-    """How a coordinate goes on: by a difference, or by a frequency of dates.
+    """The rule by which a coordinate continues beyond the data: a constant difference, or a frequency of dates.
 
     Attributes:
         step: the difference of neighbouring points; None where they lie by ``frequency``.
@@ -26,7 +26,7 @@ class StepRule:
     frequency: str = ""
 
     def after(self, index: Any, steps: int) -> Any:
-        """Return the coordinate that lies so many steps after the only one of an index, or before it where negative."""
+        """Return the coordinate ``steps`` steps after the single one in ``index``, or before if negative."""
         if self.step is not None:
             return index[0] + steps * self.step
         if months := months_in(self.frequency):
@@ -65,7 +65,7 @@ def extrapolated(coordinate: Any, points: np.ndarray, step: str = "", gaps: Any 
 
 
 def goes_on(coordinate: Any, step: str = "", gaps: Any = (), before: bool = False) -> bool:
-    """Whether the steps of a coordinate follow a rule by which it goes on beyond its last point, or before its first.
+    """Whether a coordinate has regular steps, so that it extends beyond its last point, or before its first.
 
     With ``gaps`` these are the steps after the last gap, or before the first.
     """
@@ -98,7 +98,7 @@ def _rule(index: Any, trained: str) -> StepRule | None:
 def related_at(
     related: Mapping[str, Any], dataset: Any, points: Mapping[str, np.ndarray], gaps: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return grid mappings and bounds at points of a Dataset along its dimensions, by name.
+    """Return CF grid mappings and bounds at points of a Dataset along its dimensions, by name.
 
     Bounds of points beyond the data go on by their own rules, and are left out where they follow none.
 

@@ -1,4 +1,4 @@
-"""Coordinates of a Dataset: which dimensions are time, the steps and frequencies of dates, and gaps between them."""
+"""Inspects coordinates of a Dataset: which dimensions are time, and the steps, frequencies and gaps of dates."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _hours(steps: np.ndarray) -> np.ndarray:
 
 
 def crossing(gaps: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return which of the ranges [low, high) of points, (n,) each, reach over a gap."""
+    """Return whether each range of points [low, high), given as two arrays (n,), reaches over a gap."""
     return np.searchsorted(gaps, low) != np.searchsorted(gaps, high - 1)
 
 
@@ -160,7 +160,7 @@ def check_increasing(dataset: Any, conf: WindowDimConf) -> None:
 
 
 def is_time(dataset: Any, conf: WindowDimConf) -> bool:
-    """Whether a dimension is one of time: its coordinate is dates, a target lies ahead along it, or it is so called."""
+    """Whether a dimension is time: its coordinate has dates, a target lies ahead along it, or its name says so."""
     if conf.name == "time" or conf.lead:
         return True
     return conf.name in dataset.coords and is_date(dataset[conf.name])
@@ -201,7 +201,7 @@ def is_date(array: Any) -> bool:
 
 
 def kind_of(array: Any) -> str:
-    """Return what a coordinate has: "date", "number" or "other"."""
+    """Return the kind of a coordinate: "date", "number" or "other"."""
     if array.dtype.kind == "M":
         return "date"
     if array.dtype.kind == "O" and array.size and hasattr(array.values.flat[0], "dayofyr"):
@@ -239,7 +239,7 @@ MOST_DATES = 1000  # of a coordinate, from which its frequency is told
 
 
 def step_text(coordinate: Any, is_time: bool = False) -> str:
-    """Return the step of a coordinate: a number, of dates a frequency as pandas has it; "" for none or unequal ones.
+    """Return the step of a coordinate as text: a number, or a pandas frequency; "" for none or unequal steps.
 
     Of numbers it is the mean step. Dates in the middles of months have the step "1 months, in their middles", those of
     one day of months "1 months". Of a coordinate along time that has gaps it is the step of the longest part without.

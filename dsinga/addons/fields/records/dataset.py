@@ -1,4 +1,4 @@
-"""Opens the Dataset that windows are cut out of, and chooses and checks its variables; several stores as one Dataset.
+"""Opens one or several stores as the Dataset from which windows are cut, and chooses and checks its variables.
 
 xarray is imported only to open a path: whoever has a Dataset has imported it.
 """
@@ -33,7 +33,7 @@ OPEN_SEVERAL = "open several as one Dataset: dsinga.data.open_stores(paths)"
 
 
 def open_dataset(source: Any, definition: WindowDefinition | None = None) -> tuple[Any, str | None]:
-    """Return the Dataset that ``source`` is, or is the path or URL of, and that path.
+    """Return the Dataset given by ``source``, itself or as its path or URL, and the absolute path or None.
 
     Of a path nothing but coordinates is read. The Dataset has the targets of a definition that are made from label
     images, such as "border(cells)". Raises UserError where there is none.
@@ -72,7 +72,7 @@ def _given(source: Any) -> Any:
 
 
 def used_variables(dataset: Any, definition: WindowDefinition) -> Any:
-    """Return a Dataset with the variables that windows read alone, so that others are not sent to workers.
+    """Return a Dataset with only the variables that windows read, so that others are not sent to workers.
 
     Those of which the definition has a climatology are anomalies from it. Raises UserError where variables or
     dimensions of the definition are not those of the Dataset, and where coordinates do not increase.
@@ -126,7 +126,7 @@ def _listed(dims: Iterable[Any]) -> str:
 
 
 def open_path(path: str) -> Any:
-    """Return the Dataset at an absolute path or URL, of which nothing but coordinates is read.
+    """Return the Dataset at an absolute path or URL; only coordinates are read.
 
     An OME-Zarr image, or one of its levels, is opened as :func:`dsinga.data.open_ome_zarr` does. Raises UserError
     where there is none, or it cannot be opened.

@@ -1,4 +1,4 @@
-"""The settings of windows: which variables, sizes, context, lead and edges; a message of jobs, and of arguments.
+"""The settings of windows (variables, sizes, context, lead, edges), as stored in jobs and taken as arguments.
 
 Each setting is declared once. Those of a dimension, and how the data of training lay along it, are a
 :class:`WindowDimConf` in a job, and mappings by dimension in Python.
@@ -30,7 +30,7 @@ OF_TRAINED = ("points", "steps", "begins")  # those that say how the data of tra
 
 
 class WindowDimConf(Settings):
-    """The windows along one dimension of a Dataset."""
+    """The settings of windows along one dimension of a Dataset."""
 
     name: str = required("the name of the dimension")
     size: int | None = setting(
@@ -50,7 +50,7 @@ class WindowDimConf(Settings):
     begin: str = setting("", "the first longitude in training, of those once round the circle")
 
     def faults(self) -> Iterator[Fault | str]:
-        """Yield what is wrong with the sizes, the overlap and the edges of a dimension."""
+        """Yield a message for each fault in the sizes, the overlap and the edges of a dimension."""
         name, size = self.name, self.size
         if size is None and (self.overlap or self.before or self.after):
             what = "input_overlap" if self.overlap else "context"
@@ -71,14 +71,14 @@ class WindowDimConf(Settings):
 
 
 class WindowFillConf(Settings):
-    """The number in place of NaN of a variable."""
+    """The number that replaces NaN in a variable."""
 
     variable: str = setting("*", 'the name of the variable; "*" for all others')
     value: float = setting(0.0, "the number")
 
 
 class WindowVariableConf(Settings):
-    """How a variable lay in the data from which a net was trained; :func:`dsinga.nn.Model.fit` writes it."""
+    """The layout of a variable in the training data; :func:`dsinga.nn.Model.fit` writes it."""
 
     name: str = required("the name of the variable")
     dims: list[str] = setting([], "its dimensions in their order, in which those of other data are read")
@@ -87,7 +87,7 @@ class WindowVariableConf(Settings):
 
 @register("message", "StoreConf.windows")
 class WindowDefinition(Settings):
-    """What a window is, without the data: it can be applied to another Dataset, and written into a job file.
+    """The settings of windows, without data, to apply to another Dataset or to write into a job file.
 
     ``FieldWindows(dataset, definition)`` applies it, :func:`dsinga.windows` explains each setting. In a job that
     trained a net it also has how the data of training lay, so that other data are read in the same order.
@@ -189,16 +189,16 @@ class WindowDefinition(Settings):
 
     @property
     def is_trained(self) -> bool:
-        """Whether it has how the data lay from which a net was trained."""
+        """Whether the definition has the layout of the training data."""
         return bool(self.variable) or any(dim.points or dim.step or dim.begin for dim in self.dim)
 
     def trained_like(self, other: WindowDefinition) -> Self:
-        """Return a definition with how the data lay from which a net was trained with another definition."""
+        """Return a definition with the layout of the training data that another definition has."""
         of_dim = {name: {dim.name: getattr(dim, OF_DIM[name][0]) for dim in other.dim} for name in OF_TRAINED}
         return self.replace(variable=other.variable, **of_dim)
 
     def trained_dims(self, name: str) -> tuple[str, ...]:
-        """Return the dimensions of a variable in the data of training, none where these are not known."""
+        """Return the dimensions of a variable in the training data, none if they are unknown."""
         return next((tuple(variable.dims) for variable in self.variable if variable.name == name), ())
 
     def ordered_dims(self, name: str, dims: Iterable[Any]) -> tuple[str, ...]:
@@ -207,7 +207,7 @@ class WindowDefinition(Settings):
         return trained if set(trained) == set(here) else here
 
     def faults(self) -> Iterator[Fault | str]:
-        """Yield what is wrong with the settings, but for those of each dimension."""
+        """Yield a message for each fault in the settings, except for those of single dimensions."""
         if not self.inputs:
             yield "windows need inputs, the names of variables of the Dataset"
         if len({dim.name for dim in self.dim}) < len(self.dim):
@@ -256,7 +256,7 @@ class WindowDefinition(Settings):
         return windows
 
     def remark_on_scores(self, layer: str) -> str:
-        """Return a sentence where windows that an input layer reads overlap, for the reader of scores; "" elsewhere."""
+        """Return a sentence for readers of scores if the windows of an input layer overlap; "" elsewhere."""
         dims = [dim.name for dim in self.dim if dim.overlap > 0] if self.targets else []
         if not dims:
             return ""

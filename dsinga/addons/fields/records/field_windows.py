@@ -1,4 +1,4 @@
-"""Windows of an xarray Dataset as records: what training, evaluation and prediction read."""
+"""Windows of an xarray Dataset as records for training, evaluation and prediction."""
 
 from __future__ import annotations
 
@@ -144,11 +144,11 @@ class FieldWindows(RecordSource):
 
     @property
     def is_named(self) -> bool:
-        """Whether ``path`` and ``definition`` say all, so that a job may name these windows."""
+        """Whether ``path`` and ``definition`` describe the windows fully, so that a job may name them."""
         return self.path is not None and self._is_plain
 
     def described(self) -> WindowDefinition:
-        """Return the definition with how the data lie, as jobs and checkpoints keep it for the prediction of others."""
+        """Return the definition with the layout of the data, for jobs and checkpoints that predict others."""
         return (
             self.definition
             if self.definition.is_trained
@@ -156,19 +156,19 @@ class FieldWindows(RecordSource):
         )
 
     def job_settings(self) -> dict[str, Any]:
-        """Return the settings of windows of other Datasets like these."""
+        """Return the settings that cut windows like these out of other Datasets."""
         return {"windows": self.described()}
 
     def named_fields(self) -> dict[str, Any]:
-        """Return the path and the settings of windows, where these say all."""
+        """Return the path and the settings of windows, where both describe the windows fully."""
         return {"path": self.path, **self.job_settings()} if self.is_named else {}
 
     def in_training_order(self, settings: Mapping[str, Any]) -> FieldWindows:
-        """Return windows that lie as those of training, which had these :meth:`job_settings`."""
+        """Return windows in the layout of the training data, which had these :meth:`job_settings`."""
         return self.in_order_of(settings["windows"]) if "windows" in settings else self
 
     def in_order_of(self, training: WindowDefinition) -> FieldWindows:
-        """Return windows of the same Dataset that lie as the data of training lay, and are anomalies if those were.
+        """Return windows of the same Dataset in the layout of training, and as anomalies if trained on them.
 
         The same variables have their order in training. These are the same windows where they lie so already, or where
         a definition of training has cut them. Raises UserError where the Dataset lacks points that are channels, such
@@ -206,7 +206,7 @@ class FieldWindows(RecordSource):
         return {axis.name: axis.starts[place] for axis, place in zip(self._blocks.axes, places, strict=True)}
 
     def split(self, gap: int = 0, **cuts: Any) -> tuple[FieldWindows, ...]:
-        """Return the windows before and after coordinates of one dimension, as of Datasets that were cut there.
+        """Return the windows between cuts at coordinates of one dimension, as of Datasets that were cut there.
 
         A part has the windows that lie in it with their context and their targets, so that no point is in two parts.
 

@@ -1,4 +1,4 @@
-"""Decides which dimensions of windows are space, and which variable and point is which channel."""
+"""Decides which dimensions of windows are space, and assigns a channel to each variable and point of the others."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ChannelGroup:
 
     @cached_property
     def channel_sizes(self) -> tuple[int, ...]:
-        """Points of a window along the dimensions of channels."""
+        """The number of points of a window along each dimension of channels."""
         return tuple(size for dim, size in zip(self.dims, self.sizes, strict=True) if dim not in self.space)
 
     @cached_property
@@ -67,7 +67,7 @@ class ChannelGroup:
 
 @dataclass(frozen=True)
 class Layout:
-    """The parts of records and labels, and the dimensions of a Dataset.
+    """How windows of a Dataset become records and labels: their parts by variable, and the dimensions.
 
     Attributes:
         axes: the windows along each dimension, in the order of the data.
@@ -146,13 +146,13 @@ class Layout:
         self.check_free(targets, VALID_TIME, ", such as ds.rename(valid_time='time')")
 
     def channel_names(self) -> tuple[str, ...]:
-        """Return what each channel of a record has, such as "t2m", "z level=500 time-1" or "mask of sst"."""
+        """Return a name for each channel of a record, such as "t2m", "z level=500 time-1" or "mask of sst"."""
         names = [name for part in self.inputs for name in self._names(part, lead=False)]
         masks = [f"mask of {name}" for part in self.inputs if part.masked for name in self._names(part, lead=False)]
         return tuple(names + masks)
 
     def target_names(self) -> tuple[str, ...]:
-        """Return what each channel of a label has, such as "t2m time+6"; "weights" is the last where there are any."""
+        """Return a name for each channel of a label, such as "t2m time+6"; "weights" is last where there are any."""
         names = [name for part in self.targets for name in self._names(part, lead=True)]
         return tuple(names + ["weights"] * (self.weights is not None))
 
@@ -265,7 +265,7 @@ class WindowDims(NamedTuple):
 
 
 def window_dims(dataset: Any, definition: WindowDefinition) -> WindowDims:
-    """Return the dimensions of windows; the points of those that are no space are channels (docs/fields.md)."""
+    """Return the dimensions of windows; points along dimensions other than space are channels (docs/fields.md)."""
     names = dict.fromkeys([*definition.inputs, *definition.targets, *definition.static])
     by_name = {name: definition.ordered_dims(name, dataset[name].dims) for name in names}
     dims = tuple(dict.fromkeys(dim for dims in by_name.values() for dim in dims))

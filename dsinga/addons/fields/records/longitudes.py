@@ -1,4 +1,4 @@
-"""The order of points along dimensions: longitudes round the circle, other directions, points of another Dataset."""
+"""Reorders points along dimensions: rotates a circle of longitudes, reverses directions, matches another Dataset."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_circle(coordinate: Any) -> bool:
 
 
 def first_point(coordinate: Any, begin: float) -> int | None:
-    """Return the point of a circle at which the longitude is ``begin``, whatever multiple of 360; None for none."""
+    """Return the index of the longitude ``begin``, modulo 360, on a circle; None if no point has it."""
     values = coordinate.values.astype(np.float64)
     distance = np.abs((values - begin + CIRCLE / 2) % CIRCLE - CIRCLE / 2)
     place = int(np.argmin(distance))
@@ -86,7 +86,7 @@ def as_before(dataset: Any, before: Any) -> Any:
 
 
 def places_of(dataset: Any, array: Any, dim: str) -> np.ndarray | None:
-    """Return which points of an xarray object are those of a Dataset along a dimension; None where it lacks one.
+    """Return the index in an xarray object of each point of a Dataset along a dimension; None if one is missing.
 
     They may lie in another order, and longitudes may differ by 360. Without coordinates both have the same points.
     """

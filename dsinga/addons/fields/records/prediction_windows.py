@@ -82,7 +82,7 @@ class PredictionWindows:
         return self.definition.along(dim).step
 
     def goes_on(self, dim: str, before: bool = False) -> bool:
-        """Whether the coordinate of a dimension follows a rule by which it goes on beyond the data, or before them."""
+        """Whether the coordinate of a dimension has regular steps to extend beyond, or before, the data."""
         return goes_on(self.dataset[dim], self.step(dim), self.axis(dim).gaps, before)
 
     def extrapolated(self, dim: str, points: np.ndarray) -> Any:
@@ -115,7 +115,7 @@ class PredictionWindows:
         return replace(self, targets=tuple(targets), numbers=(dim, coordinates))
 
     def channel_slice(self, target: Target) -> slice:
-        """Return the channels of a target among those of all."""
+        """Return the slice of all channels that belongs to a target."""
         first = sum(self.channels(other) for other in self.targets[: self.targets.index(target)])
         return slice(first, first + self.channels(target))
 
@@ -123,7 +123,7 @@ class PredictionWindows:
 def apply_windows(
     source: Any, definition: WindowDefinition, starts: Mapping[str, Any] | None = None
 ) -> PredictionWindows:
-    """Return the windows of ``definition`` in another Dataset, in which targets need not be.
+    """Return the windows of ``definition`` in another Dataset, which may lack the targets.
 
     The stages: the Dataset in the order of training, its dimensions of space, and windows that are whole fields.
     ``starts`` takes the place of the first points of windows by dimension, as far as these are none of space. Raises

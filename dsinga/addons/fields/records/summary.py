@@ -52,7 +52,7 @@ def is_dataset(source: str | os.PathLike[str]) -> bool:
 
 @register("data", "dataset")
 def summary_of(source: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return what :func:`describe_dataset` does, for ``dsinga data info``; None for paths that are no Datasets."""
+    """Return the summary of :func:`describe_dataset` for ``dsinga data info``; None for paths that are no Datasets."""
     return describe_dataset(source) if is_dataset(source) else None
 
 

@@ -1,4 +1,4 @@
-"""Puts a Dataset in the order of the data of training, and cuts it between coordinates."""
+"""Reorders a Dataset like the training data, and cuts it between coordinates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Alignment:
-    """How a Dataset was put in the order of the data of training.
+    """How a Dataset was reordered like the training data.
 
     Attributes:
         flipped: the dimensions along which it is read backwards.
@@ -52,14 +52,14 @@ class Alignment:
     rotated: Mapping[str, Any] = field(default_factory=dict)
 
     def undone(self, dataset: Any) -> Any:
-        """Return a prediction in the order in which the Dataset lies."""
+        """Return a prediction in the original order of the Dataset."""
         for coordinate in self.rotated.values():
             dataset = as_before(dataset, coordinate)
         return backwards(dataset, self.flipped)
 
 
 def describe_layout(dataset: Any, definition: WindowDefinition, layout: Layout) -> WindowDefinition:
-    """Return a definition with how a Dataset lies: the order of dimensions and channels, directions, steps, units."""
+    """Return a definition with a Dataset's layout: order of dimensions and channels, directions, steps, units."""
     names = [*definition.inputs, *definition.targets, *definition.static]
     names = [name for name in dict.fromkeys(names) if name in dataset.data_vars]
     points, steps, begins = {}, {}, {}
@@ -82,7 +82,7 @@ def describe_layout(dataset: Any, definition: WindowDefinition, layout: Layout) 
 
 
 def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefinition:
-    """Return a definition with how the Dataset, or the one at a path, lies. Raises UserError where they do not fit."""
+    """Return a definition with the layout of a Dataset, or of one at a path. Raises UserError where they do not fit."""
     dataset, _ = open_dataset(source, definition)
     dataset = used_variables(dataset, definition)
     layout = make_layout(dataset, definition, has_targets=False)
@@ -90,7 +90,7 @@ def with_trained_layout(source: Any, definition: WindowDefinition) -> WindowDefi
 
 
 def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
-    """Return a Dataset as the data of training lay, and what was done for that.
+    """Return a Dataset reordered like the training data, and an account of the changes.
 
     Points that are channels, such as levels, are chosen by their coordinates. Longitudes round the circle begin where
     they began in training, whether they are counted from -180 or from 0. Other steps, and other units, are said in
@@ -134,7 +134,7 @@ def align(dataset: Any, definition: WindowDefinition) -> tuple[Any, Alignment]:
 
 
 def select(dataset: Any, definition: WindowDefinition) -> Any:
-    """Return the part of a Dataset between the first and last coordinates of a definition, as ``ds.sel`` has it.
+    """Return the part of a Dataset between the first and last coordinates of a definition, as ``ds.sel`` does.
 
     Coordinates that decrease, as latitudes do, take both ends in either order. Longitudes in degrees go on round the
     circle: from 350 to 10, or from -10 to 10 of data from 0 to 359, whose coordinates then begin at -10.
@@ -253,7 +253,7 @@ def _number(dataset: Any, dim: str, end: Any) -> float:
 def split_ends(
     dataset: Any, definition: WindowDefinition, cuts: Mapping[str, Any], gap: int
 ) -> list[dict[str, tuple[Any, Any]]]:
-    """Return what is ``within`` each part of a Dataset that is cut at coordinates of one dimension."""
+    """Return the ``within`` setting of each part of a Dataset that is cut at coordinates of one dimension."""
     if len(cuts) != 1:
         raise UserError("split takes one dimension and its coordinates, such as split(time='2018-01-01')")
     ((dim, labels),) = cuts.items()

@@ -1,4 +1,4 @@
-"""Settings of windows as Python gives them: names, mappings by dimension or variable, dates; each is checked here."""
+"""Checks settings of windows given in Python: names, mappings by dimension or variable, dates."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def define_windows(**settings: Any) -> WindowDefinition:
 
 
 def documented_settings(function: F) -> F:
-    """Add to the arguments in the docstring of a function those that are settings of windows, as these say of them."""
+    """Add the settings of windows, with their descriptions, to the arguments in a function's docstring."""
     head, arguments, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\nRaises ")
     known = docs(WindowDefinition)
     lines = [f"    {name}: {known[name]}." for name in inspect.signature(function).parameters if name in known]
@@ -62,7 +62,7 @@ def _refused(what: str, wanted: str, value: Any) -> UserError:
 
 
 def names_of(what: str, names: Any) -> list[str]:
-    """Return a name, or several in their order, as a list; none of None."""
+    """Return one or several names, in order, as a list, empty for None."""
     if names is None:
         return []
     if isinstance(names, str):

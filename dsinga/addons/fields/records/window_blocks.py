@@ -1,4 +1,4 @@
-"""Reads the fields that neighbouring windows share once, and keeps them decoded in a bounded cache."""
+"""Reads each field that neighbouring windows share once, and keeps it decoded in a bounded cache."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class WindowBlocks:
         return 4 * points
 
     def places(self, numbers: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return the number of each window along each dimension."""
+        """Return the index of each window along each dimension."""
         return np.unravel_index(numbers, self.counts)
 
     def block_numbers(self, places: tuple[np.ndarray, ...]) -> np.ndarray:

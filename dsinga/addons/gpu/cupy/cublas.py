@@ -1,4 +1,4 @@
-"""cuBLAS, called past CuPy by ctypes: CuPy refuses products on a stream that is being captured, cuBLAS does not.
+"""Calls cuBLAS by ctypes, because CuPy refuses matrix products on a stream that is being captured.
 
 Each thread of a worker has a handle with a workspace of its own, so that a product takes no lock, allocates nothing
 during a capture, and gives the same bits whatever other streams compute.

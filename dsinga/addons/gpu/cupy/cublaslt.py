@@ -1,4 +1,4 @@
-"""cuBLASLt, called by ctypes: a product, its bias and a rectifier in one launch.
+"""Calls cuBLASLt by ctypes: a matrix product, its bias and a rectifier in one launch.
 
 It is used where the precision rounds factors anyway. An algorithm is chosen by cuBLASLt's heuristic once for each shape
 and kept; where there is none, or memory is not aligned, the caller computes the product by cuBLAS. Nothing depends on

@@ -60,7 +60,7 @@ class PlanChoices:
 
     @property
     def is_kept(self) -> bool:
-        """Whether choices can be kept, without which nothing is measured: another run might choose otherwise."""
+        """Whether choices can be kept; else nothing is measured, since another run might choose otherwise."""
         return self._file is not None
 
     def find(self, problem: ConvolutionProblem) -> str | None:

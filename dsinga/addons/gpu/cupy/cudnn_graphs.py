@@ -1,4 +1,4 @@
-"""Convolutions as graphs of cuDNN: the problem, and the plan that computes it.
+"""Describes convolutions as cuDNN graphs, and makes the plans that compute them.
 
 Every plan is for fixed shapes, strides and types. The library's heuristics choose among its engines. By the numerical
 notes of each engine, those that round factors although the precision forbids it, or whose sums have no fixed order, are

@@ -1,4 +1,4 @@
-"""The plans of cuDNN that one worker runs: made once for a problem, run by addresses, without a lock.
+"""Runs the cuDNN plans of one worker: made once for a problem, run by addresses of arrays, without a lock.
 
 Each thread has a handle and runs all plans in one workspace, one after the other on its stream.
 """

@@ -103,7 +103,7 @@ class CupyOps(
         return ""
 
     def choices(self) -> str:
-        """Return a digest of what this host has chosen by measurement for later runs, "" if nothing was.
+        """Return a digest of this host's choices by measurement for later runs, "" if there are none.
 
         Hosts with the same device and other choices may round otherwise.
         """

@@ -1,4 +1,4 @@
-"""Local response, layer and batch normalisation; that of bfloat16 takes two launches each way (batchnorm.cu)."""
+"""Local response, layer and batch normalisation; batches in bfloat16 take two launches each way (batchnorm.cu)."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ _COUNTERS = 1 << 12  # of 32 columns each
 
 
 class CupyBatchNorm(CupyNormalisation):
-    """Batch normalisation; float32 features keep the kernels of :class:`CupyNormalisation`, and their bits."""
+    """Batch normalisation; float32 features use the kernels of :class:`CupyNormalisation`, with the same bits."""
 
     _counters: Array | None = None
 

@@ -1,4 +1,4 @@
-"""Records a pass for its graph: the block of its numbers, its metrics, and the cached arrays that the graph reads."""
+"""Records a pass before capture: its numbers for each step, its metrics, and the cached arrays that the graph reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Write = Callable[[int, np.ndarray], None]
 
 
 class StepBlock:
-    """The block of one pass; its numbers are in the order in which the pass asks for them.
+    """Device memory for the step-dependent numbers of one pass, in the order in which the pass asks for them.
 
     While a pass is recorded each number is copied when a kernel is first given its place; before a captured graph is
     launched, all of them are computed for the step and copied together. Kernels of a graph have no number of the host
@@ -96,7 +96,7 @@ class StepBlock:
 
 
 class Recording:
-    """What a pass collects while it is recorded.
+    """Collects numbers, arrays and metrics of a pass while it is recorded.
 
     Attributes:
         block: the numbers that change from step to step.
@@ -143,7 +143,7 @@ class Recording:
 
 
 class CupyRecording(Ops):
-    """What kernels of a worker take from the pass that is recorded, None where they run eagerly."""
+    """Gives a worker's kernels the pass that is being recorded, None where they run eagerly."""
 
     recording: Recording | None = None
 

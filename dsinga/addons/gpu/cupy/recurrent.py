@@ -1,4 +1,4 @@
-"""Recurrent layers: one product for all inputs, one product and one launch a step, one product for the weights.
+"""Recurrent layers: one matrix product for all inputs, one product and launch a step, one product for the weights.
 
 The order of the arithmetic is that of numpy_recurrent.py; the gates of a step are one kernel. SINGA's GRU is cuDNN's
 (the reset gate works on the product with the state), but cuDNN's graph API has no recurrent cells.

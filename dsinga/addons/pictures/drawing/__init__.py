@@ -12,7 +12,7 @@ from dsinga.net.partitioned import PartitionedNet
 
 @register("hook", "picture")
 def picture(net: NeuralNet | PartitionedNet, job: Job | None = None) -> str:
-    """Return the picture of a net as SVG, below that of its job's server groups where there are several."""
+    """Return an SVG of a net, below a picture of its job's server groups if there are several."""
     drawing = net_to_svg(net) if isinstance(net, NeuralNet) else partitioned_to_svg(net)
     groups = topology(job or Job(), 1, 1)
     if groups.server_groups == 1:
