@@ -1,4 +1,4 @@
-"""A training run as a future: submitted, looked at, waited for and cancelled."""
+"""Runs training in the background, as a future with its progress, result and cancellation."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Run:
         return f"the run of {execution.name or str(execution.job)!r} has failed: {details}"
 
     def done(self) -> bool:
-        """Whether the run has ended, in whatever way."""
+        """Whether the run has ended: with a result, with an error or by cancellation."""
         return self._future.done()
 
     def cancel(self) -> bool:

@@ -1,4 +1,4 @@
-"""Finds the Dask cluster of a call: of the given client, of the task, of the current client, or of Dask's settings.
+"""Finds the Dask cluster for a call: that of the given client, the task, the current client, or Dask's settings.
 
 Where there is none of these, a cluster is started in this process for a call that needs one.
 """
@@ -73,12 +73,12 @@ class ClusterSource(Runner):
         return any(value is not None for value in (self.client, self.address, self.scheduler_file))
 
     def for_call(self, asks_for_cluster: bool) -> Runner:
-        """Return this; or this process, where no cluster runs and none is asked for."""
+        """Return this source, or the runner of this process if no cluster runs and none is asked for."""
         return self if self.is_running or self.is_shared or asks_for_cluster else THIS_PROCESS
 
     @staticmethod
     def find(client: Any) -> ClusterSource:
-        """Return the cluster of a client; for None that which Dask names, else one that is to be started."""
+        """Return the cluster of ``client``; for None the cluster that Dask names, else one that is yet to start."""
         return _default_source() if client is None else _source_of(client)
 
     @staticmethod
@@ -97,7 +97,7 @@ class ClusterSource(Runner):
         return replace(find_cluster(), security=security)
 
     def without_client(self) -> ClusterSource | None:
-        """Return where a scheduler may be started again once that of the cluster is lost.
+        """Return the source of a restarted scheduler, for use once the scheduler of the cluster is lost.
 
         That is its address or its file; None where the scheduler belongs to a cluster object of this program.
         """
@@ -286,7 +286,7 @@ def placing_of(options: TrainingOptions, limits: RunLimits) -> dict[str, Any]:
 
 
 def select_workers(resources: Mapping[str, float] | None, hosts: Sequence[str]) -> WorkerSelection:
-    """Return where a call may compute. Raises UserError for resources that are not amounts by name."""
+    """Return the Dask workers that a call may use. Raises UserError for resources that are not amounts by name."""
     resources, hosts = resources or {}, [hosts] if isinstance(hosts, (str, int)) else list(hosts)
     if not isinstance(resources, Mapping):
         raise UserError(f"resources= takes amounts by name, as in {{'GPU': 1}}, not {resources!r}")

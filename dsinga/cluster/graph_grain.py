@@ -1,4 +1,4 @@
-"""Graph grain: each iteration as a Dask task graph, with a task for each segment of a worker's iteration.
+"""Runs each iteration as a Dask task graph, with a task for each segment (a part) of a worker's iteration.
 
 The dashboard then shows which layers run where, and which arrays go from worker to worker. Each task costs
 milliseconds, so rounds are the default; both compute the same numbers. The graph is created in the driver's process,
@@ -45,7 +45,7 @@ Iterate = Callable[[Peers], Any]
 
 
 class Halt(NamedTuple):
-    """The result of a segment: the arrays that it sends, by key, and the iteration's outcome after the last segment."""
+    """The result of a segment: the arrays to send, by key, and after the last segment the iteration's outcome."""
 
     sends: dict[str, Any]
     outcome: Any = None
@@ -242,7 +242,7 @@ _GRAINS = {"round": ROUNDS, "graph": GRAPHS}
 
 
 def find_grain(name: str) -> Grain:
-    """Return the grain of that name: "round" or "graph". Raises UserError for any other name."""
+    """Return the way to send iterations to Dask of that name: "round" or "graph". Raises UserError for others."""
     if name not in _GRAINS:
         raise UserError(f"grain must be one of {', '.join(_GRAINS)}, not {name!r}")
     return _GRAINS[name]

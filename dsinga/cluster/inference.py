@@ -130,7 +130,7 @@ def _await_usable_workers(job: Job, client: Client, selection: WorkerSelection) 
 
 
 class JoinedBatches(NamedTuple):
-    """Consecutive batches whose records have one shape, as one array, since each array that Dask sends takes time.
+    """Consecutive batches of records of one shape, joined in one array, because each array sent by Dask costs time.
 
     ``sizes`` are the rows of each batch.
     """
@@ -140,7 +140,7 @@ class JoinedBatches(NamedTuple):
 
 
 class RoundResult(NamedTuple):
-    """What a round returns of its batches, in their order: features by layer, metrics, and the seconds of each."""
+    """The results of a round (one task) for its batches, in order: features by layer, metrics and seconds."""
 
     features: dict[str, list[JoinedBatches]]
     metrics: list[Metrics]

@@ -80,7 +80,7 @@ def _compute_chunk(block: Any, shared: Any, method: str, arguments: dict[str, An
 
 
 def join_members(predictions: Sequence[Any]) -> Any:
-    """Return lazy Datasets, or dask arrays, of members as one, whose first dimension is "member", from 1.
+    """Return the lazy Datasets or dask arrays of the members, joined along a first dimension "member", from 1.
 
     Raises UserError where predictions have that dimension already.
     """

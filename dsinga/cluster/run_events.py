@@ -261,7 +261,7 @@ class EventSender:
 
 
 class DashboardLoader(SchedulerPlugin):
-    """Installs :mod:`dsinga.cluster.dashboard`, named only: the cluster's other modules do not import the pages."""
+    """Installs :mod:`dsinga.cluster.dashboard` by name, so that the cluster's other modules do not import it."""
 
     name = "dsinga-dashboard-loader"
     idempotent = True

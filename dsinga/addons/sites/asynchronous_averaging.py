@@ -1,4 +1,4 @@
-"""Asynchronous averaging of the params of server groups, in which none waits for another.
+"""Averages the params of server groups asynchronously: no group waits for another.
 
 Each group keeps its own copy of the outer params. Its outer gradient, times its share of the mean, is a gradient for
 the outer optimizer of every group, as soon as it arrives. So the copies have the same gradients in other orders: they
@@ -28,7 +28,7 @@ CLOCK = -1  # in place of a slice id: the number of outer steps of a group
 
 
 class AsynchronousAveraging(SumSync):
-    """Averages the params of server groups, of one worker group each, with an outer optimizer at each of them."""
+    """Averages the params of server groups, each with its own outer optimizer and one worker group."""
 
     def __init__(self, shard: LinkedShard, rule: AveragingRule):
         super().__init__(shard, rule.period)

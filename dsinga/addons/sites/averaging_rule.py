@@ -67,7 +67,7 @@ class AveragingRule:
         return self.conf.delay + later % self.period if later >= 0 else version - min(version, every)
 
     def age_factor(self, age: int) -> float:
-        """Return the weight of an outer gradient ``age`` outer steps late: 1 / √(1 + age), 0 beyond ``max_age``.
+        """Return the weight of an outer gradient, late by ``age`` outer steps: 1 / √(1 + age), 0 beyond ``max_age``.
 
         The root is that of FedBuff (Nguyen et al. 2022, arXiv 2106.06639).
         """
@@ -80,7 +80,7 @@ class AveragingRule:
         return add_up([array * np.float32(share) for array, share in zip(arrays, self.shares, strict=True)])
 
     def outer_params(self, served_slice: ServedSlice) -> np.ndarray:
-        """Return the outer params of a slice; at first its own, and the outer optimizer begins."""
+        """Return the outer params of a slice; the first call copies its value and starts the outer optimizer."""
         spec, outer = served_slice.spec, served_slice.outer
         if OUTER_PARAMS not in outer:
             outer[OUTER_PARAMS] = served_slice.value.copy()
@@ -110,7 +110,7 @@ class AveragingRule:
             average += state[OUTER_PARAMS] * np.float32(1.0 - decay)
 
     def mix(self, value: np.ndarray, outer: np.ndarray) -> None:
-        """Set a group's params to ``mixing`` times themselves plus the rest of the outer params."""
+        """Set a group's params to ``mixing`` times themselves plus (1 - ``mixing``) times the outer params."""
         if self.conf.mixing:
             value -= outer
             value *= np.float32(self.conf.mixing)

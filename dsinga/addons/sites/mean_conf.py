@@ -1,4 +1,4 @@
-"""The message ``mean_conf { }`` of the cluster of a job, and its checks."""
+"""Defines and checks ``mean_conf { }``, the settings of a job's cluster for averaging params."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panel of the dashboard with a table of the sites of runs."""
+"""The dashboard panel with a table of the sites of runs (server groups that average their params)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Site(NamedTuple):
 
 
 def sites_of(record: RunRecord) -> dict[int, Site]:
-    """Return the sites of a run by server group, from what its servers said in the last two events."""
+    """Return the sites of a run by server group, from the figures of its servers in the last two events."""
     if not record.sites:
         return {}
     (begun, before), (now, servers) = record.sites[0], record.sites[-1]

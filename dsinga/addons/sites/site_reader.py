@@ -1,4 +1,4 @@
-"""Reads the batches of sites: each worker group has its own stores, which no other process opens."""
+"""Reads batches where each site (a worker group) has its own stores, which only its processes open."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SiteReader(BatchReader):
 
     @property
     def shared_stores(self) -> Mapping[str, RecordSource]:
-        """No store is read by all processes."""
+        """The stores that all processes read: none."""
         return {}
 
     def of_group(self, group: int) -> BatchReader:
@@ -73,7 +73,7 @@ def _check_alike(name: str, info: RecordInfo, expected: RecordInfo) -> None:
 
 @register("hook", "site_reader")
 def site_reader(reader: BatchReader, checked: CheckedJob, workers: int) -> SiteReader:
-    """Return the reader of sites in place of that of the stores by which their job was checked."""
+    """Return a reader of each site's own stores, in place of the reader with which the job was checked."""
     open_site = partial(_open_site, checked.job, checked.roots, workers)
     return SiteReader(**{**vars(reader), "groups": 1}, open_site=open_site)
 

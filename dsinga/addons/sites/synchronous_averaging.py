@@ -1,4 +1,4 @@
-"""Synchronous averaging of the params of server groups, with the same bits in all of them.
+"""Averages the params of server groups synchronously, with bitwise equal averages in all groups.
 
 At the versions that the rule names, a slice sends its outer gradient, and waits for those of all groups before it goes
 on, or some steps later: that is the overlap of Streaming DiLoCo (Douillard et al. 2025, arXiv 2501.18512, algorithm 2).
@@ -148,7 +148,7 @@ class SynchronousAveraging(GroupSync):
             raise self._error
 
     def pending(self) -> list[str]:
-        """Return texts that say which server groups' outer gradients are missing."""
+        """Return messages that name the server groups whose outer gradients are missing."""
         with self._lock:
             lines = [
                 f"no outer gradient reaches server group {group}: {error}"
@@ -165,7 +165,7 @@ class SynchronousAveraging(GroupSync):
         return lines
 
     def age(self, id: int, version: int) -> int:
-        """Return how many steps before ``version`` the outer gradients were taken that a slice has last applied."""
+        """Return the age, in steps at ``version``, of the outer gradients that a slice has applied last."""
         return self.rule.age(id, version)
 
     def _outer_gradient(self, served_slice: ServedSlice) -> np.ndarray:

@@ -17,7 +17,7 @@ from dsinga.base.regular_files import METADATA_BYTES, read_regular
 
 
 def read_credentials(ca_file: str | None, cert: str | None, key: str | None) -> Security:
-    """Return the credentials in these PEM files, at least one. Dask's settings name the files not given.
+    """Return the TLS credentials in the given PEM files (at least one). Dask's settings name the files not given.
 
     Args:
         ca_file: the certificates of the authorities that have issued those of the scheduler and the workers.
@@ -38,7 +38,7 @@ def find_credentials(address: str, security: Security | None) -> Security:
 
 
 def embedded_credentials(security: Security | bool | None) -> Security:
-    """Return the credentials of an embedded cluster's processes; for True, temporary ones, which cryptography makes."""
+    """Return the credentials of an embedded cluster's processes; for True, temporary ones made by cryptography."""
     if security is True:
         try:
             return Security.temporary()
@@ -96,7 +96,7 @@ def tls_context(security: Security, role: str, user: str) -> ssl.SSLContext:
 
 
 def how_to_give(role: str = "client") -> str:
-    """Return how people give credentials: by options or arguments, or by Dask's settings."""
+    """Return advice, for messages, on how to give credentials: by options or arguments, or by Dask's settings."""
     names = f"tls_ca_file=..., tls_{role}_cert=..., tls_{role}_key=..."
     options = option(
         "tls_ca_file", "FILE --tls-cert FILE --tls-key FILE", python=f"security=distributed.Security({names})"

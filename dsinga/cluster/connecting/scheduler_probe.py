@@ -1,4 +1,4 @@
-"""Probes a Dask scheduler before a client connects: why it would refuse one, and which version it has.
+"""Checks before a client connects that a Dask scheduler answers, accepts its TLS, and has a suitable version.
 
 Dask's own client gives up after its timeout, or later, with an error that does not say which certificate is at fault,
 and waits in vain where one end speaks TLS and the other does not.
@@ -42,7 +42,7 @@ class NoScheduler(UserError):
 
 
 class SilentScheduler(NoScheduler):
-    """What listens at an address says nothing; it may be a busy scheduler."""
+    """The listener at an address sends nothing; the listener may be a busy scheduler."""
 
 
 # The first bytes of the records of TLS with a handshake and with an alert.

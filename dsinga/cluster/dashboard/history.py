@@ -1,4 +1,4 @@
-"""The history of the runs on a cluster, read by a plugin of Dask's scheduler from their events, and their queue."""
+"""Keeps the history and the queue of the runs on a cluster, by a plugin of Dask's scheduler that reads events."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def labels(records: list[RunRecord]) -> dict[str, str]:
 
 
 def shortened(label: str, letters: int) -> str:
-    """Return a label of at most so many letters, without its middle, so that the name of the run at its end stays."""
+    """Return a label cut in the middle to at most ``letters`` letters, so that the run name at its end stays."""
     return label if len(label) <= letters else f"{label[: letters - 6]}…{label[-5:]}"
 
 

@@ -1,4 +1,4 @@
-"""Panels of curves: a colour for each run, a dash and a marker for each kind of curve."""
+"""Dashboard panels that plot curves: a colour for each run, a dash and a marker for each kind of curve."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _over_time(kind: str, series: Series) -> Curve:
 
 
 def bokeh_time(seconds: float) -> float:
-    """Return a time as axes of times take it: milliseconds since 1970, of the local time of the scheduler."""
+    """Return a time for the time axes of Bokeh: milliseconds since 1970, in the scheduler's local time."""
     return 1e3 * (seconds + time.localtime(seconds).tm_gmtoff)
 
 

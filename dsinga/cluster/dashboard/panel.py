@@ -1,4 +1,4 @@
-"""The base of all panels: a figure, or a sentence in its place while there is nothing to draw."""
+"""The base class of dashboard panels: shows a figure, or a sentence while there is nothing to draw."""
 
 from __future__ import annotations
 

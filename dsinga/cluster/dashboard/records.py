@@ -1,4 +1,4 @@
-"""The record of one run for the dashboard, in bounded memory: figures over steps and time, and of its workers."""
+"""Records the metrics, speed and worker times of one run for the dashboard, in bounded memory."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class RunRecord:
         self.totals = dict.fromkeys(("steps", *KINDS, "crossing", "within"), 0.0)
 
     def read_round(self, event: Event, now: float) -> None:
-        """Take a round into account."""
+        """Add the event of a round (a number of steps) to the record."""
         self.version += 1
         self.step = event.get("step", self.step)
         for row in event.get("rows", ()):
@@ -136,7 +136,7 @@ class RunRecord:
             self.totals[kind] += sum(group[kind])
 
     def end(self, now: float, state: str, step: int | None = None) -> None:
-        """Take the end of the run into account."""
+        """Add the end of the run to the record."""
         self.state, self.ended = state, now
         self.step = self.step if step is None else step
 

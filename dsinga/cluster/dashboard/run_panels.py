@@ -1,4 +1,4 @@
-"""The panels of the queue of runs, a table, and of the time of an iteration, stacked bars by worker."""
+"""Two dashboard panels: a table of the queue of runs, and bars of each worker's time in an iteration."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class QueuePanel(DashboardPanel):
         self.root.children = [self._sentence, self._table]
 
     def settings(self) -> Any:
-        """Return the time in seconds, and what waits: the table shows both."""
+        """Return the time in seconds, and the names and states of the queued runs: the table shows both."""
         return int(time.time()), [(name, record["state"]) for name, record in queued_runs(self._scheduler).items()]
 
     def draw(self, records: Sequence[RunRecord]) -> None:

@@ -1,1 +1,1 @@
-"""Calls to Dask: its workers, tasks and waits, and the Dask workers on which a run is placed."""
+"""Calls Dask: lists its workers, sends tasks and waits for them, and places runs on Dask workers."""

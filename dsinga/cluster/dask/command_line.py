@@ -1,4 +1,4 @@
-"""The commands of dsinga as ``dask dsinga``, by the entry points ``dask_cli`` of Dask's command line."""
+"""Adds the commands of dsinga to Dask's command line as ``dask dsinga``, by the entry points ``dask_cli``."""
 
 from __future__ import annotations
 

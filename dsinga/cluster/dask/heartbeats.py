@@ -1,4 +1,4 @@
-"""Finds the Dask workers that have been silent: their processes are stopped, or the network to them is cut."""
+"""Finds Dask workers that stopped sending heartbeats, because their process hangs or the network is cut."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Heartbeats:
         return time.monotonic() >= self._checked_at + self._interval / 2
 
     def update(self, client: Client, workers: Workers) -> None:
-        """Take the scheduler's information on all Dask workers; ask the nannies of silent ones what they do."""
+        """Take the scheduler's information on all Dask workers; ask nannies whether silent workers are busy."""
         self._interval = heartbeat_interval(len(workers))
         now, most = time.monotonic(), max(CHECK_SECONDS, self._interval)
         passed, self._checked_at = min(now - self._checked_at, most), now

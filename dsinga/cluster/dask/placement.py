@@ -17,7 +17,7 @@ from dsinga.passes.processors import Devices, Groups
 
 
 class Sites(NamedTuple):
-    """The sites that a job needs: ``groups`` of ``size`` threads each.
+    """The sites (one for each worker group) that a job needs: ``groups`` sites of ``size`` threads.
 
     ``patterns`` are those of the names of the Dask workers of each site, such as "10.0.1.*"; empty for a host each.
     """
@@ -168,7 +168,7 @@ def place(topology: Topology, workers: Workers, crowded: bool = False) -> Placem
 
 
 def place_lost(topology: Topology, placement: Placement, workers: Workers) -> Placement:
-    """Return a placement in which all that is on lost Dask workers moves to ``workers``.
+    """Return a placement that moves the workers and servers on lost Dask workers to ``workers``.
 
     Workers of the run go to the Dask workers with the fewest of them for each thread, those of groups that are
     sites to the Dask workers of their site while there are some, servers beside workers of their group. All else stays
@@ -254,7 +254,7 @@ def _dealt_threads(topology: Topology, workers: Workers) -> list[str]:
 
 
 def sites_of(topology: Topology) -> Sites | None:
-    """Return the sites that worker groups are; None where groups do not average their params."""
+    """Return the sites, one for each worker group; None where groups do not average their params."""
     mean = topology.mean
     return None if mean is None else Sites(topology.groups, topology.workers, tuple(mean.site))
 

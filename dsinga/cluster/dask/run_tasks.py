@@ -1,4 +1,4 @@
-"""How a run sends tasks to Dask workers: keys in words, a span that all runs share, and the steps of a task.
+"""Sends the tasks of a run to Dask workers, with readable keys, in one Dask span, and sets the steps of a task.
 
 Dask's dashboard groups tasks by what they do, in words. Dask takes the *prefix* of a key, the colour and the name of a
 task in its task stream and progress bar, from the first item of a tuple, up to the first "-" that is followed by a
@@ -94,7 +94,7 @@ def trim_span(scheduler: Any) -> None:
 
 
 class RoundLength:
-    """The number of steps in a round of about ``seconds``, at most ``most``, learnt from the rounds before: ``steps``.
+    """Learns from past rounds how many ``steps``, at most ``most``, a round (one task) of about ``seconds`` has.
 
     ``workers`` is the number of all workers of the run; a round lasts at least a second for each 32 of them.
     The attribute ``seconds`` is how long the next round is expected to last, 0 before the first one.

@@ -1,4 +1,4 @@
-"""Waiting for Dask tasks, with an error as soon as a Dask worker of the run is lost."""
+"""Waits for Dask tasks, and raises an error as soon as a Dask worker of the run is lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Check = Callable[[float], None]
 
 
 class TaskLost(NamedTuple):
-    """The result of a task that a lost Dask worker has ended: a message. Dask would log an error with its traceback."""
+    """The message of a task that a lost Dask worker has ended. Dask would log an error with its traceback."""
 
     message: str
 

@@ -1,4 +1,4 @@
-"""Waits for other runs, Dask workers and schedulers: each has an end and says what it waits for."""
+"""Waits for other runs, Dask workers or schedulers: announces the reason, and fails if a wait takes too long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class StillWaiting(NamedTuple):
-    """What a wait is for.
+    """The reason for a wait that goes on, and the error to raise if it takes too long.
 
     Attributes:
         sentence: what is waited for, to be announced.
@@ -33,7 +33,7 @@ class StillWaiting(NamedTuple):
 
 
 class Announcements:
-    """Announces the object of a wait: after a second, then every five minutes, and soon after it has changed.
+    """Announces the reason for a wait: after a second, then every five minutes, and soon after it has changed.
 
     Attributes:
         count: the number of announcements so far.
@@ -83,6 +83,6 @@ def wait_until(
 
 
 def how_to_give_up() -> str:
-    """Return how people end a wait of the calling thread."""
+    """Return advice, for messages, on how to end a wait of the calling thread."""
     is_main = threading.current_thread() is threading.main_thread()
     return "Ctrl-C gives up" if is_main else "cancel() gives up"

@@ -1,4 +1,4 @@
-"""The memory of Dask workers: objects that several of them share, and what a run gives back when it has ended.
+"""Shares objects in the memory of Dask workers, and gives freed memory back to the system after a run.
 
 The scheduler loads the arguments of tasks that are sent to it. It would import the modules of the user's classes, and
 open the stores of records, which may not be there, or take its time. So these arguments are packed.

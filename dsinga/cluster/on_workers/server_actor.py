@@ -1,4 +1,4 @@
-"""A server as a Dask Actor: a shard, which workers reach directly, through shared memory or through a network."""
+"""A parameter server as a Dask Actor, which workers reach directly, by shared memory or by a network."""
 
 from __future__ import annotations
 
@@ -134,12 +134,12 @@ class ServerActor:
         self._updater.set_rate_factors(factors)
 
     async def refresh(self, group: int) -> None:
-        """Let a worker group that stands still have the values as they now are."""
+        """Give the present values to a worker group that stands still."""
         for served_slice in self._shard.slices.values():
             served_slice.drop_copy(group)
 
     async def leave(self, group: int) -> None:
-        """Wait no more for a worker group: it has ended, or it begins later."""
+        """Stop waiting for a worker group, which has ended or begins later."""
         self._shard.leave(group)
 
     async def restart(self, group: int, generation: int, step: int) -> int:
@@ -153,7 +153,7 @@ class ServerActor:
         return self._shard.group_sync.values_for(group, generation, source)
 
     async def join(self, group: int, step: int) -> None:
-        """Let a worker group begin at ``step`` that has left before its first step."""
+        """Let a worker group that left before its first step begin at ``step``."""
         self._shard.join(group, step)
 
 

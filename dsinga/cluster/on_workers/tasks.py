@@ -1,4 +1,4 @@
-"""The Dask tasks of a run: each finds the worker of its partition in this process and calls it."""
+"""The Dask tasks of a run: each finds its worker in this process and calls a method of the worker."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def check_readiness(placed: Placed, updater: Updater, client: Client) -> Callabl
 def fit_partition(
     placed: Placed, checked: CheckedJob, updater: Updater, client: Client, claim: Claim, max_threads: int | None
 ) -> Placed:
-    """Return a job of ``partition: auto`` with the cuts that were chosen, and new nets where these need other batches.
+    """Return a job of ``partition: auto`` with its chosen cuts, and with new nets where the cuts need other batches.
 
     That is where one worker is faster, or where the memory needs micro-batches or recomputation.
     """

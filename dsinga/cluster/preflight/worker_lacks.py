@@ -1,4 +1,4 @@
-"""Says in one message what the processes of a Dask cluster lack for a run, and warns of differences between them.
+"""Writes one message on all things that Dask workers lack for a run, and warns of differences between them.
 
 A message says how to put right what is lacking. Kernels of oneDNN and of numpy compute the same up to rounding. So
 where one of several machines has no oneDNN, the run is right, but it is as slow as the slowest, and its last bits
@@ -33,7 +33,7 @@ ALL_DIFFERENCES = "client.get_versions(check=True) shows all differences"
 
 
 class Lack(NamedTuple):
-    """Something that a process lacks: a predicate, to which its name is the subject, and the remedy."""
+    """A lack of a process: a predicate that follows the name of the process in messages, and the remedy."""
 
     predicate: str
     remedy: str
@@ -43,7 +43,7 @@ PAUSED = Lack("is paused by Dask, because its memory is nearly full", "start it 
 
 
 def find_lacks(report: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterator[Lack]:
-    """Yield what a process lacks by its report (:func:`dsinga.cluster.preflight.worker_report.report`).
+    """Yield the lacks of a process, found in its report (:func:`dsinga.cluster.preflight.worker_report.report`).
 
     ``objects`` are those of the user's classes that were sent to it, by their names in errors.
     """

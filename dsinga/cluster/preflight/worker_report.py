@@ -1,4 +1,4 @@
-"""The report of a Dask worker on itself before a run; its process may lack dsinga.
+"""Reports a Dask worker's kernels, classes and stores before a run; the process may lack dsinga.
 
 The driver sends the source of this file, which the worker executes (:mod:`dsinga.cluster.preflight.check`). So the file
 imports the standard library only, works in other versions of Python, and returns plain values.

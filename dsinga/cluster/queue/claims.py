@@ -1,4 +1,4 @@
-"""Claims of a run on threads of Dask workers: made before the run begins, waited for, and given back when it ends.
+"""Claims threads of Dask workers for a run: waits for them before the run, and gives them back at its end.
 
 :class:`HeldThreads` says which other Dask tasks hold these threads, where a run's own tasks do not begin.
 """
@@ -41,7 +41,7 @@ RELEASE_SECONDS = 3
 
 
 class Request(NamedTuple):
-    """What a run needs of a cluster.
+    """A request of a run for threads of Dask workers.
 
     Attributes:
         run: the name of the run.
@@ -61,7 +61,7 @@ class Request(NamedTuple):
         return self.topology.groups * self.topology.workers
 
     def message(self, client: Client, workers: Workers) -> dict[str, Any]:
-        """Return the request as :mod:`dsinga.cluster.queue.thread_claims` describes it."""
+        """Return the request for threads as a dict to send to the scheduler."""
         return {
             "run": self.run,
             "job": self.job,

@@ -1,4 +1,4 @@
-"""A plugin of Dask's nannies: runs leave a Dask worker before it is ended, and a silent one is asked if it is busy.
+"""A plugin of Dask's nannies: delays a worker's end until runs have left, and tells if a silent worker is busy.
 
 Nannies get this module by value, so that they need not import dsinga: it imports only distributed and what that needs.
 """

@@ -1,4 +1,4 @@
-"""The queue of runs, a plugin of Dask's scheduler: serves the claims of runs on threads, and lets runs leave workers.
+"""The queue of runs, a plugin of Dask's scheduler: gives threads to runs, and delays a worker's end until runs leave.
 
 Its policy is :mod:`dsinga.cluster.queue.thread_claims`.
 
@@ -52,7 +52,7 @@ class RunQueue(SchedulerPlugin):
         return self.claims.runs
 
     async def start(self, scheduler: Any) -> None:
-        """Offer the handlers."""
+        """Register the queue's handlers with the scheduler."""
         self._scheduler = scheduler
         scheduler.handlers.update(
             dsinga_claim=self.claim,
@@ -116,13 +116,13 @@ class RunQueue(SchedulerPlugin):
         return self._view(run)
 
     async def keep(self, run: str, granted: dict[str, int]) -> None:
-        """Give back all threads of a run but ``granted``."""
+        """Give back all threads of a run except ``granted``."""
         if run in self.runs:
             self.claims.keep(run, granted)
             self._advance()
 
     async def replace(self, run: str, without: list[str]) -> Record:
-        """Give a run that has lost threads others, not those of the Dask workers ``without``; return its view."""
+        """Replace the lost threads of a run by threads of Dask workers not in ``without``; return its view."""
         if run in self.runs:
             self.claims.replace(run, without)
             self._advance()
@@ -231,7 +231,7 @@ FORGET_SECONDS = 10.0
 
 
 class Departures:
-    """The Dask workers that are about to leave; on the scheduler.
+    """Keeps, on the scheduler, the Dask workers that are about to end.
 
     Args:
         scheduler: the scheduler.
@@ -247,7 +247,7 @@ class Departures:
         )
 
     def register_nanny_plugin(self) -> None:
-        """Let the nannies of all Dask workers, and of those to come, wait until runs have left."""
+        """Make every nanny delay the stop of its worker until runs have left it."""
         cloudpickle.register_pickle_by_value(nanny_plugin)
         try:
             plugin = cloudpickle.dumps(nanny_plugin.LeaveBeforeEnd())

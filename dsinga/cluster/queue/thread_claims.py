@@ -1,4 +1,4 @@
-"""Decides which run holds which threads of Dask workers, and which runs wait for some; knows no Dask.
+"""Assigns threads of Dask workers to runs, and queues the runs that must wait, without calling Dask.
 
 Requests and records are plain dicts, because they travel between clients and schedulers of different versions. A
 request has the keys "run" (its name), "job", "client" (the id of the Dask client), "user", "threads" (one a worker),
@@ -24,7 +24,7 @@ Record = dict[str, Any]
 
 
 class Usage:
-    """How much of one Dask worker is taken: a number of threads, and amounts of its resources."""
+    """The number of threads and the amounts of resources of one Dask worker that are taken."""
 
     def __init__(self) -> None:
         self.threads = 0
@@ -38,7 +38,7 @@ class Usage:
 
 
 def may_use(request: Mapping[str, Any], worker: Worker) -> bool:
-    """Whether a request allows a Dask worker: it is one of its hosts."""
+    """Whether a request may use a Dask worker: its hosts include the worker's, or it names none."""
     return not request["hosts"] or any(name in worker["names"] for names in request["hosts"] for name in names)
 
 
@@ -126,7 +126,7 @@ class ThreadClaims:
             self.runs.pop(name, None)
 
     def keep(self, name: str, granted: Mapping[str, int]) -> None:
-        """Give back all threads of a run but ``granted``."""
+        """Give back all threads of a run except ``granted``."""
         record = self.runs[name]
         counts = {a: min(count, granted.get(a, 0)) for a, count in record["granted"].items()}
         record["granted"] = {a: count for a, count in counts.items() if count}
@@ -178,7 +178,7 @@ class ThreadClaims:
         return begun
 
     def held(self, without: str = "") -> dict[str, Usage]:
-        """Return what all runs hold, by Dask worker; except for the run ``without``."""
+        """Return the threads and resources that all runs but ``without`` hold, by Dask worker."""
         held: dict[str, Usage] = {}
         for name, record in self.runs.items():
             if name != without:

@@ -1,4 +1,4 @@
-"""The engine of a run on a Dask cluster: worker groups train round after round, and survive lost Dask workers."""
+"""Trains worker groups on a Dask cluster in rounds (numbers of steps), and goes on after a loss of Dask workers."""
 
 from __future__ import annotations
 

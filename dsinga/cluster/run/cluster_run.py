@@ -1,4 +1,4 @@
-"""The driver's handle of a run on a Dask cluster: starts its servers and workers, and makes them act together."""
+"""The driver's handle of a run on a Dask cluster: starts its servers and workers, and coordinates them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ClusterRun:
         return self.workers.submit(tasks.evaluate, 0, what, phase, batches, step, shared)
 
     def synchronise(self) -> None:
-        """When all worker groups have ended: give all server groups the same params, and worker group 0 these."""
+        """Give all server groups, and worker group 0, the same params once all worker groups have ended."""
         if self._several:
             self._refresh(range(self.config.topology.groups), "ended")  # the last pushes may be on their way
             self.servers.flush()
@@ -169,7 +169,7 @@ class ClusterRun:
         return self.workers.submit(tasks.replica_state, 0, self.workers.moment(step))
 
     def set_rate_factors(self, step: int, factors: Mapping[int, float]) -> None:
-        """Multiply the learning rate by ``factors`` wherever params are updated: from which step on, by how much.
+        """Multiply the learning rate by ``factors``, each from its step on, wherever params are updated.
 
         To be called when group 0 stands at ``step``, with no factor for an earlier step that was not there before.
         """

@@ -1,4 +1,4 @@
-"""The driver of a training run on a cluster: prepares it, trains it to the end, and ends it in order on errors."""
+"""The driver of a training run on a cluster: prepares it, trains it to the end, and closes it after errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rounds of one worker group: how they are sent to Dask, ahead of time, and read when their reports come back."""
+"""Sends the rounds (numbers of steps) of one worker group to Dask ahead of time, and reads their reports."""
 
 from __future__ import annotations
 

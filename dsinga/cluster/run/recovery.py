@@ -1,4 +1,4 @@
-"""Recovery: a run that has lost Dask workers goes on elsewhere from its last snapshot, with the same bits.
+"""Restarts a run that has lost Dask workers from its last snapshot, with bitwise equal results.
 
 The logical topology never changes. Each *generation* of a run places it anew on the Dask workers at hand, several
 partitions on one where there are too few, starts from a snapshot and computes the steps since again.
@@ -45,13 +45,13 @@ MOVE_FACTOR = 2.0
 
 
 class RestartedGroups:
-    """The worker groups of a run, which start again when it has lost Dask workers; this one stands for none."""
+    """The worker groups of a run, to start again after a loss of Dask workers; this base class has no groups."""
 
     def restart(self, step: int) -> None:
         """Begin at ``step``, at which a generation of the run has started."""
 
     def catch_up(self) -> None:
-        """Train from there to the step at which the run stands."""
+        """Train from the step of :meth:`restart` to the step at which the run stands."""
 
     def steps_read(self) -> list[int] | None:
         """Return the step up to which reports of each group were read; None while not all of them train."""
@@ -160,7 +160,7 @@ class RecoverableRun:
         self.restarts.append(Restart(str(loss), noticed, step, generation))
 
     def wants_to_move(self, seconds_left: float) -> str:
-        """Return why the run should be placed anew when it stands, "" if it should not.
+        """Return the reason to place the run anew when it stands, "" if there is none.
 
         Dask workers are about to leave; or others have come, and the time that they save in the ``seconds_left`` of the
         run is worth a new start.

@@ -1,4 +1,4 @@
-"""The worker groups of a run in training: the training loop leads group 0, the others go on by themselves."""
+"""Trains the worker groups of a run: the training loop drives group 0, the other groups run by themselves."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class WorkerTasks:
         self._tokens, self._actors = [[] for _ in self._tokens], [[] for _ in self._actors]
 
     def forget(self, futures: Iterable[Future]) -> None:
-        """Drop the tasks of some futures at the client and the scheduler, whatever still refers to these.
+        """Drop the tasks of some futures at the client and the scheduler, even if the futures are still referenced.
 
         The traceback of an error that ends the run refers to them, and each refers to the error of its task. They are
         not cancelled: the scheduler would tell so to a client that may have closed meanwhile, and log a traceback.

@@ -1,4 +1,4 @@
-"""Claims and checks Dask workers for a new generation of a run, and waits for some where there are none."""
+"""Claims and checks Dask workers to place a run anew, and waits for some where there are none."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WorkersAtHand:
             self._losses[self._names.get(address, address)] += 1
 
     def lost(self, addresses: Collection[str]) -> set[str]:
-        """Return which of the Dask workers at ``addresses`` are gone or silent."""
+        """Return the part of ``addresses`` whose Dask workers are gone or silent."""
         workers, silent = ask_for_workers(self._client)
         return {address for address in addresses if address not in workers or address in silent}
 

@@ -1,4 +1,4 @@
-"""Slices of params and the shards that keep them: plain thread-safe objects, independent of processes and of Dask."""
+"""Slices (parts of params) and shards (the slices of a server), as thread-safe objects that do not need Dask."""
 
 from dsinga.cluster.server.compression import Codec, create_codec
 from dsinga.cluster.server.gradient_accumulator import GroupStaleness, Push

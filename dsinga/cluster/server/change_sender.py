@@ -1,4 +1,4 @@
-"""Sends changes of slices to other server groups, one message at a time on each route.
+"""Sends changes of slices (parts of params) to other server groups, one message at a time on each route.
 
 The changes for a route are added up until its previous message has arrived, so that a slow peer gets fewer messages,
 not a growing queue. Where a peer is lost they are added up until it has come back.

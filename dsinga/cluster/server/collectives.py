@@ -1,4 +1,4 @@
-"""Collectives over the workers of a group, by way of a server: sums and joined rows, in the order of the workers."""
+"""All-reduce and all-gather between the workers of a group through a server, in the order of the workers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Collectives:
         self, kind: str, key: str, group: int, worker: int, array: np.ndarray, contributors: Sequence[int],
         generation: int = 0,
     ) -> Future[np.ndarray]:  # fmt: skip
-        """Take the array of a worker; the future resolves to those of ``contributors``, combined in their order.
+        """Take the array of a worker; the future resolves to the arrays of ``contributors``, combined in order.
 
         The result is one read-only array, shared by all workers. ``kind`` is "all_reduce" for their sum, "all_gather"
         for their rows joined; it and ``contributors`` are the same in all calls for one key, which is used once in a

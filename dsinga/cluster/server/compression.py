@@ -1,4 +1,4 @@
-"""Compression of the gradients that a worker sends to a server: to bfloat16, or to much less with error feedback.
+"""Compresses the gradients that a worker sends to a server: to bfloat16, or further with error feedback.
 
 Codecs are deterministic. The server decodes the payloads to gradients, and adds them up and applies them like others.
 """

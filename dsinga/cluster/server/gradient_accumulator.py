@@ -1,4 +1,4 @@
-"""Collects the gradients of one slice from the workers of a group, and adds them in the order of the workers.
+"""Collects the gradients of one slice (a part of a param) from a group's workers, and adds them in worker order.
 
 A push has a header; pushes of an earlier generation of a group are refused. A meter counts how stale gradients are.
 """
@@ -19,7 +19,7 @@ from dsinga.ops.update import sum_of_squares
 
 
 class Push(NamedTuple):
-    """The header of a push: which worker of which group computed the gradients, in which step.
+    """The header of a push (a message of gradients): the generation, worker group, step and worker.
 
     With ``skip`` there are no gradients, and the step does not change the slices. Either all workers of a group
     skip a step or none.
@@ -181,7 +181,7 @@ def describe_arrivals(arrivals: Iterable[int], contributors: Sequence[int]) -> s
 
 
 class GroupStaleness(NamedTuple):
-    """The staleness of a worker group's gradients: of ``updates`` of slices, the ``total`` and the ``largest``.
+    """The ``total`` and the ``largest`` staleness of a worker group's gradients, over ``updates`` of slices.
 
     The staleness of a gradient is the number of updates of a slice that came from others between the pull of the value
     with which the gradient was computed and the update by this gradient.
@@ -201,7 +201,7 @@ class StalenessMeter:
         self._groups: dict[int, GroupStaleness] = {}
 
     def add(self, group: int, staleness: int) -> None:
-        """Count an update of a slice by a gradient that is so stale."""
+        """Count an update of a slice by a gradient of this staleness."""
         with self._lock:
             _, updates, total, largest = self._groups.get(group, (group, 0, 0, 0))
             self._groups[group] = GroupStaleness(group, updates + 1, total + staleness, max(largest, staleness))

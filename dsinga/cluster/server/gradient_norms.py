@@ -131,7 +131,7 @@ class GradientNorms:
         return requests
 
     def restart(self, group: int, step: int) -> None:
-        """Let a group begin anew, whose gradients of the steps before ``step`` have been applied."""
+        """Let a group begin anew at ``step``, after its gradients of earlier steps have been applied."""
         self._starts[group] = step
 
     def pending(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The interface that synchronises a shard with the same shards of linked server groups, and the routes between them.
+"""The interface that synchronises a shard (a server's slices) with other server groups, and the routes between groups.
 
 What a job's ``sync_method`` or ``user_sync_method`` names is a function of the registry's kind "sync_method". It is
 called with the topology of a run and the average that the updater of the job keeps, or None, and returns a
@@ -29,7 +29,7 @@ Edge = tuple[int, int]
 
 
 class Route(NamedTuple):
-    """A subtree that changes are sent to: to ``group``, and from there along the routes numbered ``onward``."""
+    """A route by which changes are sent: to ``group``, and from there along the routes numbered ``onward``."""
 
     group: int
     onward: tuple[int, ...]
@@ -189,7 +189,7 @@ class GroupSync(ABC):
             self._generations.check(sender, generation, f"a message of server group {sender}")
 
     def age(self, id: int, version: int) -> int:
-        """Return how many steps before ``version`` the outer gradients were taken that a slice has last applied."""
+        """Return the age, in steps at ``version``, of the outer gradients that a slice has applied last."""
         return 0
 
     def progress(self) -> tuple[int, int]:

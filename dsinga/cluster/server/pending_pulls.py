@@ -1,4 +1,4 @@
-"""Pulls that wait until slices reach the requested version, within the bound of staleness between worker groups."""
+"""Keeps pulls (requests for values) until slices reach the version, within the bound of staleness between groups."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class PendingPulls:
         return complete
 
     def serve(self, served_slice: ServedSlice) -> list[Pull]:
-        """Deliver a slice to the pulls that wait for it and may have it now; return those that are then complete."""
+        """Deliver a slice to the waiting pulls that may have it now; return the pulls that are then complete."""
         id = served_slice.spec.slice.id
         pulls = self._pulls[id]
         if not pulls:

@@ -1,4 +1,4 @@
-"""A slice on its server: the value, the updater's state, and the gradients that worker groups have pushed."""
+"""A part of a param on its server: value, optimizer state, and gradients received."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CHANGES_KEPT = 8
 
 
 class SliceSpec(NamedTuple):
-    """A slice and how it is updated; a slice that is not trainable is replaced by the sum of what is pushed.
+    """A slice and how it is updated; a slice that is not trainable is replaced by the sum of the pushed arrays.
 
     ``contributors`` are the workers that push it in every step, in rising order, the same in each worker group.
     ``whole_param`` is the name of the param, of which the slice may be a part, and ``shape`` its shape: the updater
@@ -165,7 +165,7 @@ class ServedSlice:
 
     @property
     def is_clipped(self) -> bool:
-        """Whether what workers push are gradients, which count for the norm of all gradients."""
+        """Whether workers push gradients of the slice, which count for the norm of all gradients."""
         return self.spec.trainable or self.spec.is_gradient
 
     def update_blocks(self, group: int, updater: Updater) -> list[UpdateBlock]:

@@ -218,7 +218,7 @@ class Shard:
         resolve_all(complete)
 
     def join(self, group: int, step: int) -> None:
-        """Let a group begin at ``step`` that has called :meth:`leave` before its first push."""
+        """Let a group that called :meth:`leave` before its first push begin at ``step``."""
         with self._lock:
             self._check_open()
             for served_slice in self.slices.values():
@@ -257,7 +257,7 @@ class Shard:
         return step
 
     def snapshot(self, version: int | None, timeout: float, state: bool = True, copied: bool = True) -> ShardCopy:
-        """Return :meth:`request_snapshot`, for which it waits at most ``timeout`` seconds.
+        """Return the result of :meth:`request_snapshot`; wait at most ``timeout`` seconds.
 
         Raises RunError if a slice is past ``version``, or has not reached it in time.
         """

@@ -1,4 +1,4 @@
-"""Executors of slice updates: in the thread that pushes last, in a background thread, or in all waiting threads."""
+"""Runs updates of slices in the thread that pushes last, in a background thread, or in all waiting threads."""
 
 from __future__ import annotations
 

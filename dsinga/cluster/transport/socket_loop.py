@@ -18,21 +18,21 @@ _current: SocketLoop | None = None
 
 
 class SocketConnection(Protocol):
-    """What the loop calls in its thread. ``socket`` does not block; TLS sockets are served, too."""
+    """A connection with methods that the loop calls. ``socket`` does not block; TLS sockets are served, too."""
 
     socket: socket.socket
 
     def read(self) -> bool:
-        """Read what has arrived; return whether to be called again without waiting for more bytes from the network."""
+        """Read the bytes that have arrived; return whether to call again without waiting for more from the network."""
 
     def write(self) -> bool:
-        """Write what the socket takes; return whether there is more to write."""
+        """Write as many bytes as the socket takes; return whether there is more to write."""
 
     def lost(self, reason: str) -> None:
         """End, since reading or writing has failed. The loop closes the socket."""
 
     def closed(self) -> None:
-        """Release what is left: the socket is closed, and the loop calls no other method any more."""
+        """Release all resources: the socket is closed, and the loop calls no other method any more."""
 
 
 class SocketLoop:

@@ -42,7 +42,7 @@ BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Receiver(Protocol):
-    """What a stream gives its messages to, in the thread of the socket loop."""
+    """Receives the messages of a stream, in the thread of the socket loop."""
 
     def memory(self, values: Any, nbytes: Sequence[int]) -> Sequence[memoryview] | None:
         """Return memory for the arrays of a message, given their sizes; None for memory that is reused."""
@@ -97,7 +97,7 @@ class Stream:
         self._loop.write(self)
 
     def write(self) -> bool:
-        """Write what the socket takes; return whether messages are left."""
+        """Write as many bytes as the socket takes; return whether messages are left."""
         written = 0
         while written < TURN_BYTES:
             parts = self._parts
@@ -119,7 +119,7 @@ class Stream:
         return True
 
     def read(self) -> bool:
-        """Read what has arrived; return whether more may be there."""
+        """Read the bytes that have arrived; return whether more may be there."""
         count = 0
         while count < TURN_BYTES:
             try:

@@ -1,4 +1,4 @@
-"""The exchange of one bucket of slices with its server: gradients are sent, values or summed gradients received."""
+"""Exchanges a bucket of slices (parts of params) with its server: sends gradients, receives values or sums."""
 
 from __future__ import annotations
 

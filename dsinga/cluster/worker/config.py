@@ -1,4 +1,4 @@
-"""The configuration of a run's workers, their keys and those of servers, and the reports of a round."""
+"""The configuration of a run's workers, the identifiers of workers and servers, and the reports of a round."""
 
 from __future__ import annotations
 

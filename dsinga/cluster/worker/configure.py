@@ -122,7 +122,7 @@ def row_widths(net: NeuralNet, parts: Mapping[str, ParamPart], updater: Updater)
 
 
 def check_whole(updater: Updater, parts: Mapping[str, ParamPart], net: NeuralNet) -> None:
-    """Raise JobError for a param that partitioning cuts, and whose updater needs it whole."""
+    """Raise JobError if partitioning cuts a param that its updater needs whole."""
     for part in parts.values():
         param = net.params[part.param]
         if part.axis is not None and param.trainable and updater.of(param.name, param.shape).whole:

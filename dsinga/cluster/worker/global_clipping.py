@@ -41,7 +41,7 @@ class GlobalClipping(NamedTuple):
         self, step: int, local: Mapping[str, float], clients: Mapping[int, ServerClient], wait: Wait,
         all_reduce: Callable[[str, Array], Array],
     ) -> float:  # fmt: skip
-        """Let servers update by the gradients of ``step`` times a factor, at most 1, and return that.
+        """Let servers update by the gradients of ``step`` times a factor, at most 1; return the factor.
 
         All workers of the group call this when they have pushed all their gradients. ``local`` has the sums of squares
         of gradients that no server gets, by param. With a norm that is not finite the factor is 1.
@@ -61,7 +61,7 @@ class GlobalClipping(NamedTuple):
 
 
 def global_clipping(config: WorkerConfig, worker: int) -> GlobalClipping | None:
-    """Return how a worker of a group clips the norm of all gradients; None where the job does not bound it.
+    """Return the clipping of a worker by the norm of all gradients; None where the job does not bound the norm.
 
     The first user of a param of a server reports the squares of that server.
     """

@@ -1,4 +1,4 @@
-"""One worker of a worker group: its batches, its partition of the net, its exchange with the servers."""
+"""Runs one worker of a worker group: reads batches, computes its partition of the net, exchanges with servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays that the workers of a group send each other, through bridge layers, during an iteration.
+"""Passes arrays between workers of a group by bridges (pairs of layers that send features) during an iteration.
 
 Sending never blocks, and arrays may be received in any order. All workers of a group run the same iterations, and each
 array carries the number of its iteration. So that no worker gets far ahead of the others, an array that arrives more

@@ -1,4 +1,4 @@
-"""Keeps the values of a worker's params: from servers, in a cache of rows, or replicated; checks and cuts gradients."""
+"""Keeps a worker's params, received from servers, cached by rows or replicated; cuts gradients into slices."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ParamHome(ABC):
             yield slice_, part_of(flat, slice_)
 
     def default_gradient(self) -> Array | SparseRows:
-        """Return the gradient of a worker that has computed none: zeros, no rows, or its share of a lasting param."""
+        """Return the gradient of a worker without one: zeros, no rows, or its share of a lasting (untrained) param."""
         if self.lasting_share is not None:
             return self.value() * np.float32(self.lasting_share)
         return no_rows(self.shape) if self.takes_rows else np.zeros(self.shape, np.float32)
