@@ -160,7 +160,7 @@ class ClassPredictions(NamedTuple):
     classes: Sequence[str] | range
 
 
-def plot_images(images: Any, titles: Sequence[Any] = (), *, columns: int = 10, **options: Any) -> np.ndarray:
+def images(images: Any, titles: Sequence[Any] = (), *, columns: int = 10, **options: Any) -> np.ndarray:
     """Draw images side by side, all on the same scale of brightness.
 
     Args:
@@ -188,7 +188,10 @@ def plot_images(images: Any, titles: Sequence[Any] = (), *, columns: int = 10, *
     return axes
 
 
-def plot_wrong_predictions(
+draw_images = images  # in functions that have an argument of this name
+
+
+def wrong_predictions(
     images: Any,
     labels: Any,
     predicted: Any,
@@ -201,7 +204,7 @@ def plot_wrong_predictions(
     """Draw images whose class was predicted wrongly, with the true and the predicted class.
 
     Args:
-        images: an array of N images, as for :func:`plot_images`.
+        images: an array of N images, as for :func:`images`.
         labels: their true classes (N,), as numbers or names.
         predicted: the predicted classes (N,), or scores (N, classes), of which the highest is the prediction. With
             scores the images with the highest ones come first.
@@ -226,10 +229,10 @@ def plot_wrong_predictions(
         axes[0, 0].axis("off")
         return axes
     titles = [_title(predictions, row) for row in wrong[:count]]
-    return plot_images(np.asarray(images)[wrong[:count]], titles, columns=columns, **options)
+    return draw_images(np.asarray(images)[wrong[:count]], titles, columns=columns, **options)
 
 
-def plot_confusion_matrix(labels: Any, predicted: Any = None, *, classes: Sequence[str] = (), ax: Any = None) -> Any:
+def confusion_matrix(labels: Any, predicted: Any = None, *, classes: Sequence[str] = (), ax: Any = None) -> Any:
     """Draw the counts of records by true class (row) and predicted class (column).
 
     The colours are those of the counts' roots, so that a single mistake shows beside many right predictions.
@@ -356,6 +359,3 @@ def _title(predictions: ClassPredictions, row: int) -> str:
     scores = predictions.scores
     are_probabilities = scores is not None and scores.min() >= 0 and scores.max() <= 1
     return f"{title}\n{scores[row].max():.2f}" if scores is not None and are_probabilities else title
-
-
-images, wrong_predictions, confusion_matrix = plot_images, plot_wrong_predictions, plot_confusion_matrix
