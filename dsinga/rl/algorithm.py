@@ -179,12 +179,12 @@ class Algorithm(ABC):
         return experience_job(self.net.job, self.examples, rows, self.labels_by_layer(self._label_example))
 
     def state(self) -> dict[str, Any]:
-        """Return what learning goes on from: nested dicts of arrays and plain values."""
+        """Return the state of learning: nested dicts of arrays and plain values."""
         steps = self.updater.steps
         return {"algorithm": type(self).__name__, "params": self.params, "updater": self.updater.state, "steps": steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state.
+        """Restore a state.
 
         Raises UserError where it is that of another algorithm or updater, or its params are those of another net.
         """
@@ -262,7 +262,7 @@ def copy_params(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def follow(target: Mapping[str, np.ndarray], params: Mapping[str, np.ndarray], share: float) -> None:
-    """Move the arrays ``target`` by the fraction ``share`` of the way to ``params``, in place: a soft update.
+    """Move ``target`` in place towards ``params``, a soft update: (1 - share)·target + share·params.
 
     This is the soft update of Lillicrap et al. 2016, whose tau is ``share``; a share of 1 copies.
     """

@@ -93,12 +93,12 @@ class Collector:
         return step
 
     def state(self) -> dict[str, Any]:
-        """Return what collecting goes on from: nested dicts of arrays and plain values."""
+        """Return the state of collecting: nested dicts of arrays and plain values."""
         state = {"environments": self.environments.state(), "statistics": self.statistics.state()}
         return state if self.hidden is None else {**state, "hidden": self.hidden.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state."""
+        """Restore a state."""
         self.observations = self.environments.restore(state["environments"])
         self.statistics.restore(state["statistics"])
         if self.hidden is not None:

@@ -159,7 +159,7 @@ class EpisodeStatistics:
         return {"episode_return": float(np.mean(rewards)), "episode_length": float(np.mean(lengths))}
 
     def state(self) -> dict[str, Any]:
-        """Return what counting goes on from: a dict of arrays and plain values."""
+        """Return the state of counting: a dict of arrays and plain values."""
         return {
             "steps": self.steps,
             "episodes": self.episodes,
@@ -169,7 +169,7 @@ class EpisodeStatistics:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state."""
+        """Restore a state."""
         self.steps, self.episodes = int(state["steps"]), int(state["episodes"])
         self.latest.clear()
         self.latest.extend(Episode(float(total), int(length), int(i)) for total, length, i in state["latest"])

@@ -34,7 +34,7 @@ def algorithm_fields(algorithm: Any) -> dict[str, Any]:
 
 
 def reinforcement_of(job: Job) -> ReinforcementConf:
-    """Return the ``reinforcement`` settings of a job. Raises UserError where it says nothing."""
+    """Return the ``reinforcement`` settings of a job. Raises UserError where it has none."""
     if job.reinforcement is None:
         raise UserError(f"the job {job.name!r} has no reinforcement {{ ... }}; train it by dsinga.train")
     return job.reinforcement

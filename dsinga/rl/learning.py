@@ -33,10 +33,10 @@ class Learning(Protocol):
         """Take ``steps`` steps of each environment and learn; return metrics, {} where nothing was learnt."""
 
     def state(self) -> dict[str, Any]:
-        """Return what learning goes on from, bit for bit: nested dicts of arrays and plain values."""
+        """Return the state from which learning goes on bit for bit: nested dicts of arrays and plain values."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where it is that of another net, environment or memory."""
+        """Restore a state. Raises UserError where it is that of another net, environment or memory."""
 
     def close(self) -> None:
         """Free the resources of the environments."""
@@ -60,11 +60,11 @@ class CollectingLearning:
         return self.collector.statistics
 
     def state(self) -> dict[str, Any]:
-        """Return what learning goes on from, bit for bit: nested dicts of arrays and plain values."""
+        """Return the state from which learning goes on bit for bit: nested dicts of arrays and plain values."""
         return {"agent": self.agent.state(), "collector": self.collector.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where it is that of another net, environment or memory."""
+        """Restore a state. Raises UserError where it is that of another net, environment or memory."""
         self.agent.set_state(state["agent"])
         self.collector.restore(state["collector"])
 
@@ -105,11 +105,11 @@ class OffPolicyLearning(CollectingLearning):
         return mean_metrics(updates)
 
     def state(self) -> dict[str, Any]:
-        """Return what learning goes on from, the memory included."""
+        """Return the state of learning, the memory included."""
         return {**super().state(), **self.updates.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where it is that of another net, environment or memory."""
+        """Restore a state. Raises UserError where it is that of another net, environment or memory."""
         super().restore(state)
         self.updates.restore(state)
 
@@ -183,11 +183,11 @@ class ReplayUpdates:
         return self.agent.learn(batch)
 
     def state(self) -> dict[str, Any]:
-        """Return what learning goes on from, the memory included."""
+        """Return the state of learning, the memory included."""
         return {"memory": self.memory.state(), "rng": self.rng.bit_generator.state, "updates_due": self._due}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where it is that of a memory of other sizes."""
+        """Restore a state. Raises UserError where it is that of a memory of other sizes."""
         self.memory.restore(state["memory"])
         self.rng.bit_generator.state = state["rng"]
         self._due = float(state["updates_due"])

@@ -139,7 +139,7 @@ class Model:
 
 
 def critic_layers(model: Model, action: str, values: Sequence[str]) -> set[str]:
-    """Return the layers that ``values`` depends on, without ``action`` and the layers that only ``action`` needs.
+    """Return the names of the layers that ``values`` need, except ``action`` and the layers that only ``action`` needs.
 
     Raises UserError where a value does not depend on the action.
     """

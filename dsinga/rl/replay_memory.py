@@ -111,7 +111,7 @@ class ReplayMemory:
         return self._transitions(indices, np.ones(len(indices), np.float32))
 
     def state(self) -> dict[str, Any]:
-        """Return what the memory has, for :meth:`restore`: arrays, which are views of its own until the next step."""
+        """Return the memory's state for :meth:`restore`: arrays, which are views of its own until the next step."""
         return {
             **{name: array[: self._used] for name, array in self._arrays().items()},
             "final_indices": np.array(list(self._finals), np.int64),
@@ -121,7 +121,7 @@ class ReplayMemory:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where it is that of a memory of other sizes."""
+        """Restore a state. Raises UserError where it is that of a memory of other sizes."""
         filled, position = int(state["filled"]), int(state["next"])
         for name, array in self._arrays().items():
             saved = np.asarray(state[name])
@@ -316,12 +316,12 @@ class PrioritizedReplay(ReplayMemory):
         self._largest = max(self._largest, float(priorities.max()))
 
     def state(self) -> dict[str, Any]:
-        """Return what the memory has, and the priorities."""
+        """Return the state of the memory, and the priorities."""
         priorities = self._tree.weights(slice(self._used * self.count))
         return {**super().state(), "priorities": priorities, "largest": self._largest, "beta": self.beta}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where it is that of a memory of other sizes."""
+        """Restore a state. Raises UserError where it is that of a memory of other sizes."""
         super().restore(state)
         priorities = np.asarray(state["priorities"], np.float64)
         self._tree.set(np.arange(len(priorities)), priorities)

@@ -79,7 +79,7 @@ class AgentEngine(Engine):
         return training_phases(self.job)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state; called before :meth:`open`. Raises UserError where it is that of another layout."""
+        """Restore a state; called before :meth:`open`. Raises UserError where it is that of another layout."""
         saved = state["layout"]
         for name, value in layout_of(self._conf).items():
             if saved.get(name, value) != value:
@@ -145,7 +145,7 @@ class AgentEngine(Engine):
         }
 
     def state(self) -> Mapping[str, Any]:
-        """Return what learning goes on from, and the layout that a resumed run must have."""
+        """Return the state of learning, and the layout that a resumed run must have."""
         return {"learning": self._learning.state(), "layout": layout_of(self._conf)}
 
     def learning_rate(self, step: int) -> float:

@@ -1,4 +1,4 @@
-"""Augmentations of a part of each record: cut it out, fill it with a number, or mix it with another record's."""
+"""Augmentations that crop images, cut sequences, erase parts of images, or mix each record with another one."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class ReadValues:
-    """The values that a function reads besides its arguments. With equal ones it computes the same.
+    """The values, such as globals, that a function reads besides its arguments. With equal ones it computes the same.
 
     Numbers, texts and numpy arrays count by their values. Lists, dicts, functions of the same module, and attributes
     that the code names are followed. Everything else, such as arrays of JAX, counts by its identity.

@@ -39,7 +39,7 @@ class CSV(Extension):
     pauses = False
 
     def set_up(self) -> None:
-        """Set the state before a run; rows are written as they come."""
+        """Set the initial state of the extension; rows are written as they come."""
         self.trigger = AtEnd()
         self._path = Path()
         self._columns: list[str] = []

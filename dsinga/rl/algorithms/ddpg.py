@@ -238,7 +238,7 @@ class DDPG(Algorithm):
         return self.low + shares * (self.high - self.low)
 
     def state(self) -> dict[str, Any]:
-        """Return what learning goes on from, the target params, the steps taken and the latest noise included."""
+        """Return the state of learning, the target params, the steps taken and the latest noise included."""
         return {
             **super().state(),
             "target": self.target_params,
@@ -249,7 +249,7 @@ class DDPG(Algorithm):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where it is that of another updater, or of another net."""
+        """Restore a state. Raises UserError where it is that of another updater, or of another net."""
         critic_updater = self.critic_updater.copy()
         critic_updater.resume_learnt(state["critic_updater"], int(state["critic_steps"]))
         super().restore(state)

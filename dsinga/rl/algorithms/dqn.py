@@ -162,11 +162,11 @@ class DQN(Algorithm):
         return {"loss": metrics["loss"], "value": metrics["value"]}
 
     def state(self) -> dict[str, Any]:
-        """Return what learning goes on from, the target params and the steps taken included."""
+        """Return the state of learning, the target params and the steps taken included."""
         return {**super().state(), "target": self.target_params, "sampled": self.sampled}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where its params are not those of the net."""
+        """Restore a state. Raises UserError where its params are not those of the net."""
         super().restore(state)
         self.target_params = {name: np.array(value, np.float32) for name, value in state["target"].items()}
         self.sampled = int(state["sampled"])

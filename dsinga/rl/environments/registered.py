@@ -58,7 +58,7 @@ def make_environments(
 
 @public
 def make_environment(environment: Environment, **settings: Any) -> Any:
-    """Return one single environment with Gymnasium's interface. Raises UserError as :func:`make_environments`."""
+    """Return a single environment with Gymnasium's interface. Raises UserError as :func:`make_environments`."""
     name, create = _find(environment)
     if create is None:
         _gymnasium_spec(name)

@@ -76,7 +76,7 @@ class VectorEnvironment(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return what the environments go on from: nested dicts of arrays and plain values."""
+        """Return the state of the environments: nested dicts of arrays and plain values."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""Reinforcement learning with remote actors: Dask workers that step environments in processes of their own."""
+"""Reinforcement learning with remote actors, which step environments in processes of a Dask cluster."""

@@ -40,11 +40,11 @@ class RemoteLearning(ABC):
         """Take ``steps`` steps of each environment and learn; return metrics."""
 
     def state(self) -> dict[str, Any]:
-        """Return what learning goes on from; rollouts that are not yet learnt are left out."""
+        """Return the state of learning; rollouts that are not yet learnt are left out."""
         return {"agent": self.agent.state(), "actors": self.actors.states(), "statistics": self.statistics.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where it is that of another net or environment."""
+        """Restore a state. Raises UserError where it is that of another net or environment."""
         self.agent.set_state(state["agent"])
         self.actors.restore(state["actors"])
         self.statistics.restore(state["statistics"])
@@ -92,11 +92,11 @@ class RemoteRolloutLearning(RemoteLearning):
         return {**means, "staleness": float(np.mean(staleness))} if self._reports_staleness else means
 
     def state(self) -> dict[str, Any]:
-        """Return what learning goes on from; rollouts that are not yet learnt are left out."""
+        """Return the state of learning; rollouts that are not yet learnt are left out."""
         return {**super().state(), **self.stream.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where it is that of another net or environment."""
+        """Restore a state. Raises UserError where it is that of another net or environment."""
         super().restore(state)
         self.stream.restore(state)
 
@@ -162,7 +162,7 @@ class CentralInferenceLearning(RemoteLearning):
             self._waiting[self.actors.start(number, "step", part.actions, result.actor)] = number
 
     def state(self) -> dict[str, Any]:
-        """Return what learning goes on from; the rollouts that have begun are left out."""
+        """Return the state of learning; the rollouts that have begun are left out."""
         calls = [self.actors.start(number, "state") for number in range(self.actors.count)]
         return {**super().state(), "actors": {str(number): call.result() for number, call in enumerate(calls)}}
 
@@ -233,11 +233,11 @@ class RemoteReplayLearning(RemoteLearning):
         return pack(Acting(dict(params), sampled, self.actors.count, memory.n, memory.discount, is_prioritized))
 
     def state(self) -> dict[str, Any]:
-        """Return what learning goes on from, the memory included; rollouts that have not come are left out."""
+        """Return the state of learning, the memory included; rollouts that have not come are left out."""
         return {**super().state(), **self.stream.state(), **self.updates.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state. Raises UserError where it is that of another net, environment or memory."""
+        """Restore a state. Raises UserError where it is that of another net, environment or memory."""
         super().restore(state)
         self.stream.restore(state)
         self.updates.restore(state)

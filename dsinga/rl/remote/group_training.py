@@ -1,4 +1,4 @@
-"""Trains an agent with several groups of workers that share params on the run's parameter servers.
+"""Trains an agent with one or more groups of workers that share params on the run's parameter servers.
 
 With one worker in each of several groups this is A3C (Mnih et al. 2016), with several workers in one group it is
 synchronous and data-parallel, and with actors and IMPALA there are several learners, each with actors of its own.

@@ -102,7 +102,7 @@ class RolloutStream:
         return {"version": self.version, "rollouts": list(self._rollouts)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over a state."""
+        """Restore a state."""
         self.version = int(state["version"])
         # Of another number of actors, the new ones draw their first random numbers.
         self._rollouts[: len(state["rollouts"])] = map(int, state["rollouts"][: self.actors.count])
