@@ -1,1 +1,1 @@
-"""The lowest room: errors, the registry, settings, checks of arguments, files, and signals."""
+"""The lowest package: errors, the registry of components, settings, checks of arguments, files, and signals."""

@@ -1,4 +1,4 @@
-"""Words for advice in messages: options on the command line, arguments in Python."""
+"""Words the advice in messages: with command-line options in a command, with keyword arguments in Python."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _command_lines: list[tuple[Sequence[str], Sequence[str]]] = []
 
 @contextlib.contextmanager
 def command_line(arguments: Sequence[str], program: Sequence[str] = ("dsinga",)) -> Iterator[None]:
-    """Word advice for the user of the command ``program arguments``, as long as the context lasts."""
+    """Word advice in messages for the command line ``program arguments`` within the context."""
     _command_lines.append((program, arguments))
     try:
         yield
@@ -30,7 +30,7 @@ def command_line(arguments: Sequence[str], program: Sequence[str] = ("dsinga",))
 
 
 def is_command() -> bool:
-    """Return whether dsinga is used by a command."""
+    """Return whether a dsinga command is running, not a user's Python program."""
     return bool(_command_lines)
 
 
@@ -49,7 +49,7 @@ def short_path(path: Path | str) -> Path | str:
 
 
 def how_to_resume() -> str:
-    """Return how to go on from the last checkpoint: the whole command, or the argument of ``dsinga.train``.
+    """Return how to resume from the last checkpoint: the whole command, or the argument of ``dsinga.train``.
 
     A command that has resumed from a path resumes from the newest checkpoint instead; ``--resume auto`` stays.
     """
@@ -79,7 +79,7 @@ def join_resume(arguments: Sequence[str]) -> list[str]:
 
 
 def option(argument: str, value: str = "", python: str = "") -> str:
-    """Return an argument as people write it here: ``--argument value``, or ``argument=value``.
+    """Return an argument as the user writes it: ``--argument value`` in a command, ``argument=value`` in Python.
 
     ``python`` is the argument in Python where it has another name there.
     """
@@ -89,5 +89,5 @@ def option(argument: str, value: str = "", python: str = "") -> str:
 
 
 def job_field(field: str, value: str) -> str:
-    """Return a field of a job as people give it here: ``--set field=value``, or ``field=value``."""
+    """Return a field of a job as the user gives it: ``--set field=value`` in a command, ``field=value`` in Python."""
     return f"{'--set ' if _command_lines else ''}{field}={value}"

@@ -1,4 +1,4 @@
-"""Errors for unknown arguments and names: each names the nearest one, or says what to write instead."""
+"""Raises errors for unknown arguments and names, which suggest the nearest known name or a replacement."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def format_bytes(size: float) -> str:
 
 
 class Remedies(UserDict[str, str]):
-    """The names to write in place of others, read from tables of a TOML file when the first name is looked up.
+    """A mapping from unknown names to their replacements, read from a TOML file at the first look-up.
 
     In a table the names, separated by blanks, are the value of what to write in their place.
     """
@@ -84,18 +84,18 @@ class Remedies(UserDict[str, str]):
 
     @functools.cached_property
     def data(self) -> dict[str, str]:  # type: ignore[override]
-        """The names to write, by the unknown name."""
+        """The replacements, by unknown name."""
         content = tomllib.loads(self._path.read_text("utf-8"))
         entries = [entry for table in self._tables for entry in content[table].items()]
         return {name: remedy for remedy, names in entries for name in names.split()}
 
 
 class MissingName(UserError, AttributeError):
-    """A name that a module or an object lacks, with what to write instead."""
+    """Error: a module or an object lacks a name; the message suggests a replacement."""
 
 
 def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instead) -> NoReturn:
-    """Raise MissingName for a name that ``owner`` lacks, with what to write instead or the nearest ``known`` name.
+    """Raise MissingName for a name that ``owner`` lacks; suggest a replacement or the nearest ``known`` name.
 
     For ``from owner import name`` it raises a UserError: of an AttributeError Python makes an ImportError without the
     message.
@@ -111,12 +111,12 @@ def fail_for_name(owner: str, name: str, known: Collection[str], instead: Instea
 
 
 def is_at(frame: FrameType, *instructions: str) -> bool:
-    """Whether a frame executes one of these instructions of Python's virtual machine."""
+    """Whether a frame executes one of the given bytecode instructions of Python."""
     return opcode.opname[frame.f_code.co_code[frame.f_lasti]] in instructions
 
 
 def unknown_name(what: str, name: Any, known: Iterable[str], instead: Instead = MappingProxyType({})) -> UserError:
-    """Return the error for a name that is not ``known``, with what to write instead, or the nearest name, or all."""
+    """Return the error for a name not in ``known``; it suggests a replacement or the nearest name, or lists all."""
     remedy = instead.get(str(name), "")
     remedy = f"; {remedy.split('; ', 1)[-1] if remedy.startswith('there is no') else remedy}"
     hint = remedy if str(name) in instead else nearest_or_listed(str(name), known, "these are")
@@ -131,7 +131,7 @@ def missing_names(
     instead: Instead,
     public: str = "",
 ) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module: it says what to write in place of a name, or the nearest name.
+    """Return the ``__getattr__`` of a module: its error for a missing name suggests a replacement or the nearest name.
 
     ``known`` are the names of the module, by default all that it has; ``derived`` returns further values by name.
     ``public`` is the name by which users reach the module, if it is another.
@@ -152,7 +152,7 @@ def missing_names(
 def check_names(
     function: str, known: Sequence[str], given: Mapping[str, Any], instead: Instead = MappingProxyType({})
 ) -> None:
-    """Raise UserError, with the nearest name or what to do instead, for the first name that is not ``known``."""
+    """Raise UserError, with the nearest name or a remedy, for the first name that is not ``known``."""
     for name in given:
         if name in known:
             continue
@@ -163,7 +163,7 @@ def check_names(
 
 
 def values_by_name(what: str, given: Mapping[str, Any], names: Sequence[str], kind: str) -> list[Any]:
-    """Return the values of a dict in the order of ``names``, those of all inputs or outputs, as ``kind`` says.
+    """Return the values of a dict in the order of ``names``, the names of all inputs or outputs (``kind``).
 
     Raises UserError for another name, with the nearest, and for a missing one.
     """
@@ -208,7 +208,7 @@ def extended_signature(
 
 
 def signature_of(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], returns: Any) -> Any:
-    """Return a signature with these parameters; raise UserError where two of them have one name."""
+    """Return a signature with the given parameters; raise UserError where two parameters have the same name."""
     try:
         return inspect.Signature(parameters, return_annotation=returns)
     except ValueError as error:
@@ -216,7 +216,7 @@ def signature_of(function: Callable[..., Any], parameters: Sequence[inspect.Para
 
 
 def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({})) -> F:
-    """Return the function with arguments that are checked by name; messages have ``prefix`` before the function's."""
+    """Return the function with a check of its argument names; messages have ``prefix`` before the function's name."""
     signature = inspect.signature(function)
 
     @public
@@ -231,7 +231,7 @@ def checked(function: F, prefix: str = "", instead: Instead = MappingProxyType({
 def check_settings(
     cls: type[T], check: Callable[[Mapping[str, Any]], None] | None = None, instead: Instead = MappingProxyType({})
 ) -> type[T]:
-    """Let the constructor of a class raise UserError for an unknown, a missing or a surplus argument; return it.
+    """Return the class, whose constructor now raises UserError for an unknown, a missing or a surplus argument.
 
     ``check`` is then called with the arguments by name, before the constructor. ``instead`` says what to write in place
     of unknown names.

@@ -17,7 +17,7 @@ BLOCK = 1 << 18  # elements that are looked at together: the answers for a large
 
 
 def averaged(params: Mapping[str, np.ndarray], state: Mapping[str, Mapping[str, np.ndarray]]) -> ParamArrays:
-    """Return the averages of params by name, which an updater's ``state`` has, and params without an average."""
+    """Return each param's moving average from an updater's ``state``, or its value where there is no average."""
     return {name: state.get(name, {}).get(EMA_SLOT, value) for name, value in params.items()}
 
 
@@ -47,7 +47,7 @@ _lock = threading.Lock()
 
 
 def warn_of_rounding(numbers: np.ndarray, key: Hashable, name: Callable[[tuple[int, ...]], str]) -> None:
-    """Log a warning where integers, that become float32, are rounded; one for each ``key`` in a process.
+    """Log a warning, once for each ``key`` in a process, where the conversion of integers to float32 rounds.
 
     ``name`` returns what the array, and the place of a number in it, is called.
     """

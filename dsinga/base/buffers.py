@@ -48,14 +48,14 @@ def size_class(size: int) -> int:
 
 
 class ResultPool:
-    """A pool of bases, by their sizes in bytes, which :func:`size_class` rounds up."""
+    """A pool of bases (blocks of memory for arrays) by their sizes in bytes, which :func:`size_class` rounds up."""
 
     def __init__(self) -> None:
         self.buckets: dict[int, list[np.ndarray]] = {}
         self.lock = threading.Lock()
 
     def take(self, size: int) -> np.ndarray:
-        """Return a base of at least ``size`` bytes: a free one, or a new one."""
+        """Return a base (a block of memory) of at least ``size`` bytes: a free one, or a new one."""
         size = size_class(size)
         with self.lock:
             bucket = self.buckets.get(size, ())
@@ -87,7 +87,7 @@ class ResultPool:
 
 
 class ThreadBases(threading.local):
-    """The bases that a thread takes before those of the pool, by size in bytes."""
+    """The bases (blocks of memory) that a thread uses before it asks the pool, by size in bytes."""
 
     bases: Mapping[int, Sequence[np.ndarray]] = {}
 
@@ -98,7 +98,7 @@ _thread_bases = ThreadBases()
 
 @contextmanager
 def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
-    """Put arrays of the calling thread into ``bases``, by their size in bytes, while these are free.
+    """Allocate the calling thread's arrays in free blocks of ``bases``, which are by size in bytes, within the context.
 
     Their sizes are those of :func:`base_bytes`. Each is an array of bytes, no view of another, to which only its
     sequence refers.
@@ -111,7 +111,7 @@ def use_bases(bases: Mapping[int, Sequence[np.ndarray]]) -> Iterator[None]:
 
 
 def one_base(nbytes: Iterable[int]) -> dict[int, list[np.ndarray]]:
-    """Return the argument of :func:`use_bases` that puts large arrays of these sizes in bytes into one memory in turn.
+    """Return bases for :func:`use_bases` by which large arrays of the given sizes in bytes use one block in turn.
 
     For gradients of params that are applied as soon as they are computed. Smaller arrays are not among them.
     """
@@ -128,7 +128,7 @@ def clear() -> None:
 
 
 def base_bytes(nbytes: int) -> int:
-    """Return the size in bytes of the base of an array of ``nbytes`` bytes."""
+    """Return the size in bytes of the base (block of memory) of an array of ``nbytes`` bytes."""
     return nbytes + ALIGNMENT
 
 

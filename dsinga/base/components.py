@@ -1,4 +1,4 @@
-"""Imports at first use: components by the table of built-in ones or entry points, and the names of packages."""
+"""Imports components (built-in ones, and those of entry points) and packages' public names at their first use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _written: dict[tuple[str, str], str] = {}  # the distributions of components, as
 
 
 class Row(NamedTuple):
-    """A built-in component: SINGA's number, if it has one, where it is defined, and the fields of its settings."""
+    """A built-in component: SINGA's number if any, the defining module and name, and its settings' fields."""
 
     number: int | None
     module: str
@@ -59,7 +59,7 @@ def _entry_points() -> Mapping[str, Mapping[str, list[EntryPoint]]]:
 
 
 def offered(kind: str) -> Mapping[str, list[EntryPoint]]:
-    """Return the entry points of other distributions for a kind by name: one each, unless two distributions clash."""
+    """Return entry points of other distributions for a component kind, by name; several where they clash."""
     return _entry_points().get(kind, {})
 
 
@@ -69,13 +69,13 @@ def scanned() -> bool:
 
 
 def addon_of(module: str) -> str:
-    """Return the add-on, or else the room, of a module of dsinga, as dsinga.addons.fields."""
+    """Return the add-on or top-level package that contains a module of dsinga, such as dsinga.addons.fields."""
     parts = module.split(".")
     return ".".join(parts[: 3 if parts[1:2] == ["addons"] else 2])
 
 
 def import_component(what: str, module: str) -> types.ModuleType:
-    """Import a module of dsinga for ``what``; raise UserError where it, or what it needs, is of a missing add-on."""
+    """Import a module of dsinga for ``what``; raise UserError where the module or its imports need a missing add-on."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Files and folders that are complete on the disk or absent, and replaced in one step, also if the process is killed.
+"""Writes files and folders durably and atomically: even if the process is killed, each is complete or absent.
 
 What takes the place of something older is written into a draft folder beside it and renamed. The next process that
 writes there removes the drafts of processes that were killed.
@@ -44,7 +44,7 @@ def write_file(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replaced_files(folder: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Give a folder for new files, which take the places of all that ``folder`` has by these names, in one step.
+    """Give a temporary folder for new files, which then replace the files called ``names`` in ``folder`` in one step.
 
     That step is the renaming to SAVED. What has no file among the new ones is there no more; other files stay. Whoever
     reads the files calls :func:`finish_save` before, in case the process is killed before each is in its place.
@@ -81,7 +81,7 @@ def _commit(files: Path, folder: Path) -> None:
 
 
 def finish_save(folder: Path) -> None:
-    """Move the files of a complete save to their places, as far as the process that saved them has not done so.
+    """Move the files of a complete save to their places, if the saving process was killed before all were moved.
 
     Raises UserError where the folder cannot be written.
     """
@@ -102,20 +102,20 @@ def finish_save(folder: Path) -> None:
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a folder or file for what is saved. Raises UserError for a URL."""
+    """Return a local path to save to or load from. Raises UserError for a URL."""
     if "://" in os.fspath(path):
         raise UserError(f"{redact(os.fspath(path))} is a URL; save to and load from a local path, and copy that")
     return Path(path)
 
 
 def holds_files(folder: Path) -> bool:
-    """Return whether a folder has anything in it but what a save has left that was cut off."""
+    """Return whether a folder has any contents other than the leftovers of an interrupted save."""
     finish_save(folder)
     return any(not path.name.startswith(SAVED) for path in folder.iterdir())
 
 
 def replace_folder(draft: Path, path: Path) -> None:
-    """Give the folders ``draft`` and ``path`` each other's name, in one step where the system can, as Linux does.
+    """Exchange the names of the folders ``draft`` and ``path``, in one step where the system can, as on Linux.
 
     Elsewhere a process killed between two renames leaves the old folder in the draft folder that ``draft`` is in, from
     which the next :func:`draft_folder` moves it back. Raises OSError.
@@ -131,7 +131,7 @@ def replace_folder(draft: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def draft_folder(path: Path) -> Iterator[Path]:
-    """Give a new folder beside ``path`` for what takes its place, and remove it at the end.
+    """Give a new folder beside ``path`` in which to prepare a replacement of ``path``, and remove it at the end.
 
     Those that processes have left which were killed are removed, too; a process locks its own.
     """
@@ -190,7 +190,7 @@ def locked_folder(folder: Path) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def explained_writing(folder: Path) -> Iterator[None]:
-    """Raise UserError, naming ``folder``, in place of an OSError: a file in its way, no permission, a full disk."""
+    """Raise UserError, naming ``folder``, in place of an OSError, such as no permission or a full disk."""
     try:
         yield
     except OSError as error:

@@ -27,7 +27,7 @@ class Epochs:
         return (self.offset + step * self.rows) // self.records
 
     def end(self, epoch: int) -> int:
-        """Return the step with which so many epochs are done."""
+        """Return the step with which the given number of epochs is done."""
         return -((self.offset - epoch * self.records) // self.rows)
 
     def at(self, step: int) -> float:

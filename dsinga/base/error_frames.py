@@ -1,4 +1,4 @@
-"""Frames in the tracebacks of errors: their variables are cleared, and UserErrors leave public calls without them.
+"""Shortens tracebacks: clears the variables of frames, and hides dsinga's frames in UserErrors of public calls.
 
 A traceback refers to the local variables of all its frames: nets, params, futures of tasks. Whoever keeps the error (an
 interactive session keeps the last one) would keep these too. And an error to which one of these variables refers, as a
@@ -30,7 +30,7 @@ SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 
 @contextlib.contextmanager
 def cleared_frames(package: str = "") -> Iterator[None]:
-    """Clear the frames of functions called within, when an error leaves the block; the error is raised unchanged.
+    """Clear the local variables of functions called in the block when an error leaves the block; raise it unchanged.
 
     In tasks these are all frames, because nobody sees them: Dask sends the lines of a traceback, without variables. In
     the user's process they are those of ``package``: a debugger shows the variables of the user's own functions.
@@ -65,7 +65,7 @@ def clear_frames(error: BaseException, package: str = "") -> None:
 
 
 def clear_origin(error: BaseException | None) -> None:
-    """Clear the frames of the callers in the traceback of a task's error.
+    """Clear the local variables of the callers of each frame in the traceback of a task's error.
 
     The frame of Dask's own function refers to the error, so that the two would keep each other alive.
     """
@@ -82,7 +82,7 @@ def clear_origin(error: BaseException | None) -> None:
 
 
 def public(function: F) -> F:
-    """Return a function for users: a UserError that leaves it has no frames of dsinga in its traceback but the first.
+    """Return a public function: tracebacks of its UserErrors show no frame of dsinga but the first.
 
     Frames of the user's functions that were called by dsinga stay, and so does a cause that comes from one of them.
     Other errors keep all frames. With ``DSINGA_TRACEBACK=all`` in the environment UserErrors do, too.
@@ -109,7 +109,7 @@ def public(function: F) -> F:
 
 
 def shortened(error: UserError) -> UserError:
-    """Return an error without the frames that are not the user's; so is its cause, of which a line may be left."""
+    """Return an error, and its cause, with only the user's frames in their tracebacks."""
     if not shows_all_frames():
         error.__traceback__ = _frames_of_user(error.__traceback__)
         context = None if error.__suppress_context__ else error.__context__

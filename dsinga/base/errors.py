@@ -50,7 +50,7 @@ class Cancelled(RunError):
 
 
 class Terminated(KeyboardInterrupt):
-    """A signal has come that ends the process, as SIGTERM of a batch system. The command line exits with 75.
+    """The process got a signal that ends it, as SIGTERM of a batch system. The command line exits with 75.
 
     :data:`dsinga.base.termination.TERMINATIONS` are these signals. A KeyboardInterrupt, so that what cleans up after
     Ctrl-C does so after these.

@@ -1,4 +1,4 @@
-"""The digest of a function that no module has: of its code, and of all values that the code reads."""
+"""Hashes a function that cannot be imported by name: its code, and all values that the code reads."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _global_names(code: CodeType) -> set[str]:
 
 
 def is_importable(value: FunctionType | type) -> bool:
-    """Whether a module other than that of the script has a function or class under its name."""
+    """Whether a function or class can be imported by its name, from a module other than the script."""
     found: Any = sys.modules.get(value.__module__) if value.__module__ != "__main__" else None
     for part in value.__qualname__.split("."):
         found = getattr(found, part, None)

@@ -1,4 +1,4 @@
-"""Users' functions: the names by which jobs and saved models call them, and their values as numpy arrays."""
+"""Finds users' functions by their names in jobs and saved models, and evaluates them to numpy arrays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _local: WeakValueDictionary[str, Any] = WeakValueDictionary()  # all of these th
 
 
 class CallableLayer:
-    """Base of classes of layers that jobs may name, to be made from the arguments in the job."""
+    """Base of layer classes that a job may name, with the arguments of the constructor."""
 
 
 def find_function(name: str) -> Any:
@@ -111,7 +111,7 @@ def name_of(function: Any) -> str:
 
 
 def local_functions(text: str) -> list[str]:
-    """Return the names of functions without a module, such as lambdas, in the text of a job.
+    """Return the names in a job's text of functions that cannot be imported, such as lambdas.
 
     Another process finds them only where it has made the same functions.
     """
@@ -120,7 +120,7 @@ def local_functions(text: str) -> list[str]:
 
 
 def value_of(function: Callable[..., Any], arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return a function of numpy arrays, or of PyTorch's tensors, as a numpy array; no gradient is computed."""
+    """Return the result of a function of numpy arrays, or of PyTorch tensors, as a numpy array, without gradients."""
     try:
         return np.asarray(function(*arrays))
     except Exception:

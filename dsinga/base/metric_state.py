@@ -1,4 +1,4 @@
-"""States of metrics that are no sums of numbers: what parts of a batch, workers and batches add up to.
+"""Accumulators of metrics that are not sums of numbers; ``+`` adds them over parts of a batch, workers and batches.
 
 A layer reports a metric as (sum, count). The sum may be a :class:`MetricState` in place of a number: ``+`` joins the
 states of two parts, and the figure is made once, of all of them (:mod:`dsinga.layers.metrics.composed_metrics`).
@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 30  # of labels and predictions that a metric gathers
 
 
 class MetricState(ABC):
-    """The numbers from which a metric is computed. Abstract; ``+`` gives the state of the records of both."""
+    """An accumulator from which a metric is computed. Abstract; ``+`` gives the state of the records of both."""
 
     kinds: ClassVar[dict[str, type[MetricState]]] = {}
     """The classes of states by name, of which :func:`restore_state` makes one."""

@@ -98,7 +98,7 @@ def _set(kind: str, name: str, entry: Any, file: str) -> None:
 
 
 def unregister(kind: str, name: str) -> None:
-    """Remove what is registered under a name, if anything is; a built-in component is found by it again."""
+    """Remove the registration of a name, if there is one; a built-in component of that name is found again."""
     global _version
     _version += _entries[kind].pop(name, None) is not None
     _files[kind].pop(name, None)
@@ -106,17 +106,17 @@ def unregister(kind: str, name: str) -> None:
 
 
 def version() -> int:
-    """Return a number that grows with each registration, but those of the built-in components."""
+    """Return a counter that each registration increases, except those of built-in components."""
     return _version
 
 
 def registered_numbers(kind: str) -> Mapping[str, int]:
-    """Return the names of a kind that have numbers, with these; nothing is imported."""
+    """Return SINGA's numbers of components of a kind, by name, where they have one; nothing is imported."""
     return {**{name: row.number for name, row in built_in(kind).items() if row.number is not None}, **_numbers[kind]}
 
 
 def registered(kind: str) -> list[str]:
-    """Return the names of a kind, those of other distributions included; nothing is imported."""
+    """Return the names of all components of a kind, including other distributions'; nothing is imported."""
     return list(dict.fromkeys((*built_in(kind), *_entries[kind], *offered(kind))))
 
 
@@ -126,7 +126,7 @@ def imported(kind: str) -> Mapping[str, Any]:
 
 
 def entries(kind: str) -> Mapping[str, Any]:
-    """Import all components of a kind, and return them by name; without those of add-ons that are not installed.
+    """Import all components of a kind, except components of missing add-ons, and return them by name.
 
     Those of other distributions are there once they have been asked for by name. :func:`registered` returns all names.
     """
@@ -162,7 +162,7 @@ def find(kind: str, name: str) -> Any:
 
 
 def check_owner(kind: str, name: str) -> list[str]:
-    """Return the distribution that brings a component, none for no or a user's; raise UserError where several do."""
+    """Return a list with the distribution that provides a component, [] if none does; raise UserError for several."""
     owners = ["dsinga"] if name in built_in(kind) else []
     owners += [point.dist.name if point.dist else point.value for point in offered(kind).get(name, ())]
     if len(owners) > 1:
@@ -179,7 +179,7 @@ def _import_built_in(kind: str, name: str, row: Row) -> None:
 
 
 def lookup(kind: str, name: str) -> Any:
-    """Return the class or function of a name as :func:`find` does; raise UserError, with the nearest, for no name."""
+    """Return the class or function of a name, as :func:`find`; raise UserError with the nearest name if none."""
     entry = find(kind, name)
     if entry is None:
         raise UserError(f"no {kind} is registered as {name!r}{missing_hint(kind, name)}")
@@ -193,7 +193,7 @@ def missing_hint(kind: str, name: str) -> str:
 
 
 def how_to_register(kind: str, name: str) -> str:
-    """Return how a user's class becomes known under ``name``: half a sentence."""
+    """Return half a sentence of advice: how to register a user's class under ``name``."""
     remedy = option("import", "FILE", python="import the module that does so")
     return f'if it is your own, decorate it with @dsinga.register("{kind}", "{name}") and {remedy}'
 

@@ -1,4 +1,4 @@
-"""Opening files to read them: regular files only, since a pipe may never begin and a device never end."""
+"""Opens files for reading, regular files only, because reading a pipe or a device may never end."""
 
 from __future__ import annotations
 

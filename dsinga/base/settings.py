@@ -1,4 +1,4 @@
-"""The settings of dsinga in Dask's configuration: their defaults, and checks that say where a wrong one comes from.
+"""Reads dsinga's settings from Dask's configuration; errors about a wrong setting name its file or variable.
 
 Defaults are in dsinga.yaml, types, ranges and meanings in dsinga-schema.yaml, both beside this file.
 """

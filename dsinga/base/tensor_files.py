@@ -32,7 +32,7 @@ class Fingerprint(NamedTuple):
     crc32: int
 
     def mark(self) -> str:
-        """Return the words by which other files say that they were saved with this one."""
+        """Return the text that other files contain to show that they were saved together with this file."""
         return f"saved with params of {self.bytes} bytes and CRC-32 {self.crc32:08x}"
 
 

@@ -89,7 +89,7 @@ class SignalPipes:
 
 @contextlib.contextmanager
 def seen_signals(numbers: Iterable[int], event: threading.Event) -> Iterator[None]:
-    """Set ``event`` when one of some signals comes; it ends the process when no such context is left in any thread."""
+    """Set ``event`` when a given signal arrives; the signal ends the process after the last context of this kind."""
     with _lock:
         if not _open:
             _open.append(SignalPipes(numbers))
@@ -142,7 +142,7 @@ def installed_handler(numbers: Iterable[int], handler: Callable[[int, Any], Any]
 
 @contextlib.contextmanager
 def raised_terminations() -> Iterator[list[int]]:
-    """Raise Terminated where one of TERMINATIONS comes within the context; give the list of those that have come.
+    """Raise Terminated when a signal of TERMINATIONS arrives within the context; give the list of arrived signals.
 
     Python discards exceptions that are raised in finalizers and callbacks of the garbage collector. The events of
     :func:`deferred_terminations` are set, too, and Terminated is raised at the end of the context at the latest.
@@ -197,7 +197,7 @@ def ending_signals() -> set[int]:
 
 @contextlib.contextmanager
 def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
-    """On one of TERMINATIONS, end the code in the context in order, then end the process by the same signal.
+    """On a signal of TERMINATIONS, unwind the code in the context, then end the process by the same signal.
 
     ``cancelled`` is set then, for code that has missed the exception, and for that in other threads than the main one,
     which is not cut off. The log says what has been done by then. See :func:`raised_terminations` for when this does
@@ -224,7 +224,7 @@ def deferred_terminations(cancelled: threading.Event) -> Iterator[None]:
 
 
 def ignore_terminations() -> None:
-    """Ignore those of TERMINATIONS that would end the process, which is about to exit.
+    """Ignore the signals of TERMINATIONS that would end the process, because it is about to exit.
 
     Limits of CPU time send theirs every second, and batch systems send theirs to several processes, which pass it on.
     """

@@ -12,7 +12,7 @@ from dsinga.job.schema import ClusterConf, Job
 
 
 def check_cluster(job: Job) -> None:
-    """Raise JobError for the first field of ``cluster {}``, or one that depends on it, that cannot work."""
+    """Raise JobError for the first invalid field of ``cluster {}``, or of the fields that depend on the cluster."""
     if job.warmup_steps > job.train_steps > 0:
         text = f"warmup_steps: {job.warmup_steps} is more than train_steps: {job.train_steps}; the other worker groups"
         raise job.error(f"{text} would never begin", "warmup_steps")
@@ -50,7 +50,7 @@ def check_cluster(job: Job) -> None:
 
 
 def check_site_paths(job: Job, groups: int) -> None:
-    """Raise JobError for an input layer that does not name a store for each worker group, though it names some."""
+    """Raise JobError for an input layer whose ``site_path`` names some stores, but not one for each worker group."""
     for layer in job.neuralnet.layer:
         store = layer.store_conf
         if store is None or len(store.site_path) in (0, groups):

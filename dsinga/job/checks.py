@@ -32,7 +32,7 @@ def training_phases(job: Job) -> list[Phase]:
 
 
 def has_own_records(job: Job, phase: Phase) -> bool:
-    """Whether the layers that read the records of ``phase`` are others than in training and, for kVal, in kTest.
+    """Whether ``phase`` has input layers of its own: other ones than training and, for kVal, than kTest.
 
     SINGA's jobs often leave a layer of training in phase kVal, because they exclude it from kTest only.
     """

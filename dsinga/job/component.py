@@ -1,4 +1,4 @@
-"""Settings of components, declared in their classes; the messages whose ``type`` names one, and their look-up."""
+"""Declares the settings of components in their classes, and finds the component that a message's ``type`` names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ S = TypeVar("S", bound="Settings")
 
 
 def setting(default: Any, doc: str = "") -> Any:
-    """Return the field of a setting: its default, and what it says, with its unit."""
+    """Return the dataclass field of a setting, with its default and its documentation, which names the unit."""
     if isinstance(default, (list, dict)):
         return dataclasses.field(default_factory=lambda: copy.copy(default), metadata={"doc": doc})
     return dataclasses.field(default=default, metadata={"doc": doc})

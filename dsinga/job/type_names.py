@@ -1,4 +1,4 @@
-"""Names of registered components as types of messages, in place of the enumerations of SINGA's schema."""
+"""Lets a message's ``type`` be the name of any registered component, in place of SINGA's enumerations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Names(type):
         return cls._members
 
     def member(cls, name: str, numbers: Mapping[str, int]) -> Any:
-        """Return the one object of a name; make it where there is none."""
+        """Return the only object of a name, which the first call makes."""
         if name not in cls._members:
             made: Any = str.__new__(cls, name)  # type: ignore[arg-type]
             made.value = numbers.get(name, cls.user_number)
@@ -86,7 +86,7 @@ class TypeName(str, metaclass=_Names):
 
     @property
     def is_user(self) -> bool:
-        """Whether it stands for a class of the user's own, which another field names."""
+        """Whether the name stands for a user's own class, which another field names."""
         return self is type(self)._members[type(self).user]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -35,7 +35,7 @@ class Bridge(Layer):
 
 
 class BridgeEnd(Layer):
-    """Base of the ends of a bridge that partitioning inserts; the end at the worker ``location`` has the same ``key``.
+    """Base of both ends of a bridge from partitioning; the other end, at worker ``location``, has the same ``key``.
 
     ``returns_gradient``, which the net sets, says that the gradient comes back, under ``<key>/gradient``. Where the job
     has the precision kBF16, ``bf16_feature`` and ``bf16_gradient`` say that it is sent in bfloat16, because the layers

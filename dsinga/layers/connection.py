@@ -195,7 +195,7 @@ class Concate(Layer):
 
 
 def cut_beside(axis: int, does: str) -> Cut:
-    """Return the cut of a layer along every axis but ``axis``; ``does`` is the reason on that axis, with {} for it."""
+    """Return the cut of a layer along every axis but ``axis``; ``does`` says why, with {} for the name of the axis."""
     if axis == 1:
         return Cut(gathered_because=does.format("features"), by_space=True)
     return Cut(Connection.kOneToOne, whole_because="" if axis else does.format("rows"))
@@ -225,7 +225,7 @@ Index = tuple[slice, ...]
 
 
 class RegionSlice(Layer):
-    """Boxes of the source, as views, one for each destination; the gradients of boxes that overlap are added."""
+    """A layer that gives each destination a box of its source, as a view; it adds gradients of overlapping boxes."""
 
     source_count = 1
     bf16 = Bfloat16.kFeatures
@@ -255,14 +255,14 @@ class RegionSlice(Layer):
 
 
 class Piece(NamedTuple):
-    """A box that arrives at a worker: its shape, and the runs of the joined array that copy it, by axis."""
+    """A block of an array sent by one worker: its shape, and which ranges of the assembled array it fills, by axis."""
 
     shape: Shape
     runs: tuple[PointRun, ...]
 
 
 class RegionJoin(Layer):
-    """An array put together of ``pieces`` that come from several workers; points of padding are ``fill``."""
+    """A layer that assembles an array from ``pieces`` (blocks sent by workers); padding is filled with ``fill``."""
 
     bf16 = Bfloat16.kFeatures
 

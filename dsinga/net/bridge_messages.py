@@ -1,4 +1,4 @@
-"""The messages of bridges in a partitioned net: whether gradients go back, and which are rounded to bfloat16."""
+"""Decides what a bridge (layer pair that sends a feature to another worker) sends: gradients, bfloat16 or float32."""
 
 from __future__ import annotations
 

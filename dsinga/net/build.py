@@ -145,14 +145,14 @@ def check_records(layer: LayerConf, cls: type[Layer], records: Mapping[str, Reco
 
 
 def check_recompute(layer: LayerConf, cls: type[Layer]) -> None:
-    """Raise JobError where a job asks to compute a loss again."""
+    """Raise JobError where a job sets ``recompute`` for a loss layer."""
     if layer.recompute and cls.is_loss:
         text = "recompute saves nothing in a loss, with which the backward pass begins; leave it out"
         raise layer.error(f"layer {layer.name!r}: {text}", "recompute")
 
 
 def set_micro_batches(layer: Layer, count: int) -> None:
-    """Size the state by rows of a new layer for a whole batch, of ``count`` micro-batches that it computes one by one.
+    """Make a new layer's row-wise state large enough for a batch of ``count`` micro-batches, computed one by one.
 
     Raises JobError for a layer that needs all rows of a batch at once.
     """
@@ -186,7 +186,7 @@ def check_ends(layer: Layer, sources: Sequence[Layer]) -> None:
 
 
 def handed_shape(source: Layer, handed: list[int], position: int) -> Shape:
-    """Return the shape that the next destination of ``source`` takes: its feature's, or its next part's."""
+    """Return the shape that the next destination of ``source`` gets: of the whole feature, or of the next part."""
     if not source.part_shapes:
         return source.shape
     part = handed[position]
@@ -259,7 +259,7 @@ def drop_persistent_chains(layer: LayerConf, phase: Phase) -> LayerConf:
 
 
 def mark_stretches(nodes: Sequence[Node], count: int) -> None:
-    """Set ``recompute`` of the layers of ``nodes`` so that ``count`` stretches keep only their last features.
+    """Set ``recompute`` of layers so that, of ``count`` runs of ``nodes``, only the last features are kept.
 
     The stretches take about the same memory, as far as the net can be divided so. Layers without a gradient, losses and
     outputs keep their features, and so does the uppermost stretch, with which the backward pass begins.
@@ -271,7 +271,7 @@ def mark_stretches(nodes: Sequence[Node], count: int) -> None:
 
 
 def choose_ends(nodes: Sequence[Node], count: int) -> list[int]:
-    """Return the positions of the last layers of all stretches but the uppermost one, at most ``count`` - 1."""
+    """Return the positions of the last layers of all runs of layers but the uppermost one, at most ``count`` - 1."""
     sizes = [sum([float_bytes(node.layer.shape[0], node.layer.shape), *_saved(node)]) for node in nodes]
     possible, total, ends, below = narrow_places(nodes), sum(sizes), list[int](), 0
     for position, size in enumerate(sizes):
@@ -282,7 +282,7 @@ def choose_ends(nodes: Sequence[Node], count: int) -> list[int]:
 
 
 def narrow_places(nodes: Sequence[Node]) -> set[int]:
-    """Return the positions of the layers that are the only way of a gradient from the layers above to those below."""
+    """Return the positions of the layers through which all gradients from the layers above to the layers below pass."""
     needed, passed = needs_gradient(nodes), set[int]()
     for position, node in enumerate(nodes):
         for k, source in enumerate(node.sources):

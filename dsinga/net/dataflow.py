@@ -107,7 +107,7 @@ def recomputed(nodes: Sequence[Node], edges: Sequence[Sequence[Edge]], backward:
 
 
 def row_share(layer: Layer, rows: Rows) -> float:
-    """Return the share of a layer's lasting state that a worker with ``rows`` sends; those of all workers are 1.
+    """Return the share of a layer's lasting state that a worker with ``rows`` sends; all workers' shares add up to 1.
 
     Where workers have other points of the same rows, the first one sends all of it.
     """

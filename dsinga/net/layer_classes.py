@@ -1,4 +1,4 @@
-"""Looks up the class of a layer by the type that the job gives it, and what the class says about the layer."""
+"""Looks up the class of a layer by its type in the job, and reads what the class declares."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def layer_class(conf: LayerConf) -> type[Layer]:
 
 
 def forecast_form(conf: LayerConf) -> Any:
-    """Return the form of the predictions that a loss takes, None for a layer that takes one number for each."""
+    """Return the form of a loss layer's predictions, None for a layer that takes one number for each target number."""
     cls = layer_class(conf)
     if not issubclass(cls, PairLoss) or cls.Conf is None:
         return None
@@ -52,7 +52,7 @@ def weighted_loss(loss: LayerConf) -> LayerConf:
 
 
 def with_member(job: Job, member: int) -> Job:
-    """Return the job whose dropout layers drop the units of a member, 1 or more, in all phases but training.
+    """Return the job for a member (from 1) of a dropout ensemble: dropout drops its units in all phases but training.
 
     Raises UserError for a net without dropout.
     """

@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machines in nets: their reconstruction layers, and the params that training leaves alone."""
+"""Prepares nets with restricted Boltzmann machines: adds reconstruction layers, freezes the params of other layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layer and a param in their net: joined to sources by positions, and what the job says about a param."""
+"""``Node``, a layer in its net with the positions of its sources; ``Param``, a param with its settings in the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cuts of layers for the workers of a group, and the net that is cut: the net and params of each worker."""
+"""A net partitioned over the workers of a group: the cut of each layer, and the net and params of each worker."""
 
 from __future__ import annotations
 

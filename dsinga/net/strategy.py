@@ -1,4 +1,4 @@
-"""Chooses how each layer of a net is cut: as the job asks, or otherwise where the layer cannot, with the reason."""
+"""Chooses how each layer of a net is cut over workers: as the job asks, or in another way, with the reason."""
 
 from __future__ import annotations
 

@@ -35,38 +35,38 @@ class PassResult(NamedTuple):
 
 
 class RepeatedPasses(Protocol):
-    """The passes of one worker, which are captured once they have been computed some times; used by one thread."""
+    """Computes the passes of one worker, and captures each after some calls, to replay it later; used by one thread."""
 
     def compute(
         self, key: Hashable, net: Any, records: Mapping[str, Any], ctx: Any, compute: Callable[[Any, Any, Any], Any],
         params: Mapping[str, Array] | None = None,
     ) -> PassResult | None:  # fmt: skip
-        """Return the result of ``compute(records, params, ctx)``, by the capture of ``key``; None if it must be called.
+        """Return the result of ``compute(records, params, ctx)`` by replaying the capture of ``key``; None: call it.
 
         ``records`` are by input layer, those of the step of ``ctx``, ``params`` those that differ from pass to pass.
         """
 
 
 class RepeatedIterations(Protocol):
-    """The training iterations and evaluations of one worker; used by one thread."""
+    """Replays captured training iterations and evaluations of one worker; used by one thread."""
 
     def train(self, records: Mapping[str, Any], ctx: Any) -> Any | None:
-        """Run the iteration of a step and return its metrics; None if it must be called."""
+        """Replay the iteration of a step and return its metrics; None if the iteration must be computed by calls."""
 
     def begin(self, step: int) -> None:
-        """Make ``step`` the present one again, where it or one after it was launched and changed nothing."""
+        """Make ``step`` the current step again, where its iteration or a later one was launched and changed nothing."""
 
     def launch(self, records: Mapping[str, Any], ctx: Any) -> bool:
         """Launch a captured iteration without waiting for it; return whether there is one, to be finished later."""
 
     def finish(self) -> Any | None:
-        """Return the metrics of the first iteration that was launched; None if it and those after must be called."""
+        """Return the metrics of the first launched iteration; None if it and later ones must be computed by calls."""
 
     def evaluate(self, net: Any, records: Mapping[str, Any], ctx: Any) -> Any | None:
-        """Return the metrics of a batch of another phase; None if it must be called."""
+        """Replay the evaluation of a batch of another phase; return its metrics, None if it must be done by calls."""
 
     def clear(self) -> None:
-        """Forget what was captured, because params have other addresses now."""
+        """Drop all captures, because the params have moved to other addresses."""
 
 
 class Capture(Protocol):
@@ -85,12 +85,12 @@ class Capture(Protocol):
     """
 
     def passes(self, what: str) -> RepeatedPasses:
-        """Return the passes of a worker, which the log calls ``what``."""
+        """Return the object that repeats the passes of a worker; ``what`` is their name in the log."""
 
     def iterations(
         self, step: Any, updater: Any, params: Any, updates: Any, is_local: bool = True
     ) -> RepeatedIterations:
-        """Return the iterations of a worker.
+        """Return the object that repeats the iterations of a worker.
 
         ``step`` is its :class:`~dsinga.passes.training_step.TrainingStep`; ``updates`` takes gradients as its
         ``Updates``, and has ``begin`` and ``discard``. Unless ``is_local``, servers update ``params``, which come from

@@ -85,7 +85,7 @@ class NotCapturable(RuntimeError):
 
 
 class RecordedStep:
-    """Stands for the step in a pass that is recorded: layers take what depends on it from ``Context.step_number``."""
+    """Placeholder of the step in a recorded pass; layers get numbers that depend on it by ``Context.step_number``."""
 
     def __repr__(self) -> str:
         return "the step of a recorded pass"

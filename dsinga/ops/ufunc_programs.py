@@ -72,7 +72,7 @@ def trace(formula: Formula, slots: int) -> TracedFormula:
 
 
 def try_trace(formula: Formula, slots: int) -> TracedFormula | None:
-    """Return the program of a formula (:func:`trace`); None where it cannot be traced, as some of users cannot."""
+    """Return the program of a formula (:func:`trace`); None where it cannot be traced, like some users' formulas."""
     try:
         return trace(formula, slots)
     except (TypeError, AttributeError):  # also Untraceable: symbols support ufuncs and operators only

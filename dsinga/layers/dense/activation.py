@@ -1,4 +1,4 @@
-"""Functions of single units: kReLU, kPReLU, kSigmoid, kSTanh, kActivation (kCudnnActivation) and kDropout."""
+"""Elementwise activations and dropout: kReLU, kPReLU, kSigmoid, kSTanh, kActivation (kCudnnActivation), kDropout."""
 
 from __future__ import annotations
 

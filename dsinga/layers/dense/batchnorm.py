@@ -122,7 +122,7 @@ class BatchNorm(Layer):
         return ctx.all_reduce is not single_worker and (self.synchronized or self.region is not None)
 
     def batch_size(self, x: Array, ctx: Context) -> int:
-        """Return over how many numbers of a channel the statistics are, of which this worker has x."""
+        """Return the count of numbers of a channel in the statistics, of which this worker has x."""
         if not self.is_shared(ctx):
             return x.size // x.shape[1]
         whole_row = math.prod(self.region.whole(self.shape)[2:]) if self.region else math.prod(x.shape[2:])
@@ -179,7 +179,7 @@ class BatchNorm(Layer):
         return (dx,), (dscale, dbias, None, None)
 
     def global_sums(self, sums: tuple[Array, Array], ctx: Context) -> Sequence[Array]:
-        """Return the sums over the rows of the statistics from those over this worker's rows."""
+        """Return the sums over all rows of the statistics, given the sums over this worker's rows."""
         if not self.is_shared(ctx):
             return sums
         return ctx.sum_arrays(f"{self.name}.gradient", sums)

@@ -1,4 +1,4 @@
-"""kEmbedding and kOneHot: characters or words, as integer codes, as rows of a trained table or as one-hot vectors."""
+"""kEmbedding and kOneHot: map integer codes of characters or words to rows of a trained table or one-hot vectors."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from dsinga.layers.interface.layer import Arrays, Gradients, Layer, Output, Shap
 
 @register("layer", kPermute=891)
 class Permute(Layer):
-    """Its source with the axes of rows in another order: (B, n1, n2, ...) to (B, n_dims[0], n_dims[1], ...).
+    """The source with the axes of rows in another order: (B, n1, n2, ...) to (B, n_dims[0], n_dims[1], ...).
 
     ``dims`` counts the axes after the batch from 1, as Keras's Permute does: [2, 1] swaps the axes of matrices.
     """
@@ -53,7 +53,7 @@ class Permute(Layer):
 
 @register("layer", kRepeat=892)
 class Repeat(Layer):
-    """Its source at each of several steps: (B, ...) to (B, times, ...).
+    """The source repeated at each of several steps: (B, ...) to (B, times, ...).
 
     Keras's RepeatVector, for rows of any shape.
     """
@@ -86,7 +86,7 @@ Size = Annotated[int, Range(-1)]  # of an axis; -1 for the size that is left
 
 @register("layer", kReshape=760)
 class Reshape(Layer):
-    """Its source with rows of another shape: (B, ...) to (B, *shape).
+    """The source with rows of another shape: (B, ...) to (B, *shape).
 
     The numbers of a row keep their order, that of the axes from the first to the last: (C, H, W) of images.
     """

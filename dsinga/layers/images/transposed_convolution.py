@@ -1,4 +1,4 @@
-"""kTransposedConvolution: the gradient of a convolution's images as a layer, which makes images larger."""
+"""kTransposedConvolution: transposed convolution, which computes a convolution's input gradient and enlarges images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration of a layer, and checks that its settings and sources fit, which say so in one sentence each."""
+"""The base class of a configured layer, with checks of its settings and sources that raise one-sentence errors."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Bfloat16(Enum):
 
 
 class SourceKind(Enum):
-    """The use that a layer makes of the axes of its sources after the batch's.
+    """How a layer uses the axes of its sources after the batch axis.
 
     Sequences are (B, T, ...), batch first, so that rows mean the same as elsewhere; the labels of their steps are
     (B, T) int64, -1 for the steps after the end. The feature of a step after the end is 0, and so is its gradient. A

@@ -29,7 +29,7 @@ COMPUTING = ("compute_feature", "compute_gradient", "forward", "backward")  # me
 
 
 class Output(NamedTuple):
-    """The result of ``compute_feature``: the feature, and what else the backward pass, labels and metrics need.
+    """The result of ``compute_feature``: the feature, and further values for the backward pass, labels and metrics.
 
     ``feature`` is an array, or None where no destination takes one; of a layer with ``part_shapes`` a tuple of arrays,
     for the destinations in the order of the net. ``saved`` is whatever ``compute_gradient`` needs besides params,
@@ -136,7 +136,7 @@ class Layer(ConfiguredLayer, ABC):
 
     @classmethod
     def open_records(cls, conf: LayerConf, roots: Sequence[str]) -> tuple[Any, RecordInfo] | None:
-        """Return the source of records of an input layer and what its net needs to know; None for its store's."""
+        """Return an input layer's own source of records and its description; None where the layer reads a store."""
         return None
 
     def regions_read(self) -> tuple[PointRanges | None, PointRanges | None]:
@@ -195,12 +195,12 @@ class Layer(ConfiguredLayer, ABC):
         return source != self.labels.source
 
     def gathers_points_because(self) -> str:
-        """Return why a layer whose class can be cut by space cannot be with its shapes and settings, "" if it can."""
+        """Return why shapes and settings prevent the cut by space that this layer's class allows, "" if they do not."""
         return ""
 
     @property
     def field_shape(self) -> Shape:
-        """The shape (B, C, ...) whose points are cut by space: that of the feature, if this is no other view of it."""
+        """The shape (B, C, ...) whose points are cut by space: the feature's, or that of the field it flattens."""
         return self.shape
 
     @property
@@ -281,7 +281,7 @@ class Layer(ConfiguredLayer, ABC):
         """Raise UserError for labels of the source layers that this layer cannot take; a net calls it."""
 
     def check_sources(self, sources: Arrays, ctx: Context) -> None:
-        """Raise UserError for sources by which metrics, which training has computed, are not finite: NaN targets."""
+        """Raise UserError for sources, such as NaN targets, that have made the metrics of training not finite."""
 
     def saved_sizes(self, rows: int) -> list[int]:
         """Return the bytes of each array that the layer saves for the gradient of ``rows`` rows, beside its feature.
@@ -299,7 +299,7 @@ AnyLayer = TypeVar("AnyLayer", bound=Layer)
 
 
 def as_class(cls: type[AnyLayer], layer: Layer, **attributes: Any) -> AnyLayer:
-    """Return a layer of a class with the attributes of ``layer``, or these in their place, without setting it up."""
+    """Return a layer of ``cls`` with the attributes of ``layer``, updated by ``attributes``, without ``__init__``."""
     made = cls.__new__(cls)
     vars(made).update(vars(layer), **attributes)
     return made

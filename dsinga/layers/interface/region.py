@@ -1,4 +1,4 @@
-"""Regions of fields: the points that a worker computes of a layer cut by space, and where the points it needs lie."""
+"""Which points of a spatially cut layer a worker computes, and where the input points for these lie."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Region(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """Whether this worker counts what all workers have alike: the rows of a batch, and new lasting state."""
+        """Whether this worker is the one that counts values equal on all: the rows of a batch, new lasting state."""
         return self.number == 0
 
     @property
@@ -75,7 +75,7 @@ class Region(NamedTuple):
         return range(self.axis, self.axis + len(self.ranges))
 
     def of(self, array: Any, missing: int = 0) -> Any:
-        """Return the points of an array of the whole field, as a view; the array has ``missing`` axes fewer before."""
+        """Return the points of an array of the whole field, as a view; the array lacks ``missing`` leading axes."""
         index = tuple(slice(start, stop) for start, stop, _ in self.ranges)
         return array[(*(slice(None),) * (self.axis - missing), *index)]
 

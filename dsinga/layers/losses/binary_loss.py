@@ -1,4 +1,4 @@
-"""Losses of yes-or-no questions: kSigmoidCrossEntropyLoss, and kFocalLoss, which looks at the hard ones."""
+"""Losses of binary classification: kSigmoidCrossEntropyLoss, and kFocalLoss, which gives hard examples more weight."""
 
 from __future__ import annotations
 

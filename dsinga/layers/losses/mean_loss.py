@@ -1,4 +1,4 @@
-"""The mean of a feature as a loss, kMeanLoss, which also carries a given gradient of the feature."""
+"""kMeanLoss: takes the mean of a feature as a loss; with weights, it gives the feature any chosen gradient."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dsinga.layers.losses.pair_loss import check_rows
 
 @register("layer", kMeanLoss=737)
 class MeanLoss(Layer):
-    """scale·Σ w·x / B: the mean of a row's weighted sum as a loss; with a negative ``scale``, what is to become large.
+    """scale·Σ w·x / B: the mean over rows of a weighted sum as a loss; a negative ``scale`` maximizes the sum.
 
     Sources: x (B, ...), perhaps weights w of as many numbers a row, which get no gradient; without them all are 1. The
     feature is x, (B, n). With ``scale`` -1 on a critic's value of an actor's action, whose params are static, it is the

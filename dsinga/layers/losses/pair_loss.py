@@ -1,4 +1,4 @@
-"""The base of losses that compare two sources, and sample weights, an optional last source of many losses.
+"""The base class of losses that compare two sources, and the use of sample weights, an optional last source.
 
 Gradients are of the mean over the global batch. The metric "loss" is (sum over the rows of this worker, rows), so that
 the sums and counts of all workers add up to that mean.
@@ -127,7 +127,7 @@ class PairLoss(Layer):
 
     @classmethod
     def forecast_form(cls, arguments: Mapping[str, Any]) -> Any:
-        """Return the form of predictions with several numbers for each of the target, None for one number for each.
+        """Return the form of predictions with several numbers for each target number, None for one for each.
 
         ``arguments`` are settings of the loss, among other arguments of its function in ``nn``.
         """

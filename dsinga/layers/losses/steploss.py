@@ -1,4 +1,4 @@
-"""The softmax loss of each step, computed together with the kInnerProduct below it, on steps before the end only."""
+"""Fuses the softmax loss of each step with the kInnerProduct below it, and skips the steps after sequences' ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics that are no means over rows, and two layers that report some: kConfusionMatrix and kRegressionError.
+"""Metrics that are not means over rows, and two layers that report some: kConfusionMatrix and kRegressionError.
 
 A layer reports the parts of a metric ``r2`` under names such as ``r2:moments``, each as (sum, count). Parts add up
 over batches, workers and groups like all metrics; the figure is made once, of the sums. So it is that of all records:

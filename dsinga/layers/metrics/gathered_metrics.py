@@ -33,7 +33,7 @@ from dsinga.layers.records.label import required_labels
 
 @register("layer", kGatheredMetrics=777)
 class GatheredMetrics(Layer):
-    """Metrics of the labels and predictions of all records together, such as ROC AUC: exact however these are cut.
+    """Metrics of labels and predictions of all records together, such as ROC AUC: exact for any batches and workers.
 
     The first source gives predictions (B, ...), k numbers a row, the second labels (B,) or (B, k). The labels and
     predictions of all records of a test, or since the last row of training, are gathered, 4·k bytes and a label for

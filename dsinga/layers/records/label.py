@@ -1,4 +1,4 @@
-"""Label layers, and checks of labels for the layers that compare with them."""
+"""Label layers, and checks of labels for the losses and metrics that use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention: kAttention, kAttentionWeights, and the positions of steps that queries and keys have.
+"""Attention: kAttention, kAttentionWeights, cached attention, and encodings of the positions of steps.
 
 kAttention gives the means of values that queries weigh by their keys, kAttentionWeights the weights, kCachedAttention
 the means at one step, with the keys and values of earlier steps kept for the generation of text; kPositionalEncoding
@@ -147,7 +147,7 @@ class Attention(AttentionLayer):
         self.cut = Cut(Connection.kOneToOne, axis=2, groups=self.heads)
 
     def check_labels(self, sources: Sequence[Layer]) -> None:
-        """Raise UserError where the third source of three may be values, or give the lengths of the keys by its labels.
+        """Raise UserError if the third of three sources is ambiguous: values, or labels with the lengths of the keys.
 
         Only an input layer leaves that open: other layers pass on the labels of their sources, and are values.
         """
@@ -219,7 +219,7 @@ class Attention(AttentionLayer):
 
 @register("layer", kAttentionWeights=713)
 class AttentionWeights(AttentionLayer):
-    """The weights of a kAttention with these queries, keys and settings, (B, num_heads, Tq, Tk), to look at.
+    """The weights of a kAttention with the same queries, keys and settings, (B, num_heads, Tq, Tk), for inspection.
 
     An output: it takes no part in training. With kAdditive, its ``score`` is that of the kAttention, by ``share_from``.
     """

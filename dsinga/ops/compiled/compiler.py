@@ -40,7 +40,7 @@ def _load(module: str) -> ModuleType | None:
 
 
 def describe() -> str:
-    """Return the version of numba that compiles loops, or words for none."""
+    """Return the version of numba that compiles loops, or a text that there is none."""
     if find_spec("numba") is None:
         return "no loops are compiled: pip install numba"
     return f"loops are compiled by numba {metadata.version('numba')}" if is_wanted() else "no loops are compiled"

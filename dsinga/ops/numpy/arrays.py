@@ -1,4 +1,4 @@
-"""Arrays, devices and updates: the part of the kernel interface that is not layers' arithmetic."""
+"""Array conversion, device copies and param updates: the kernels other than the arithmetic of layers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class NumpyArrays:
         return to_image(to_rows(x)) if x.ndim in LAST else x
 
     def set_threads(self, count: int) -> None:
-        """Let kernels of the calling thread use ``count`` cores; here nothing, as numpy's are the process's."""
+        """Let kernels of the calling thread use ``count`` cores; no effect here: numpy's threads are the process's."""
 
     # -- workers and their device ----------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class NumpyArrays:
         return f"the kernel backend {self.name!r}, on CPUs"
 
     def lacks_bf16(self) -> str:
-        """Return why it cannot compute in the precision "bf16", "" if it can."""
+        """Return why the backend cannot compute in the precision "bf16", "" if it can."""
         return f"the kernel backend {self.name!r} has no other precision"
 
     def enter(self) -> None:
@@ -126,7 +126,7 @@ class NumpyArrays:
         return FinishedCopy(array)
 
     def hand_over(self, array: Array) -> AsyncCopy:
-        """Return an array of this backend for other threads and streams: its result waits for the kernels so far."""
+        """Return a handle that gives other threads and streams an array; its result waits for the kernels so far."""
         return FinishedCopy(array)
 
     @contextmanager
