@@ -96,7 +96,7 @@ class CapturedIterations:
         return True
 
     def finish(self) -> Metrics | None:
-        """Return the metrics of the first iteration that runs.
+        """Return the metrics of the earliest iteration that is still running.
 
         None if one of them is not finite: neither it nor one that was launched after it has changed a param.
         """

@@ -172,7 +172,7 @@ class CapturedPasses:
         return captured
 
     def finish(self, captured: CapturedPass, net: NeuralNet) -> Metrics | None:
-        """Return the metrics of the first pass that runs; None if one is not finite, or it cannot be known.
+        """Return the metrics of the earliest pass still running; None if one is not finite, or it cannot be known.
 
         Then no param was changed, not by passes that were launched after it either; they are cancelled.
         """

@@ -1,6 +1,6 @@
 """Draws by Matplotlib: images, wrong predictions, confusion matrices, curves of scores and of learning rates.
 
-They need Matplotlib: ``pip install 'dsinga[plot]'``. The metrics of a run are drawn by its history,
+These pictures need Matplotlib: ``pip install 'dsinga[plot]'``. The metrics of a run are drawn by its history,
 :meth:`dsinga.monitor.History.plot`. Each function returns Matplotlib's axes, as pandas does.
 """
 

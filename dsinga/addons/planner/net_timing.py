@@ -1,4 +1,4 @@
-"""Times the layers of a worker within its net, and its updates, in iterations without other workers.
+"""Times the layers of a worker within its net, and its updates of params, in iterations without other workers.
 
 A layer takes longer in its net than alone, because the layers around it and the updates decide what the caches hold and
 which memory is free. That matters most for the connection layers that partitioning inserts, which only copy, and for

@@ -65,7 +65,7 @@ def make_plan(
     memory: int = 0,
     limit: int | None = None,
 ) -> Plan:
-    """Price the partitionings of a job.
+    """Return the plan of a job: the partitionings with their predicted times.
 
     Args:
         job: the job; its ``cluster`` says how many servers there are and how many workers share a process.

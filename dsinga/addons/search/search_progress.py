@@ -1,4 +1,4 @@
-"""Progress displays of a search: a live line in a terminal, plain lines in a log, a line in a notebook."""
+"""Displays the progress of a search: a live line in a terminal, plain lines in a log, a line in a notebook."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class OmeLevel:
 
 @dataclass(frozen=True)
 class Multiscale:
-    """An image in several resolutions, the largest first; ``channels`` are the names of its channels, if it has any."""
+    """An image in several resolutions, the largest first; ``channels`` are the names of its channels, if any."""
 
     version: str
     axes: tuple[OmeAxis, ...]

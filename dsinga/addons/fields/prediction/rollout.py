@@ -24,7 +24,7 @@ class FedBack:
 
 
 class FieldRollout:
-    """Computes the prediction of one lead after another for the same windows.
+    """Predicts one lead (how far ahead) after another for the same windows.
 
     For lead j the inputs of a window lie (j - 1) leads later. Of variables that are fed back, points after the window
     are those of earlier predictions; all other inputs along time are read, or worked out, at the later times.

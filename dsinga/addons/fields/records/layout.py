@@ -141,7 +141,7 @@ class Layout:
             )
 
     def check_lead_names(self, targets: Collection[str]) -> None:
-        """Raise UserError where the data have the dimension of leads, or that of their times, already."""
+        """Raise UserError if the data already use a name that predictions need for leads or their times."""
         self.check_free(targets, LEAD)
         self.check_free(targets, VALID_TIME, ", such as ds.rename(valid_time='time')")
 

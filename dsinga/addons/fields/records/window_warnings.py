@@ -1,4 +1,4 @@
-"""Warnings about windows: points and windows that are left out, uneven steps, chunks that are decoded often."""
+"""Warns of windows and points that are left out, of uneven steps, and of chunks that are decoded often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lays out a partitioned net in swimlanes: one for each worker, with the parts of a layer side by side."""
+"""Lays out a partitioned net in swimlanes, one for each worker, with the parts of a layer side by side."""
 
 from __future__ import annotations
 
