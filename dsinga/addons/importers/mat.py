@@ -69,7 +69,7 @@ def _file(folder: str) -> str:
 
 
 def _ending(name: str) -> str:
-    """Return the end of a matrix's name after its last underscore, which the labels of the same records share."""
+    """Return the end of a matrix's name after its last underscore, ``tr`` of ``I_tr``, which its labels share."""
     return name.rpartition("_")[2] if "_" in name else ""
 
 
