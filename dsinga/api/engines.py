@@ -1,4 +1,4 @@
-"""Runners, which compute the calls of the API: in this process, or on an engine that is found by name."""
+"""Runners, which train and predict for calls of the API: in this process, or on an engine found by name."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TrainingOptions:
 
     @property
     def asks_for_cluster(self) -> bool:
-        """Whether an option has a meaning on a cluster only."""
+        """Whether an option is set that has a meaning on a cluster only."""
         return self.grain != "round" or self.retry or bool(self.resources or self.hosts)
 
 
@@ -98,7 +98,7 @@ class ForwardRun(NamedTuple):
 
 @dataclass
 class Runner(ABC):
-    """Computes calls of the API: found in the thread of a call, and used in any thread.
+    """Trains and predicts for calls of the API; it is found in the thread of a call, and used in any thread.
 
     Attributes:
         in_loop: whether an event loop, which must not wait here, runs the caller.
@@ -161,7 +161,7 @@ THIS_PROCESS = ThisProcess()
 
 
 def find_runner(client: Any = None, *, waits: bool = False) -> Runner:
-    """Return what computes a call: the cluster of a client, or this process.
+    """Return the runner for a call: the cluster of a client, or this process.
 
     Args:
         client: what the caller has given: a Dask client, None, or a Runner. For None it is the cluster of the task's

@@ -1,4 +1,4 @@
-"""Trains a job, dsinga.train: a run in the thread that calls it, its options, its state while it runs, its result."""
+"""Implements ``dsinga.train``: the options of a training run, its state while it runs, and its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing and reading checkpoint directories, which contain all that a bit-exact resume needs.
+"""Writes and reads checkpoint directories, from which training resumes with the same bits.
 
 ``<root>/step<N>/`` has ``params.safetensors`` (params by name), ``state.safetensors`` (the updater's state as
 "param/slot") and ``checkpoint.json`` (step, names and shapes, the state of the training loop, fingerprints of the other

@@ -1,4 +1,4 @@
-"""The file ``checkpoint.json``: what a checkpoint has besides arrays, and the fingerprints of its other files.
+"""The file ``checkpoint.json``: the values of a checkpoint that are not arrays, and fingerprints of its other files.
 
 It is one JSON object. ``checksum`` is the CRC-32 of all its other fields, written without spaces and with sorted keys.
 Files of format 1 have no checksum.

@@ -151,7 +151,7 @@ def job_and_connection(
 
 
 def job_and_runner(conf: Path, options: dict[str, Any]) -> tuple[Job, Runner]:
-    """Return the job with its overrides, and what trains it: the cluster that the options name, or this process."""
+    """Return the job with its overrides, and its runner: the cluster that the options name, or this process."""
     from dsinga.api.engines import find_runner
     from dsinga.api.jobs_with_data import with_workers
     from dsinga.base.registry import lookup

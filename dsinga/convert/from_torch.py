@@ -78,7 +78,7 @@ def unwrapped(module: Any) -> Any:
 
 
 def computed_params(module: Any) -> list[str]:
-    """Return what computes params of submodules at each call, with the function of PyTorch that ends it."""
+    """Return a text for each param that PyTorch computes at each call, with the function that ends this."""
     from torch.nn.utils import parametrize
 
     faults = []

@@ -58,7 +58,7 @@ WEIGHT_BIAS = {"weight": "weight", "bias": "bias"}
 
 
 def present(module: Any) -> dict[str, str]:
-    """Return which of weight and bias a module has."""
+    """Return the names among weight and bias that a module has."""
     return {role: role for role in WEIGHT_BIAS if getattr(module, role) is not None}
 
 
@@ -222,7 +222,7 @@ def join_heads(place: ModulePlace, symbol: Symbol) -> Any:
 
 
 def hiding(place: ModulePlace, mask: Any, hidden: bool) -> Any:
-    """Return what a mask adds to scores; ``hidden`` says that True stands for what is hidden."""
+    """Return the numbers that a mask adds to scores; ``hidden`` says that True stands for hidden steps."""
     if mask.dtype == torch.bool and isinstance(mask, TracedTensor):
         shares = mask if hidden else place.trace.wrapped(subtract(place, 1.0, mask))
         return place.trace.wrapped(multiply(place, shares, HIDDEN))

@@ -1,4 +1,4 @@
-"""Makes layers for operations of PyTorch, by functions with PyTorch's names and arguments after a place.
+"""Builds the dsinga layers for PyTorch operations: functions with PyTorch's arguments after a place in the net.
 
 A place is a :class:`dsinga.convert.torch_tracing.ModulePlace`: where in the net a layer is made, and so its name.
 """
@@ -148,12 +148,12 @@ def softmax(place: ModulePlace, input: Any, dim: Any = None, _stacklevel: int = 
 
 
 def log_softmax(place: ModulePlace, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
-    """Refuse the logarithms of probabilities, with the remedy."""
+    """Raise NotConvertible for log_softmax, with the remedy."""
     raise NotConvertible("(the loss takes scores: return those)")
 
 
 def drops(place: ModulePlace, ratio: float, training: bool) -> bool:
-    """Whether numbers are dropped. Raises NotConvertible for what drops them in evaluation, too."""
+    """Whether dropout makes numbers 0 in this call. Raises NotConvertible for what drops them in evaluation, too."""
     if ratio and training and not place.trace.training:
         raise NotConvertible("(which drops in evaluation, too: give it training=self.training)")
     return bool(ratio and training)

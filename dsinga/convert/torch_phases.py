@@ -1,4 +1,4 @@
-"""Traces a forward in both phases, and checks that layers can do the same: in each call, for any number of records."""
+"""Traces a module's forward in training and in evaluation, and checks that layers can compute the same."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def smallest(place: ModulePlace, input: Any, dim: Axes = None, keepdim: bool = F
 
 
 class Extrema(NamedTuple):
-    """What torch.max and torch.min return along an axis; indices are no feature of a layer."""
+    """The result of torch.max or torch.min along an axis; layers compute no indices."""
 
     values: Any
     indices: Any

@@ -37,7 +37,7 @@ def like(x: Any, symbol: Symbol) -> Any:
 
 
 def moved(x: Any, symbol: Symbol, axis: int) -> Any:
-    """Return the tensor of a feature that has the batch as this axis."""
+    """Return the traced tensor of a feature (a layer's output) whose batch lies along ``axis``."""
     return x.tracer.wrapped(symbol, x.dtype).with_batch_axis(axis)
 
 

@@ -1,4 +1,4 @@
-"""Tensors that have only shapes, and stand for features of layers while the forward of a PyTorch module is traced."""
+"""Tensors without numbers that stand for outputs of layers while the forward of a PyTorch module is traced."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def change_views(tensor: Any, what: str) -> None:
 
 
 def fault_of(tensors: Sequence[Any]) -> str | None:
-    """Return why one of these tensors is of no use, None where all are as PyTorch has them."""
+    """Return why a tensor cannot be used further, None where all have PyTorch's numbers."""
     return next((tensor.fault for tensor in tensors if hasattr(tensor, "fault")), None)
 
 

@@ -163,7 +163,7 @@ class Trace:
         return self._layers[key]
 
     def learns(self, value: Any) -> bool:
-        """Whether traced tensors depend on params that move."""
+        """Whether traced tensors depend on params that are trained."""
         symbols = [tensor.symbol for tensor in traced_in([value]) if tensor.symbol is not None]
         return any(id(symbol.builder) in self._learning for symbol in ancestors(symbols))
 
@@ -307,7 +307,7 @@ class Trace:
 
 
 class ModulePlace:
-    """Where in the module layers are made: their names begin with it.
+    """The submodule or operation for which layers are made; its path begins their names.
 
     Attributes:
         trace: the run of the forward.

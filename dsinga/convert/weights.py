@@ -1,4 +1,4 @@
-"""PyTorch's names and shapes of a model's params, and weights by these in Hugging Face's folder form."""
+"""Names a model's params as PyTorch does, and reads and writes weights in folders like those of Hugging Face."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of an engine, which computes the steps of training; the training loop does what happens between."""
+"""The interface of an engine, which computes training steps; the training loop runs extensions between the steps."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class StepReport(NamedTuple):
 
 @dataclass
 class Snapshot:
-    """All that is needed to go on from a step with the same bits. Its arrays are not to be changed.
+    """The state after a step, from which training continues with the same bits. Its arrays are not to be changed.
 
     Attributes:
         step: the number of steps that are done.
@@ -177,7 +177,7 @@ class Engine(ABC):
         """How many records all worker groups together trained on in a second of their last steps; 0 before these."""
 
     def open(self) -> None:
-        """Start what computes the steps, with the params and the state that the engine was made with."""
+        """Prepare to compute steps, with the params and the updater's state given to the engine."""
 
     def start(self, step: int, loop: Loop) -> None:
         """Begin to train from ``step``, at which the run stands."""
@@ -229,11 +229,11 @@ class Engine(ABC):
         return self.snapshot()[1]
 
     def state(self) -> Mapping[str, Any]:
-        """Return what else a resumed run must know: plain values and arrays, nested in dicts with string keys."""
+        """Return the rest of the state for a resumed run: plain values and arrays, nested in dicts with string keys."""
         return {}
 
     def keep(self, snapshot: Snapshot) -> None:
-        """Learn that a checkpoint of ``snapshot`` was written: where something is lost, the run may go on from it."""
+        """Take note that a checkpoint of ``snapshot`` was written, from which the run may continue after a loss."""
 
     @property
     def newest(self) -> Snapshot | None:
@@ -241,7 +241,7 @@ class Engine(ABC):
         return None
 
     def rescue(self, waits: bool) -> Snapshot | None:
-        """Return what a run that has failed or was interrupted has trained, None where nothing is left of it.
+        """Return the newest state of a run that failed or was interrupted, None if it is lost.
 
         Its params are those of :meth:`params`. With ``waits`` the run ends the steps that are in flight.
         """

@@ -149,7 +149,7 @@ class LocalNet:
         return self._nets.predictor(Phase.kTrain).net
 
     def unlabelled_net(self, layers: Sequence[str], phase: Phase = Phase.kTest) -> NeuralNet:
-        """Return the net of what some layers need, without labels and losses; without names, of all that need none."""
+        """Return a net of these layers and their sources; without names, of all layers that need no labels."""
         return self._nets.predictor(phase, tuple(layers)).net
 
     def initial_params(self) -> ParamArrays:

@@ -40,7 +40,7 @@ class NetsByShape:
     def predictor(
         self, phase: Phase, unlabelled: tuple[str, ...] | None = None, rows: int = 0, *, gradients: tuple[str, ...] = ()
     ) -> Predictor:
-        """Return the predictor of the net of a phase; where names are given, of what these layers need, without labels.
+        """Return the predictor of a phase's net, or with ``unlabelled`` of a net of these layers and their sources.
 
         The net computes batches of any size. To cut it, it must be made for ``rows`` rows. With ``gradients`` it has
         what these layers need, without labels, an input layer for the gradient of each, named by
@@ -96,6 +96,6 @@ def _loss_of(name: str) -> list[LayerConf]:
 
 
 def last_layers(net: NeuralNet) -> tuple[str, ...]:
-    """Return the names of the layers that are no sources of others."""
+    """Return the names of the layers whose features no other layer takes."""
     sources = {source for node in net.nodes for source in node.sources}
     return tuple(node.layer.name for position, node in enumerate(net.nodes) if position not in sources)

@@ -91,7 +91,7 @@ class Classifier(ClassifierMixin, NetEstimator):
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, *, sample_weight: Any = None, client: Any = None
     ) -> Self:
-        """Train on for one epoch of these records. The first call needs ``classes`` unless y has all of them."""
+        """Train one more epoch on the records X. The first call needs ``classes`` unless y has all of them."""
         return self._fit(X, y, go_on=True, sample_weight=sample_weight, client=client, classes=classes, epochs=1)
 
     @public

@@ -45,7 +45,7 @@ class Scaling(NamedTuple):
         return scaled
 
     def undo(self, x: np.ndarray) -> np.ndarray:
-        """Return the numbers, float64, of which ``x`` are the scaled ones."""
+        """Return the unscaled numbers of ``x``, float64."""
         return x * self.scale + self.offset
 
 

@@ -64,7 +64,7 @@ class Regressor(RegressorMixin, NetEstimator):
 
     @public
     def partial_fit(self, X: Any, y: Any, *, sample_weight: Any = None, client: Any = None) -> Self:
-        """Train on for one epoch of these records. The first call determines how records and targets are scaled."""
+        """Train one more epoch on the records X. The first call determines how records and targets are scaled."""
         return self._fit(X, y, go_on=True, sample_weight=sample_weight, client=client, epochs=1)
 
     @public

@@ -47,7 +47,7 @@ class Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, NetEstimato
         return self._fit(X, y, go_on=self.warm_start, validation_data=validation_data, client=client)
 
     def partial_fit(self, X: Any, y: Any = None, *, client: Any = None) -> Self:
-        """Train on for one epoch of these records. The first call determines how records are scaled."""
+        """Train one more epoch on the records X. The first call determines how records are scaled."""
         return self._fit(X, y, go_on=True, client=client, epochs=1)
 
     @lazily("feature")

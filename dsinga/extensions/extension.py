@@ -1,4 +1,4 @@
-"""The interface of extensions: what a training loop does besides training, and how they see the run."""
+"""The interface of extensions (callbacks of the training loop), and of the view that they have of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALLBACKS, ARGUMENTS = (Remedies(Path(__file__).with_name("keras.toml"), name) f
 
 
 class LoopView(ABC):
-    """A view of a run, for extensions: where training stands, and what they may ask of it.
+    """A view of a run for extensions: the step, params and metrics, and methods that change the course of the run.
 
     With several worker groups it is a view of group 0. ``evaluate``, ``params`` and ``set_rate_factor`` are for
     extensions that pause training, as is ``set_params``; for others they raise UserError.
@@ -225,10 +225,10 @@ class Extension(ABC):
 
     @abstractmethod
     def run(self, loop: LoopView) -> None:
-        """Do what is due at ``loop.step``."""
+        """Perform the action of the extension at ``loop.step``."""
 
     def go_on(self, loop: LoopView) -> None:
-        """Do what is to be done last before training goes on from a pause, or from a checkpoint.
+        """Perform the last action before training continues from a pause, or from a checkpoint.
 
         By then all extensions that were due have run, and their checkpoint has been written.
         """
@@ -240,10 +240,10 @@ class Extension(ABC):
         """Take a row of the history, {"step", "phase", "time", "loss", ...}; called for each one when it is added."""
 
     def see_progress(self, loop: LoopView, row: Mapping[str, Any]) -> None:
-        """Take the state of things after a round, {"step", "samples_per_second", "loss", ...}."""
+        """Take the progress after a round of steps, {"step", "samples_per_second", "loss", ...}."""
 
     def finish(self, loop: LoopView) -> None:
-        """Do what is to be done after the last step, when the last checkpoint has been written."""
+        """Perform the final action, after the last step and after the last checkpoint was written."""
 
     def close(self, error: BaseException | None) -> None:
         """Release files and connections, however the run has ended: ``error`` ended it, None if nothing did.
@@ -252,7 +252,7 @@ class Extension(ABC):
         """
 
     def state_dict(self) -> State:
-        """Return what a resumed run must know: plain values and arrays."""
+        """Return the state that a checkpoint keeps for a resumed run: plain values and arrays."""
         return {}
 
     def load_state(self, state: State) -> None:
@@ -260,7 +260,7 @@ class Extension(ABC):
 
 
 class Watcher(Extension):
-    """An extension of the run itself, which only looks: it shows rows and progress to people or programs."""
+    """An extension that changes nothing in a run, and shows its rows and progress to people or programs."""
 
     is_part_of_run = True
     pauses = False

@@ -1,4 +1,4 @@
-"""Callbacks with the events of Keras: the base class, its namesakes there, and the extension that calls them."""
+"""Callbacks with Keras's names and events, and the extension that calls them."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ class KerasEvents(Extension):
         self._has_begun = True
 
     def start(self, loop: LoopView) -> None:
-        """Give the callback what it knows, and call its first event."""
+        """Call ``set_model``, ``set_params`` and the first event of the callback."""
         if self._pauses_at_batches(loop):
             self.trigger = self.trigger | EverySteps(1)
         for method, value in (("set_params", self._params), ("set_model", self._model)):

@@ -248,7 +248,7 @@ class ReduceOnPlateau(Extension):
         return {**self._plateau.state_dict(), "cooling": self._cooling}
 
     def load_state(self, state: State) -> None:
-        """Go on from these."""
+        """Continue from the values in a checkpoint."""
         self._plateau.load_state(state)
         self._cooling = checked_number(state.get("cooling", 0))
 

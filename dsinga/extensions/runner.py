@@ -115,7 +115,7 @@ class ExtensionRunner:
         self._last_run = {name: at for name, at in self._last_run.items() if name in self._looking}
 
     def finish(self) -> None:
-        """Let the extensions do what is to be done last."""
+        """Call ``finish`` of the extensions, after the last step."""
         for extension in self._extensions.values():
             self._call(extension, extension.finish, self._loop)
 

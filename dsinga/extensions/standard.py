@@ -125,7 +125,7 @@ class Display(Extension):
         return {"sums": numbers, **({"states": more} if more else {})}
 
     def load_state(self, state: State) -> None:
-        """Go on from these sums."""
+        """Continue from the sums in a checkpoint."""
         self._sums = {
             name: (checked_number(total), checked_number(count))
             for name, (total, count) in state.get("sums", {}).items()

@@ -69,7 +69,7 @@ class Trigger(ABC):
         """Learn that the extension has run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run must know, as plain values."""
+        """Return the state that a checkpoint keeps for a resumed run, as plain values."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:

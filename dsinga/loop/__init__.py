@@ -1,1 +1,1 @@
-"""The training loop: what happens between the steps that an engine computes."""
+"""The training loop: calls an engine for steps, and runs extensions (callbacks) between them."""

@@ -63,7 +63,7 @@ def read_rate_factors(state: Mapping[str, Any]) -> dict[int, float]:
 
 
 def records_state(rows: int, offset: int) -> dict[str, int]:
-    """Return what a checkpoint says of the records that were read: the rows of a step, and :class:`Epochs`'s offset."""
+    """Return a checkpoint's position in the records: the rows of a step, and the offset of :class:`Epochs`."""
     return {"rows": rows, "offset": offset}
 
 

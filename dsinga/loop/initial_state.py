@@ -38,7 +38,7 @@ SITE_SLOT = re.compile(r"outer\.|group\d+\.")  # begins the slots of outer param
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """What a run begins with, what it does besides training, and where it writes.
+    """Options of a run: its initial params or checkpoint, its extensions, and its workspace.
 
     Attributes:
         workspace: the folder for files of extensions and ``checkpoint/``; None for none.
@@ -90,7 +90,7 @@ def begin_run(
 def begin_anew(
     job: Job, net_params: Mapping[str, Param], params: Mapping[str, np.ndarray], roots: Sequence[str] = ()
 ) -> ParamArrays:
-    """Return initial values of the params of a net, in whose place ``params`` are put, by name.
+    """Return initial values of a net's params; arrays in ``params`` replace the values of the same name.
 
     A job's ``checkpoint_path`` names the checkpoint of another net. Raises UserError where shapes do not fit, or params
     have NaN or infinity.

@@ -1,4 +1,4 @@
-"""Trains jobs of one worker in this process, without Dask, and tells which jobs these are."""
+"""Trains jobs of one worker in this process, without Dask, and tells whether a job can be trained so."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class TrainedParams:
-    """What a run ends with: the params, the steps done, the training net, and the timings of the last iterations.
+    """The result of a run: the params, the steps done, the training net, and the timings of the last iterations.
 
     ``batchsize`` are the rows that all worker groups together take in a step, ``timings``, in seconds, those of group
     0. ``stopped`` says why training ended before its last step, "" if it did not; ``remarks`` are sentences of

@@ -1,4 +1,4 @@
-"""The training loop: an engine trains round after round, and pauses where an extension runs."""
+"""The training loop: runs rounds of steps and pauses to call extensions (callbacks)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMINGS_KEPT = 10_000
 
 
 class TrainingLoop:
-    """A run from its first step to its last: what an engine computes, and the extensions between its steps.
+    """Runs training from the first step to the last, with an engine for the steps and extensions between steps.
 
     Extensions see worker group 0, if there are several: it pauses at the steps that their triggers name, with the
     params as its server group has them then. At the end they run when all groups have the same

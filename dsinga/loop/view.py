@@ -1,4 +1,4 @@
-"""The view that the extensions and the observers of a run have of its training loop."""
+"""The object through which extensions and observers read and control the training loop of a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Something that is told how a run goes."""
+    """Receives the rows of metrics and the progress of a run."""
 
     def waiting(self, sentence: str) -> None:
         """Learn that the run waits for Dask workers which other runs hold: after a second, then every five minutes."""
@@ -41,7 +41,7 @@ class Observer(Protocol):
         """Take a row of the history: {"step", "phase": "train" | "val" | "test", "time", "loss", ...}."""
 
     def progress(self, row: Row) -> None:
-        """Take the state of things after a round: {"step", "samples_per_second", "loss", ...}."""
+        """Take the progress after a round of steps: {"step", "samples_per_second", "loss", ...}."""
 
 
 class ObserverWatcher(Watcher):
@@ -265,7 +265,7 @@ class TrainingView(LoopView):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Remember an exception raised within as one of the run, which no extension is to blame for."""
+        """Mark an exception raised in the context as an error of the run, not of an extension."""
         try:
             yield
         except BaseException as error:

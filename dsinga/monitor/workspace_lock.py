@@ -77,7 +77,7 @@ def locked_workspace(workspace: Path) -> Iterator[WorkspaceLock]:
 
 
 def parse_holder(text: bytes) -> Holder:
-    """Return what ``running.json`` says, nothing if another program wrote it."""
+    """Return the contents of ``running.json``, nothing if another program wrote the file."""
     try:
         holder = parse_json(text)
     except ValueError:

@@ -113,7 +113,7 @@ def assert_same_state(state: Any, expected: Any) -> None:
 
 
 class AddonContract:
-    """The entry points of a distribution name components that are found, and imported when they are asked for.
+    """Checks that the entry points of a distribution name components, which are imported only when asked for.
 
     Attributes:
         distribution: the name of the distribution, which is installed.

@@ -1,4 +1,4 @@
-"""Cases of the layer contract: a layer to build, random params and sources for it, and the backends at hand."""
+"""Cases of the layer contract: a layer to build, random params and sources for it, and the backends that load."""
 
 from __future__ import annotations
 

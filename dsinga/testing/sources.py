@@ -72,7 +72,7 @@ class SourceContract:
         assert shapes == [part.shape, part.label_shape][: len(shapes)]
 
     def test_threads_read_it_at_once(self) -> None:
-        """The reader ahead of the training and the tests share a source."""
+        """Several threads can read the source at once and get the same records."""
         source = self._open()
         expected = read_all(source)
         clear_cache()
