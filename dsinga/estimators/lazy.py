@@ -23,7 +23,7 @@ SCATTERED_BYTES = 1 << 20  # a larger net is scattered to the workers of a clien
 
 
 class Collection(NamedTuple):
-    """A Dask or xarray collection of records as a dask array (n, ...), with its column or dimension names.
+    """A Dask or xarray collection of records as a dask array (n, ...), with the names of its columns.
 
     ``names`` are those of its columns, None without. ``wrap(array, name)`` makes a collection of the same kind from a
     dask array of results, whose second axis is called ``name``.

@@ -1,4 +1,4 @@
-"""The object through which extensions and observers read and control the training loop of a run."""
+"""Gives extensions access to the training loop of a run, and sends its rows and progress to observers."""
 
 from __future__ import annotations
 
